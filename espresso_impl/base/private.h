@@ -1,6 +1,7 @@
 /* private.h: how a private function is declared. The headers of base/ that need no context include only this one. */
 #ifndef ESP__PRIVATE_H
 #define ESP__PRIVATE_H
+#include "espresso.h"
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>

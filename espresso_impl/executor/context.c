@@ -14,19 +14,12 @@ ESP__FN void esp__base_parts(esp_ctx *ctx) {
     ctx->base.model = &ctx->model;
 }
 
-/* What ranks tell each other when they meet. */
-typedef struct esp__intro {
-    char machine[ESP__NAME_MAX * 2], backend[ESP__SPEC_MAX * 2], link[ESP__SPEC_MAX * 2];
-    uint32_t abi, n_levels; /* n_levels: `machine` is a place of n_levels - 1 parts */
-    uint64_t host, cores;
-} esp__intro;
-
 /* ---- what the watch thread reports -------------------------------------------------------------------------------- */
 static void esp__on_lost(void *user, int32_t rank, int left) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX];
     if (left) {
-        esp__late_left(ctx, rank, left);
+        esp__waits_left(ctx, rank, left);
         return;
     }
     if (rank == ctx->job.rank) {
@@ -37,7 +30,7 @@ static void esp__on_lost(void *user, int32_t rank, int left) {
     esp__fatal(ctx, ESP_E_PEER, text);
 }
 
-static void esp__on_late(void *user, int32_t rank, uint32_t tensor) {
+static void esp__on_decided(void *user, int32_t rank, uint32_t tensor) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX], who[ESP__NAME_MAX] = "some rank",
                                what[ESP__SPEC_MAX] = "a broadcast, allreduce or barrier";
@@ -59,106 +52,7 @@ static void esp__on_excluded(void *user) {
                "context, and start the job again to take part");
 }
 
-static int esp__on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
-    esp_ctx *ctx = user;
-    pthread_mutex_lock(&ctx->lanes.lock);
-    int waiting = ctx->health.late_waiting;
-    *on_rank = ctx->health.late_rank;
-    *tensor = ctx->health.late_tensor;
-    pthread_mutex_unlock(&ctx->lanes.lock);
-    return waiting;
-}
-
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
-/* The lowest rank whose place agrees with rank r's in the first `parts` parts. A machine's text is compared as a whole: it may be
- * no place. */
-static int32_t esp__place_first(const esp__intro *all, int32_t r, uint32_t parts, int whole) {
-    const char *text = all[r].machine;
-    size_t n = whole ? strlen(text) : 0;
-    for (; !whole && text[n] && (text[n] != '/' || --parts); n++) {
-    }
-    for (int32_t k = 0; k < r; k++)
-        if (!strncmp(all[k].machine, text, n) && all[k].machine[n] == text[n]) return k;
-    return r;
-}
-
-/* How many levels the places have: their parts and the ranks inside. Without places, or where their depths differ, 2. */
-static uint32_t esp__place_levels(esp_ctx *ctx, const esp__intro *all) {
-    for (int32_t r = 1; r < ctx->job.size; r++)
-        if (all[r].n_levels != all[0].n_levels) {
-            if (!ctx->job.rank)
-                esp__log(ctx, ESP_LOG_WARN, "context",
-                         "the place of rank 0 has %u parts, that of rank %d %u: the job has two levels, ranks and "
-                         "machines",
-                         all[0].n_levels - 1, r, all[r].n_levels - 1);
-            return 2;
-        }
-    return all[0].n_levels;
-}
-
-static void esp__introduced(esp_ctx *ctx, const esp__intro *all) {
-    esp__topology *p = &ctx->job.topo;
-    const esp__intro *mine = &all[ctx->job.rank];
-    ctx->job.cores = (uint32_t)mine->cores;
-    for (int32_t r = 0; r < p->size; r++) ctx->job.sharing += all[r].host == mine->host;
-    const uint32_t n_levels = ctx->job.levels = esp__place_levels(ctx, all);
-    for (int32_t r = 0; r < p->size; r++)
-        for (uint32_t level = 1; level < n_levels; level++)
-            p->unit_of[(level - 1) * (uint32_t)p->size + (uint32_t)r] =
-                esp__place_first(all, r, n_levels - level, level == 1);
-    uint32_t unequal = esp__topology_make(p, n_levels);
-    if (unequal && !ctx->job.rank)
-        esp__log(ctx, ESP_LOG_INFO, "context", "not every group of level '%s' has as many members: the job has %s",
-                 esp__scope_name(&ctx->job.names, unequal),
-                 p->n_local ? "two levels, ranks and machines" : "only options over all ranks");
-}
-
-/* What came from another process: texts end, and no place is deeper than there is room for. */
-static esp_status esp__intro_check(esp_ctx *ctx, esp__intro *x, int32_t rank) {
-    x->machine[sizeof x->machine - 1] = x->backend[sizeof x->backend - 1] = x->link[sizeof x->link - 1] = 0;
-    if (x->n_levels >= 2 && x->n_levels <= ESP__LEVELS) return ESP_OK;
-    return esp__fail(ctx, ESP_E_MISMATCH, "rank %d says that its place has %u levels: 2 to %d are possible", (int)rank,
-                     x->n_levels, (int)ESP__LEVELS);
-}
-
-/* Ranks exchange their places, backends and links. Machines are numbered in the order of the ranks in which they first occur. */
-static esp_status esp__introduce(esp_ctx *ctx, const esp__where *w, const char *backend, const esp__env_links *links) {
-    esp__topology *p = &ctx->job.topo;
-    uint64_t n = (uint64_t)w->size;
-    esp__intro mine, *all = esp__alloc(ctx, n * sizeof mine);
-    p->rank = w->rank;
-    p->size = w->size;
-    p->machine_of = esp__alloc(ctx, n * 4u);
-    p->local_of = esp__alloc(ctx, n * 4u);
-    p->unit_of = esp__alloc(ctx, n * 4u * (ESP__LEVELS - 1));
-    p->place = esp__alloc(ctx, n * 4u * ESP__LEVELS);
-    p->ranks = esp__alloc(ctx, n * 4u);
-    ctx->job.room = esp__alloc(ctx, n * ESP__JOB_ROOM);
-    esp_status s = all && p->machine_of && p->local_of && p->unit_of && p->place && p->ranks && ctx->job.room
-                       ? ESP_OK
-                       : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
-    memset(&mine, 0, sizeof mine);
-    snprintf(mine.machine, sizeof mine.machine, "%s", w->machine);
-    snprintf(mine.backend, sizeof mine.backend, "%s", backend);
-    snprintf(mine.link, sizeof mine.link, "%s%s%s", links->inter, *links->outer ? " and " : "", links->outer);
-    mine.abi = esp_abi_version();
-    mine.n_levels = w->n_levels;
-    mine.host = esp__env_host();
-    mine.cores = esp__cores();
-    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, w->size, &mine, all, sizeof mine);
-    for (int32_t r = 0; r < w->size && !s; r++) s = esp__intro_check(ctx, &all[r], r);
-    for (int32_t r = 0; r < w->size && !s; r++)
-        if (strcmp(all[r].backend, all[0].backend) || strcmp(all[r].link, all[0].link) || all[r].abi != all[0].abi)
-            s = esp__fail(
-                ctx, ESP_E_MISMATCH,
-                "ranks disagree: rank 0 has backend '%s', link '%s', ABI %u.%u; rank %d has '%s', '%s', %u.%u",
-                all[0].backend, all[0].link, all[0].abi >> 16, all[0].abi & 65535u, r, all[r].backend, all[r].link,
-                all[r].abi >> 16, all[r].abi & 65535u);
-    if (!s) esp__introduced(ctx, all);
-    esp__free(ctx, all);
-    return s;
-}
-
 static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
     esp_status s = ESP_OK;
     const esp_plugin_fn *own = esp__builtin_entries();
@@ -244,7 +138,10 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     esp__where w;
     esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
     const char *spec = c->backend;
-    esp__peers_events ev = {esp__on_lost, esp__on_late, esp__on_waiting, ctx, esp__on_excluded};
+    char settings[4 * ESP__SPEC_MAX];
+    uint64_t number = 0;
+    bool one_host = true;
+    const esp__peers_events ev = {ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded};
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
@@ -260,8 +157,15 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     ctx->job.rank = ctx->base.rank = w.rank;
     ctx->job.size = ctx->base.size = w.size;
     if (!s) s = esp__peers_open(ctx, &met, &w, &ev, &ctx->job.peers);
-    if (!s) s = esp__introduce(ctx, &w, spec ? spec : plans[ESP__FLAT].backend->name, &links);
-    if (!s) s = esp__standby_open(ctx, ctx->job.peers, &ctx->job.standby);
+    if (!s)
+        snprintf(settings, sizeof settings, "backend %s, link %s%s%s", spec ? spec : plans[ESP__FLAT].backend->name,
+                 links.inter,
+                 *links.outer   ? " and "
+                 : *links.inter ? ""
+                                : "none",
+                 links.outer);
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, settings, &number, &one_host);
+    if (!s) s = esp__standby_open(ctx, number, one_host, &ctx->job.standby);
     if (!s) s = esp__plans_keep(ctx, plans);
     if (s) return s;
     int32_t locals = 0;
@@ -348,8 +252,8 @@ ESP__FN esp_status esp__open_alone(esp_ctx **out) {
 }
 
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */
-static void esp__goodbye(esp_ctx *ctx) {
-    esp__farewell *f = &ctx->job.farewell;
+static void esp__leave(esp_ctx *ctx) {
+    esp__final *f = &ctx->job.last;
     const esp_status why = ctx->health.fatal; /* a rank that lost another one is no cause */
     if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
@@ -385,7 +289,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has none of the threads */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
-    esp__goodbye(ctx);
+    esp__leave(ctx);
     esp__comms_dereg(ctx, &ctx->in_force);
     esp__comms_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */

@@ -164,10 +164,10 @@ typedef struct esp__gather {
 
 /* Errors, and waits that may become errors. Under lanes.lock. */
 typedef struct esp__health {
-    int late_waiting;           /* a request is in flight for ESP__LATE_AFTER_MS or more */
-    int32_t late_rank;          /* the rank that the request waits for, -1: unknown */
-    uint32_t late_tensor;       /* the request's; UINT32_MAX: none (a broadcast or the like) */
-    int suspected, accused;     /* this wait is long: the ranks were asked who answers; it is too long */
+    int waiting;                /* a request is in flight for ESP__LONG_AFTER_MS or more */
+    int32_t waits_for;          /* the rank that the request waits for, -1: unknown */
+    uint32_t waits_tensor;      /* the request's; UINT32_MAX: none (a broadcast or the like) */
+    int checked, suspected;     /* this wait is long: the ranks were asked who answers; it is too long */
     int32_t left_rank;          /* a peer that closed its context, or -1           */
     esp_status left_after;      /* the error after which it did; ESP_OK: none      */
     uint64_t got_bytes, got_ns; /* since it left: bytes received so far; when a look found more of them */

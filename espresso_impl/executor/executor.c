@@ -221,18 +221,18 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     int known = 0;
     int32_t left = -1;
     snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
-    if (s == ESP_E_PEER) esp__peers_suspect(ctx->job.peers);
+    if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
         /* a peer gave up because rank 0, from which this rank would hear of it, is silent */
-        if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_accuse(ctx->job.peers, 0, UINT32_MAX);
+        if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
         left = ctx->health.left_rank;
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
     pthread_mutex_lock(&ctx->lanes.lock);
-    if (left >= 0) s = esp__left_says(ctx, text, sizeof text);
+    if (left >= 0) s = esp__waits_left_error(ctx, text, sizeof text);
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (left < 0) snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, comm->backend->name, detail);
     if (!known) esp__fatal(ctx, s, text);
@@ -339,7 +339,7 @@ static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
     if (!until || (look && look < until)) until = look;
     if (esp__sleep(ctx, &ctx->lanes.link_cv, until) == ETIMEDOUT && until == look) {
         pthread_mutex_unlock(&ctx->lanes.lock);
-        esp__late_update(ctx, esp__now_ns());
+        esp__waits_update(ctx, esp__now_ns());
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     *yields = 0;
@@ -415,7 +415,7 @@ static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, int look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = 1;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (look) esp__late_update(ctx, now);
+    if (look) esp__waits_update(ctx, now);
     if (!look && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) esp__comms_sleep(ctx, esp__links_pause(now, until));
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.driving = 0;
@@ -506,7 +506,7 @@ static void *esp__link_main(void *arg) {
             uint64_t now = esp__now_ns();
             if (now - looked > 10000000u) {
                 looked = now;
-                esp__late_update(ctx, now);
+                esp__waits_update(ctx, now);
             }
             esp__comms_sleep(ctx, esp__links_pause(now, until));
         }

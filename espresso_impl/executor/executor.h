@@ -61,12 +61,13 @@ ESP__FN void esp__executor_close(esp_ctx *ctx);
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /* lock held */
 
-/* ---- late.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- waits.c ------------------------------------------------------------------------------------------------------------ */
 /* Looks at what this rank waits for, and fails the context if that takes too long. Called without the lock. */
-ESP__FN int esp__links_poll(esp_ctx *ctx);                         /* by the thread that drives the links */
-ESP__FN void esp__late_left(esp_ctx *ctx, int32_t rank, int left); /* of esp__peers_events.lost */
-ESP__FN esp_status esp__left_says(const esp_ctx *ctx, char *text, size_t cap);
-ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now);
+ESP__FN int esp__links_poll(esp_ctx *ctx); /* by the thread that drives the links */
+ESP__FN void esp__waits_update(esp_ctx *ctx, uint64_t now);
+ESP__FN void esp__waits_answer(void *user, esp__answer *out);       /* of esp__peers_events.answer */
+ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left); /* of esp__peers_events.lost */
+ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap);
 
 /* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------------- */
 /* A push was called at in_push.start_ns and returns at in_push.end_ns. Lock held. */

@@ -1,4 +1,4 @@
-/* shrink.c: esp_shrink: the ranks that are left go on after others died or fell silent. They meet again (job/survivors.c), get new
+/* shrink.c: esp_shrink: the ranks that are left go on after others died or fell silent. They meet again (job/regroup.c), get new
  * ranks and comms, and the strategy is built anew for them beside the one before, so that feedback moves as in any change of
  * strategy. What a rank had in a step that did not end is dropped. If another rank dies meanwhile, all of this begins again. */
 #include "espresso_impl/executor/executor.h"
@@ -93,8 +93,8 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
     esp__health *h = &ctx->health;
     uint64_t step = 0;
-    esp__survivors_adopt(j->standby, j->peers,
-                         now); /* the watch thread before has ended: nobody else is in the context */
+    esp__regroup_adopt(j->standby, j->peers,
+                       now); /* the watch thread before has ended: nobody else is in the context */
     j->peers = now->peers;
     j->rank = ctx->base.rank = now->rank;
     j->size = ctx->base.size = now->n;
@@ -109,8 +109,8 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__shrink_step(ctx, step);
     pthread_mutex_lock(&ctx->lanes.lock);
     memset(h, 0, sizeof *h);
-    h->left_rank = h->late_rank = -1;
-    h->late_tensor = UINT32_MAX;
+    h->left_rank = h->waits_for = -1;
+    h->waits_tensor = UINT32_MAX;
     h->shrinking = 1;
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
@@ -177,7 +177,7 @@ static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, int *fewer
     const int32_t before = ctx->job.size;
     const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};
     esp__shrink_quiet(ctx);
-    esp_status s = esp__survivors_meet(ctx->job.standby, ctx->job.peers, &mine, ctx->job.silent, now);
+    esp_status s = esp__regroup(ctx->job.standby, ctx->job.peers, &mine, ctx->job.silent, now);
     if (s) return s;
     *fewer = now->n < before;
     esp__shrink_adopt(ctx, now);

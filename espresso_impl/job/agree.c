@@ -3,9 +3,15 @@
 #include "espresso_impl/job/job.h"
 
 typedef struct esp__digest {
-    uint64_t hash, bytes;
+    uint64_t hash, lines; /* lines: UINT64_MAX - n: the rank has failed with status -n */
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
+
+/* A rank's line that differs. */
+typedef struct esp__differing {
+    uint64_t hash;
+    char text[504]; /* as much of it as is shown */
+} esp__differing;
 
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
@@ -23,30 +29,68 @@ ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint
     return s;
 }
 
-static size_t esp__line_length(const char *s) { return strcspn(s, "\n"); }
-
-/* The error for texts[size][bytes] that differ: names the first line that differs from rank 0's, and the ranks. */
-static esp_status esp__agree_report(esp_ctx *ctx, const char *texts, uint64_t bytes) {
-    const char *a = texts, *b = NULL;
-    int32_t other = -1;
-    esp__text ranks = {.ctx = ctx};
-    /* the first differing line over all ranks decides, and all ranks that differ in it are named */
-    for (int line = 0;; line++, a += esp__line_length(a) + (a[esp__line_length(a)] == '\n')) {
-        for (int32_t r = 1; r < esp__job_of(ctx)->size; r++) {
-            const char *x = texts + (uint64_t)r * bytes;
-            for (int k = 0; k < line; k++) x += esp__line_length(x) + (x[esp__line_length(x)] == '\n');
-            if (esp__line_length(x) == esp__line_length(a) && !memcmp(x, a, esp__line_length(a))) continue;
-            if (other < 0) other = r, b = x;
-            esp__text_add(&ranks, "%s%d", ranks.len ? ", " : "", r);
-        }
-        if (other >= 0 || !*a) break;
+/* Line `k` of the text, and its length; behind the last line, nothing. */
+static const char *esp__line(const char *text, uint64_t k, size_t *length) {
+    for (; k && *text; k--) {
+        text += strcspn(text, "\n");
+        text += *text == '\n';
     }
-    esp_status s = esp__fail(
-        ctx, ESP_E_MISMATCH,
-        "ranks disagree: rank 0 has '%.*s', rank %d has '%.*s' (differing ranks: %s). Every rank must "
-        "add the same tensors in the same order, with the same codec, strategy and seed",
-        (int)esp__line_length(a), a, other, b ? (int)esp__line_length(b) : 0, b ? b : "", ranks.data ? ranks.data : "");
+    *length = strcspn(text, "\n");
+    return text;
+}
+
+/* Finds the first line that is not the same on all ranks, by hashes of the lines up to a middle one: no rank sends its text. */
+static esp_status esp__agree_first(esp_ctx *ctx, const char *text, uint64_t lines, uint64_t *first) {
+    const esp__job *job = esp__job_of(ctx);
+    const uint64_t *all = job->room;
+    uint64_t last = lines ? lines - 1 : 0;
+    esp_status s = ESP_OK;
+    for (*first = 0; *first < last && !s;) {
+        const uint64_t middle = (*first + last) / 2;
+        size_t length;
+        const char *line = esp__line(text, middle, &length);
+        const uint64_t mine = esp__hash64(ESP__HASH0, text, (uint64_t)(line - text) + length);
+        bool differ = false;
+        s = esp__peers_allgather(job->peers, NULL, job->size, &mine, job->room, sizeof mine);
+        for (int32_t r = 1; r < job->size && !s; r++) differ |= all[r] != all[0];
+        if (differ)
+            last = middle;
+        else
+            *first = middle + 1;
+    }
+    return s;
+}
+
+/* The error of texts that differ: the first line that does, and all ranks that differ from rank 0 in it. */
+static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lines) {
+    const esp__job *job = esp__job_of(ctx);
+    esp__differing mine = {0}, *all = esp__alloc(ctx, (uint64_t)job->size * sizeof mine);
+    esp__text ranks = {.ctx = ctx};
+    uint64_t first = 0;
+    size_t length;
+    int32_t other = 0;
+    esp_status s = esp__agree_ok(
+        ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what"));
+    if (!s) s = esp__agree_first(ctx, text, lines, &first);
+    const char *line = esp__line(text, first, &length);
+    mine.hash = esp__hash64(ESP__HASH0, line, length);
+    memcpy(mine.text, line, length < sizeof mine.text ? length : sizeof mine.text - 1);
+    if (!s) s = esp__peers_allgather(job->peers, NULL, job->size, &mine, all, sizeof mine);
+    for (int32_t r = 0; r < job->size && !s; r++) {
+        all[r].text[sizeof mine.text - 1] = 0;
+        if (all[r].hash == all[0].hash) continue;
+        if (!other) other = r;
+        esp__text_add(&ranks, "%s%d", ranks.len ? ", " : "", r);
+    }
+    if (!s)
+        s = esp__fail(
+            ctx, ESP_E_MISMATCH,
+            "ranks disagree: rank 0 has '%s', rank %d has '%s' (differing ranks: %s). Every rank must have the "
+            "same backend and link, and add the same tensors in the same order, with the same codec, strategy "
+            "and seed",
+            all[0].text, other, all[other].text, ranks.data ? ranks.data : "");
     esp__text_free(&ranks);
+    esp__free(ctx, all);
     return s;
 }
 
@@ -59,15 +103,16 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
         snprintf(own, sizeof own, "no memory to compare the ranks' settings");
     }
     if (status)
-        mine.bytes = UINT64_MAX - (uint32_t)-status;
+        mine.lines = UINT64_MAX - (uint32_t)-status;
     else
-        mine.bytes = lines->len + 1, mine.hash = esp__hash64(ESP__HASH0, lines->data, lines->len);
-    uint64_t longest = status ? 0 : mine.bytes; /* the own text must fit, whatever the others say */
-    int differ = 0;
+        mine.hash = esp__hash64(ESP__HASH0, lines->data, lines->len);
+    for (size_t i = 0; i < lines->len && !status; i++) mine.lines += lines->data[i] == '\n';
+    uint64_t most = 0;
+    bool differ = false;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s; r++) {
-        if (all[r].bytes > UINT64_MAX - 1000) {
-            s = (esp_status) - (int32_t)(UINT64_MAX - all[r].bytes);
+        if (all[r].lines > UINT64_MAX - 1000) {
+            s = (esp_status) - (int32_t)(UINT64_MAX - all[r].lines);
             if (status)
                 esp__fail(ctx, status, "%s", own);
             else
@@ -75,23 +120,10 @@ ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status s
             if (status) s = status;
         } else {
             differ |= all[r].hash != all[0].hash;
-            if (all[r].bytes > longest) longest = all[r].bytes;
+            if (all[r].lines > most) most = all[r].lines;
         }
     }
-    if (!s && differ) {
-        char *in = esp__alloc(ctx, longest), *texts = esp__alloc(ctx, longest * (uint64_t)esp__job_of(ctx)->size);
-        s = esp__agree_ok(
-            ctx, in && texts ? ESP_OK
-                             : esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what"));
-        if (!s) {
-            memcpy(in, lines->data, lines->len + 1);
-            s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, in, texts, longest);
-            for (int32_t r = 0; r < esp__job_of(ctx)->size && !s; r++) texts[(uint64_t)(r + 1) * longest - 1] = 0;
-            if (!s) s = esp__agree_report(ctx, texts, longest);
-        }
-        esp__free(ctx, in);
-        esp__free(ctx, texts);
-    }
+    if (!s && differ) s = esp__agree_report(ctx, lines->data ? lines->data : "", most);
     esp__text_free(lines);
     return s;
 }

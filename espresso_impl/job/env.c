@@ -245,7 +245,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
         if (s == ESP_OK) snprintf(out->root, sizeof out->root, "%s", root);
         return s;
     }
-    if (cfg && cfg->oob_allgather) return ESP_OK; /* peers.c agrees on an address through it */
+    if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c agrees on an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
     if (l && esp__env_one_host(l, out->size)) esp__env_job(l, job, sizeof job);
     if (!job[0]) {
@@ -488,7 +488,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     }
     uint64_t memory_max; /* arena.c reads it again */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
-    if ((status = esp__env_stall(&v)) != ESP_OK) return status; /* observe/stall.c reads it again */
+    if ((status = esp__env_stall(&v)) != ESP_OK) return status; /* observe/stragglers.c reads it again */
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
         return status;
     if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)

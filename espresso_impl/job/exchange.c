@@ -1,29 +1,56 @@
-/* exchange.c: allgather among any set of ranks, which rank 0 collects, for peers.c. An exchange is identified by its set of members
- * (`tag`) and the number of exchanges that this set made before (`seq`), so that different sets do not wait for each other.
- * Everything here runs under the lock of esp__peers. */
-#include "espresso_impl/job/job.h"
+/* exchange.c: allgather among any set of ranks, which rank 0 collects. An exchange is identified by its set of members (`tag`) and the
+ * number of exchanges that this set made before (`seq`), so that different sets do not wait for each other. What ranks exchange is
+ * mostly equal, so rank 0 answers with the difference of each member's data from the member's before it: what it sends grows with the
+ * number of ranks, and not with its square. */
+#include "espresso_impl/job/peers.h"
 
-static uint64_t esp__exchange_bytes(int32_t n) { return (uint64_t)n * (sizeof(int32_t) + 1); }
+typedef struct esp__tag {
+    uint64_t tag, next_seq;
+} esp__tag;
 
-static void esp__exchange_free(esp__peers *p, esp__exchange *x) {
-    if (x->members) esp__free(p->ctx, x->members);
-    if (x->data) esp__free(p->ctx, x->data);
-    esp__free(p->ctx, x);
+/* ---- packed data: bytes that differ from the member's before it, and for runs of equal ones a zero and their number ---- */
+static uint8_t esp__difference(const uint8_t *data, uint64_t each, uint64_t at) {
+    return (uint8_t)(data[at] ^ (at < each ? 0 : data[at - each]));
 }
 
-static esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq) {
+/* Returns the packed bytes. out NULL: only counts them; they are at most twice as many. */
+static uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out) {
+    uint64_t n = 0;
+    for (uint64_t at = 0, run = 1; at < all; at += run, n++) {
+        const uint8_t differs = esp__difference(data, each, at);
+        for (run = 1; !differs && run < 255 && at + run < all && !esp__difference(data, each, at + run); run++) {
+        }
+        if (out) out[n] = differs;
+        if (!differs && out) out[n + 1] = (uint8_t)run;
+        n += !differs;
+    }
+    return n;
+}
+
+/* 0: the bytes are no packed data of this size. */
+static int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
+    const uint8_t *end = packed + bytes;
+    for (uint64_t at = 0; at < all;) {
+        const uint8_t differs = packed < end ? *packed++ : 0;
+        uint64_t run = differs ? 1 : packed < end ? *packed++ : 0;
+        if (!run || run > all - at) return 0;
+        for (; run; run--, at++) out[at] = (uint8_t)(differs ^ (at < each ? 0 : out[at - each]));
+    }
+    return packed == end;
+}
+
+/* ---- this rank's waits ---- */
+ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq) {
     for (esp__waiter *w = p->waiters; w; w = w->next)
         if (w->tag == tag && w->seq == seq) return w;
     return NULL;
 }
 
-/* Ends this rank's wait for an exchange, with all members' data or (failed != -2) with a failure. */
-static void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *data, uint64_t bytes,
-                               int32_t failed) {
+ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
+                                int32_t failed) {
     esp__waiter *w = esp__waiter_find(p, tag, seq);
     if (!w) return; /* the wait ended by timeout */
-    if (failed == -2 && bytes != w->bytes) failed = -1;
-    if (failed == -2 && bytes) memcpy(w->out, data, bytes);
+    if (failed == -2 && !esp__unpack(packed, bytes, w->out, w->each, w->bytes)) failed = -1;
     w->failed = failed;
     w->done = 1;
     pthread_cond_broadcast(&p->changed);
@@ -36,109 +63,118 @@ static esp__exchange *esp__exchange_find(esp__peers *p, uint64_t tag, uint64_t s
     return NULL;
 }
 
+ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x) {
+    if (x->members) esp__free(p->ctx, x->members);
+    if (x->data) esp__free(p->ctx, x->data);
+    esp__free(p->ctx, x);
+}
+
+/* members NULL: all ranks. */
 static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                         uint64_t bytes) {
+    const uint64_t each = sizeof(int32_t) + 1;
     esp__exchange *x = NULL;
-    if (bytes <= ESP__BODY_MOST && (uint64_t)n * bytes <= ESP__BODY_MOST &&
+    if (bytes <= ESP__BODY_MOST && (uint64_t)n * bytes <= ESP__BODY_MOST / 2 &&
         p->n_exchanges < (int64_t)ESP__EXCHANGES_EACH * p->size)
         x = (esp__exchange *)esp__alloc(p->ctx, sizeof *x);
     if (!x) return NULL;
-    x->tag = tag;
-    x->seq = seq;
-    x->n = n;
-    x->bytes = bytes;
-    x->alloc = (uint64_t)n * bytes;
-    x->failed = -2;
-    x->members = (int32_t *)esp__alloc(p->ctx, esp__exchange_bytes(n));
-    x->data = (uint8_t *)esp__alloc(p->ctx, x->alloc);
+    *x = (esp__exchange){.tag = tag, .seq = seq, .n = n, .bytes = bytes, .failed = -2};
+    x->members = (int32_t *)esp__alloc(p->ctx, (uint64_t)n * each);
+    x->data = (uint8_t *)esp__alloc(p->ctx, (uint64_t)n * bytes);
     if (!x->members || !x->data) {
         esp__exchange_free(p, x);
         return NULL;
     }
-    memcpy(x->members, members, (uint64_t)n * sizeof *members);
     x->got = (uint8_t *)(x->members + n);
-    for (int32_t i = 0; i < n; i++)
-        if (p->conns[members[i]].state != ESP__HERE) x->failed = members[i];
+    for (int32_t i = 0; i < n; i++) {
+        x->members[i] = members ? members[i] : i;
+        if (p->conns[x->members[i]].state != ESP__HERE) x->failed = x->members[i];
+    }
     x->next = p->exchanges;
     p->exchanges = x;
     p->n_exchanges++;
     return x;
 }
 
-/* Takes x off the list once every member has been answered or can no longer ask. */
+/* Sends member i the reason of the failure, or (packed) all data. */
+static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t i, const uint8_t *packed,
+                                 uint64_t bytes) {
+    const int32_t r = x->members[i];
+    const esp__msg m = {packed ? ESP__MSG_SHARED : ESP__MSG_FAILED, packed ? 0 : x->failed, x->tag, x->seq, 0};
+    if (r == 0)
+        esp__waiter_finish(p, x->tag, x->seq, packed, bytes, x->failed);
+    else
+        esp__conn_send(p->ctx, &p->conns[r], m, packed, bytes);
+}
+
+/* Every member has been answered, or is now. */
 static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange **at = &p->exchanges;
+    uint8_t *packed = NULL;
+    uint64_t bytes = 0;
+    if (x->failed == -2) {
+        const uint64_t all = (uint64_t)x->n * x->bytes;
+        bytes = esp__pack(x->data, x->bytes, all, NULL);
+        packed = (uint8_t *)esp__alloc(p->ctx, bytes);
+        if (!packed) p->no_memory = true;
+        if (packed) esp__pack(x->data, x->bytes, all, packed);
+    }
+    for (int32_t i = 0; x->failed < 0 && !p->no_memory && i < x->n; i++) esp__exchange_answer(p, x, i, packed, bytes);
+    if (packed) esp__free(p->ctx, packed);
     while (*at != x) at = &(*at)->next;
     *at = x->next;
     p->n_exchanges--;
     esp__exchange_free(p, x);
 }
 
-/* Sends member i all data, or the reason of the failure. */
-static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t i) {
-    int32_t r = x->members[i];
-    if (r == 0)
-        esp__waiter_finish(p, x->tag, x->seq, x->data, x->alloc, x->failed);
-    else if (x->failed != -2)
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_FAILED, x->failed, x->tag, x->seq, 0}, NULL, 0);
-    else
-        esp__conn_send(p->ctx, &p->conns[r], (esp__msg){ESP__MSG_SHARED, 0, x->tag, x->seq, 0}, x->data, x->alloc);
-}
-
 /* Enters the data of member `from`. 0: the message is malformed, or (p->no_memory) memory is short. */
 static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                  int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
-    int32_t at = 0;
-    while (at < n && members[at] != from) at++;
+    int32_t at = members ? 0 : from;
+    while (members && at < n && members[at] != from) at++;
     if (at == n) return 0; /* not a member: it must not even begin an exchange */
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
-    if (!x) return p->no_memory = 1, 0;
-    if (n != x->n || memcmp(x->members, members, (uint64_t)n * sizeof *members) != 0 || x->got[at]) return 0;
+    if (!x) return p->no_memory = true, 0;
+    if (n != x->n || x->got[at] || x->members[at] != from ||
+        (members && memcmp(x->members, members, (uint64_t)n * sizeof *members) != 0))
+        return 0;
     x->got[at] = 1;
     x->n_got++;
-    if (x->failed >= 0) esp__exchange_answer(p, x, at); /* the exchange failed before this data came */
-    if (x->failed == -2 && bytes != x->bytes)
-        x->failed = -1; /* sizes differ: all members learn it when all have come */
+    if (x->failed >= 0) esp__exchange_answer(p, x, at, NULL, 0); /* the exchange failed before this data came */
+    if (x->failed == -2 && bytes != x->bytes) x->failed = -1;    /* all members learn it when all have come */
     if (x->failed == -2 && bytes) memcpy(x->data + (uint64_t)at * bytes, data, bytes);
-    if (x->n_got < x->n) return 1;
-    for (int32_t i = 0; x->failed < 0 && i < x->n; i++) esp__exchange_answer(p, x, i);
-    esp__exchange_end(p, x);
+    if (x->n_got == x->n) esp__exchange_end(p, x);
     return 1;
 }
 
-/* Rank `r` has left: fails the exchanges that lack its data. */
-static void esp__exchange_left(esp__peers *p, int32_t r) {
+ESP__FN void esp__exchange_left(esp__peers *p, int32_t r) {
     for (esp__exchange *x = p->exchanges; x; x = x->next) {
         int32_t at = 0;
         while (at < x->n && x->members[at] != r) at++;
         if (x->failed >= 0 || at == x->n || x->got[at]) continue;
         x->failed = r;
         for (int32_t i = 0; i < x->n; i++)
-            if (x->got[i]) esp__exchange_answer(p, x, i);
+            if (x->got[i]) esp__exchange_answer(p, x, i, NULL, 0);
     }
 }
 
-/* The first member whose data is missing; -1: none, or the exchange is unknown. */
-static int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq) {
+ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     for (int32_t i = 0; x && i < x->n; i++)
         if (!x->got[i]) return x->members[i];
     return -1;
 }
 
-/* Handles a GATHER message, on rank 0. 0: it is malformed. */
-static int esp__exchange_message(esp__peers *p, const esp__conn *c) {
-    int32_t n = 0, *members = NULL;
-    uint64_t head = 0;
+ESP__FN int esp__exchange_message(esp__peers *p, const esp__conn *c) {
+    int32_t n = -1;
     if (c->head.bytes >= sizeof n) memcpy(&n, c->body, sizeof n);
-    head = sizeof n + (uint64_t)(n > 0 ? n : 0) * sizeof n;
-    if (n < 1 || n > p->size || c->head.bytes < head) return 0;
-    members = (int32_t *)(void *)c->body + 1;
+    const uint64_t head = sizeof n + (uint64_t)(n > 0 ? n : 0) * sizeof n;
+    if (n < 0 || n > p->size || c->head.bytes < head || c->head.tag != esp__hash64(ESP__HASH0, c->body, head)) return 0;
+    const int32_t *members = n ? (const int32_t *)(const void *)c->body + 1 : NULL;
     for (int32_t i = 0; i < n; i++)
         if (members[i] < 0 || members[i] >= p->size) return 0;
-    if (c->head.tag != esp__hash64(ESP__HASH0, c->body, head)) return 0;
-    return esp__exchange_deposit(p, c->head.tag, c->head.seq, n, members, c->rank, c->body + head,
+    return esp__exchange_deposit(p, c->head.tag, c->head.seq, n ? n : p->size, members, c->rank, c->body + head,
                                  c->head.bytes - head);
 }
 
@@ -150,50 +186,36 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* Sleeps until something changed or the deadline has passed; 0: it has passed. */
-static int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
-    struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-    return pthread_cond_timedwait(&p->changed, &p->lock, &t) == 0 || esp__now_ns() < deadline_ns;
-}
-
+/* 0: the deadline has passed. */
 static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
     while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == -2)
         if (!esp__peers_sleep(p, deadline_ns)) return 0;
     return 1;
 }
 
-static void esp__exchange_who(esp__peers *p, esp__waiter *w) {
+/* Asks rank 0 which member is missing, and waits for the answer or the exchange's end. 0: the deadline has passed. */
+static int esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
     w->missing = -2;
-    esp__conn_send(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0}, NULL, 0);
+    if (p->rank == 0) return esp__exchange_wait(p, w, deadline_ns);
+    esp__send(p, 0, (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0});
     esp__peers_kick(p);
-}
-
-/* Waits until the deadline. Some time before it, asks rank 0 which member is missing, to know whether rank 0 answers (*hub). */
-static int esp__exchange_wait_all(esp__peers *p, esp__waiter *w, uint64_t deadline_ns, int *hub) {
-    *hub = p->rank == 0;
-    if (esp__exchange_wait(p, w, deadline_ns - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return 1;
-    if (p->rank) esp__exchange_who(p, w);
-    if (!esp__exchange_wait(p, w, deadline_ns)) return 0;
-    if (w->missing == -2) return 1;
-    *hub = 1;
-    w->missing = -2;
     return esp__exchange_wait(p, w, deadline_ns);
 }
 
-/* The time is over: asks rank 0 which member is missing, and reports it. `hub`: rank 0 answered a short time ago. */
-static esp_status esp__exchange_late(esp__peers *p, esp__waiter *w, int hub, char *text, size_t cap) {
-    if (p->rank == 0) {
+/* Waits until the exchange ends or the time is over: then ESP_E_TIMEOUT, and w->missing is the first member that is missing. Asks
+ * some time before, too, to know whether rank 0 answers. */
+static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
+    const uint64_t end = esp__now_ns() + p->timeout_ms * 1000000ull;
+    if (esp__exchange_wait(p, w, end - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return ESP_OK;
+    const int woken = esp__exchange_ask(p, w, end);
+    const bool hub = w->missing != -2; /* rank 0 answers */
+    w->missing = -2;
+    if (woken && (!hub || esp__exchange_wait(p, w, end))) return ESP_OK;
+    if (p->rank == 0)
         w->missing = esp__exchange_missing(p, w->tag, w->seq);
-    } else {
-        esp__exchange_who(p, w);
-        if (!esp__exchange_wait(p, w, esp__now_ns() + (hub ? 300000000u : 50000000u)))
-            w->missing = 0; /* rank 0 does not answer: it is the missing one */
-    }
-    if (w->done || p->dead >= 0 || p->hub_left || p->no_memory) return ESP_PENDING;
-    snprintf(text, cap,
-             w->missing >= 0 ? "waited %u ms for rank %d, which has not come" : "waited %u ms in an exchange",
-             (unsigned)p->timeout_ms, (int)w->missing);
-    return ESP_E_TIMEOUT;
+    else if (!esp__exchange_ask(p, w, esp__now_ns() + (hub ? 300000000u : 50000000u)))
+        w->missing = 0;
+    return w->done || p->dead >= 0 || p->hub_left || p->no_memory ? ESP_OK : ESP_E_TIMEOUT;
 }
 
 /* The status of a wait that ended, and the text of its error. */
@@ -218,25 +240,23 @@ static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char
 
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes) {
-    int32_t all[64], *list = NULL, *heap = NULL;
-    uint64_t list_bytes = 0;
-    esp__waiter w = {NULL, 0, 0, 0, out, 0, -2, -2};
+    int32_t few[64], *list = few;
+    esp__waiter w = {.each = bytes, .out = out, .failed = -2, .missing = -2};
     char text[160] = "";
-    esp_status s = ESP_OK;
-    int known = 1, hub = 0;
+    bool known = true;
     if (!members) n = p->size;
     if (p->size == 1 || n == 1) {
         if (bytes) memmove(out, in, bytes);
         return ESP_OK;
     }
-    list_bytes = (uint64_t)n * sizeof *list + sizeof n; /* n, then the members: as the message has it */
-    if (bytes > ESP__BODY_MOST || (uint64_t)n * bytes + list_bytes > ESP__BODY_MOST)
+    const uint64_t list_bytes = sizeof n + (members ? (uint64_t)n * sizeof *list : 0);
+    if (bytes > ESP__BODY_MOST || (uint64_t)n * bytes + list_bytes > ESP__BODY_MOST / 2)
         return esp__fail(p->ctx, ESP_E_ARG, "ranks cannot exchange %llu bytes each: %d of them at most %llu together",
-                         (unsigned long long)bytes, (int)n, (unsigned long long)ESP__BODY_MOST);
-    list = n < 64 ? all : (heap = (int32_t *)esp__alloc(p->ctx, list_bytes));
+                         (unsigned long long)bytes, (int)n, (unsigned long long)ESP__BODY_MOST / 2);
+    if (list_bytes > sizeof few) list = (int32_t *)esp__alloc(p->ctx, list_bytes);
     if (!list) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory for an exchange");
-    list[0] = n;
-    for (int32_t i = 0; i < n; i++) list[i + 1] = members ? members[i] : i;
+    list[0] = members ? n : 0;
+    if (members) memcpy(list + 1, members, (uint64_t)n * sizeof *list);
     w.tag = esp__hash64(ESP__HASH0, list, list_bytes);
     w.bytes = (uint64_t)n * bytes;
 
@@ -245,26 +265,26 @@ ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, i
     w.next = p->waiters;
     p->waiters = &w;
     if (w.seq == UINT64_MAX)
-        p->no_memory = 1;
+        p->no_memory = true;
     else if (p->rank == 0)
-        known = esp__exchange_deposit(p, w.tag, w.seq, n, list + 1, 0, in, bytes);
+        known = esp__exchange_deposit(p, w.tag, w.seq, n, members, 0, in, bytes) || p->no_memory;
     else
         esp__conn_send2(p->ctx, &p->conns[0], (esp__msg){ESP__MSG_GATHER, p->rank, w.tag, w.seq, 0}, list, list_bytes,
                         in, bytes);
     esp__peers_kick(p);
-    if (!known && !p->no_memory) {
-        s = ESP_E_MISMATCH;
+    esp_status s = known ? esp__exchange_finish(p, &w) : ESP_E_MISMATCH;
+    if (!known)
         snprintf(text, sizeof text, "an exchange that another thread of this rank is in");
-    } else if (!esp__exchange_wait_all(p, &w, esp__now_ns() + p->timeout_ms * 1000000ull, &hub)) {
-        s = esp__exchange_late(p, &w, hub, text, sizeof text);
-    }
-    if (s == ESP_OK || s == ESP_PENDING) s = esp__exchange_result(p, &w, text, sizeof text);
-    for (esp__waiter **at = &p->waiters; *at; at = &(*at)->next)
-        if (*at == &w) {
-            *at = w.next;
-            break;
-        }
+    else if (s)
+        snprintf(text, sizeof text,
+                 w.missing >= 0 ? "waited %u ms for rank %d, which has not come" : "waited %u ms in an exchange",
+                 (unsigned)p->timeout_ms, (int)w.missing);
+    else
+        s = esp__exchange_result(p, &w, text, sizeof text);
+    esp__waiter **at = &p->waiters;
+    while (*at != &w) at = &(*at)->next;
+    *at = w.next;
     pthread_mutex_unlock(&p->lock);
-    if (heap) esp__free(p->ctx, heap);
+    if (list != few) esp__free(p->ctx, list);
     return s == ESP_OK ? s : esp__fail(p->ctx, s, "%s", text);
 }

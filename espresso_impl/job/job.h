@@ -3,6 +3,7 @@
 #define ESP__JOB_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/levels.h"
+#include <stdbool.h>
 
 /* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */
 enum { ESP__SECRET_MIN = 16 }; /* characters of ESPRESSO_SECRET */
@@ -35,83 +36,92 @@ ESP__FN const char *esp__optimizer_name(uint32_t optimizer); /* "adam" */
 /* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 
-/* ---- peers.c: meeting, small exchanges, and noticing that a peer is gone -------------------------------------- */
+/* ---- the ranks: rendezvous.c (how they meet), exchange.c, liveness.c (who died, left, or keeps the others waiting) ---------- */
 typedef struct esp__peers esp__peers;
+enum { ESP__WAITS_FOR_NOBODY = -2, ESP__ANSWER_NAMES = 4 };
+/* What a rank answers when rank 0 asks how far it is. */
+typedef struct esp__answer {
+    int32_t waits_for;        /* the rank that its oldest request waits for; -1: unknown; or ESP__WAITS_FOR_NOBODY */
+    uint32_t tensor;          /* the request's; UINT32_MAX: none (a broadcast or the like) */
+    uint64_t step, waited_ns; /* waited_ns: of its trainer; 0: it does not wait */
+    uint32_t started;         /* 0: it has not started, has failed, or closes: nothing here counts */
+    uint32_t trainer;         /* ESP__TRAINER_*: where its trainer is                        */
+    uint32_t open;            /* something was pushed in this step                       */
+    uint32_t n_tensors, n_missing, missing[ESP__ANSWER_NAMES]; /* not pushed: how many, and the first of them */
+} esp__answer;
+enum {
+    ESP__TRAINER_ELSEWHERE = 0,
+    ESP__TRAINER_IN_STEP,
+    ESP__TRAINER_IN_CALL
+}; /* waits in the step, in a call between steps */
+
 /* Callbacks into the context. The watch thread calls all of them. */
 typedef struct esp__peers_events {
+    void *user;
     /* The first rank that died (left: 0), closed its context early (1), or closed it after an error (its status). This rank itself:
      * it has no memory for messages. */
     void (*lost)(void *user, int32_t rank, int left);
-    /* A timeout's verdict, on all ranks: `rank` (-1: unknown) is late for tensor `tensor` (UINT32_MAX: none). */
-    void (*late)(void *user, int32_t rank, uint32_t tensor);
-    /* 1: this rank waits, for rank *on_rank and tensor *tensor. 0: it does not wait. */
-    int (*waiting)(void *user, int32_t *on_rank, uint32_t *tensor);
-    void *user;
-    void (*excluded)(void *user); /* the other ranks went on without this one */
+    /* The decision after a timeout, on all ranks: `rank` (-1: unknown) did not come to tensor `tensor` (UINT32_MAX: none). */
+    void (*decided)(void *user, int32_t rank, uint32_t tensor);
+    void (*answer)(void *user, esp__answer *out); /* how far this rank is */
+    void (*excluded)(void *user);                 /* the other ranks went on without this one */
 } esp__peers_events;
 /* Blocks until all ranks have met. Uses cfg->oob_allgather, if given, only to agree on an address. size 1: no socket, no thread. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev, esp__peers **out);
-/* The goodbye will say that this rank closes after error `why`. */
+/* The other ranks will know that this rank closes after error `why`. */
 ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
-/* Says goodbye, so that the other ranks do not take closing for death, and frees `p`. Sends `bytes` bytes of `farewell`, if any, to
- * rank 0. Rank 0 waits for all farewells, at most 5 s, and hands them to `collect` by rising rank. Other ranks hardly block. */
-ESP__FN void esp__peers_close(esp__peers *p, const void *farewell, uint64_t bytes,
+/* Says that this rank leaves, so that the others do not take closing for death, and frees `p`. Sends `bytes` bytes of `last`, if any,
+ * to rank 0. Rank 0 waits for all final messages, at most 5 s, and hands them to `collect` by rising rank. Other ranks hardly block. */
+ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user);
 /* Blocking exchange among the `n` ranks of `members` (NULL: all). Each of them calls it; one set of members makes its exchanges
  * in the same order on all of them. out is [n][bytes]. ESP_E_PEER and ESP_E_TIMEOUT have their text set. From any thread but the
  * watch thread. */
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
-/* 1 if `rank` has said goodbye. */
-ESP__FN int esp__peers_left(esp__peers *p, int32_t rank);
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank); /* 1: it has left */
 /* This rank has waited too long for `on_rank` (-1: unknown), which may itself wait for another. Rank 0 asks all ranks, and every
- * rank's `late` callback gets its verdict. */
-ESP__FN void esp__peers_accuse(esp__peers *p, int32_t on_rank, uint32_t tensor);
-/* This rank waits for long, and may soon accuse: all ranks are asked whether they answer. A rank that did not by the time of the
- * accusation is found silent at once. Called esp__peers_lead_ms before the timeout. */
-ESP__FN void esp__peers_suspect(esp__peers *p);
+ * rank's `decided` callback gets the rank that failed. */
+ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor);
+/* This rank waits for long, and may soon suspect one: all ranks are asked whether they answer. A rank that did not by then is found
+ * silent at once. Called esp__peers_lead_ms before the timeout. */
+ESP__FN void esp__peers_check(esp__peers *p);
 ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms);
-/* 1: rank 0 has not answered since this rank suspected. */
-ESP__FN int esp__peers_hub_silent(esp__peers *p);
+ESP__FN int esp__peers_hub_silent(esp__peers *p); /* 1: rank 0 has not answered since this rank checked */
 
-/* ---- stall.c: reports who keeps the others waiting ---------------------------------------------------------------------- */
-enum { ESP__STALL_BYTES = 64 };
-/* What rank 0 knows of a rank when it reports. */
-typedef struct esp__stall_rank {
-    int stalled;        /* it waits for after_ns or more                         */
-    int here, answered; /* its connection is open; it has answered               */
-    int knows;          /* `answer` is its own; 0: it has not started, or closes */
-    int told;           /* for the report to use                                 */
-    uint8_t answer[ESP__STALL_BYTES];
-} esp__stall_rank;
-/* The watch thread calls all of them. */
-typedef struct esp__stall_events {
-    uint64_t after_ns; /* a wait of this length is a stall */
-    uint64_t (*waits)(
-        void *user); /* when this rank's wait began; 0: it does not wait; UINT64_MAX: the context has failed */
-    void (*answer)(void *user, uint8_t out[ESP__STALL_BYTES]);                         /* how far this rank is */
-    void (*report)(void *user, esp__stall_rank *ranks, int32_t n, uint64_t waited_ns); /* rank 0: a stall, so far */
-    void (*ended)(void *user, uint64_t waited_ns);                                     /* a reported stall has ended */
-    void (*deaf)(void *user, uint64_t waited_ns); /* rank 1: rank 0 does not react to a stall */
+/* What rank 0 knows of a rank in an inquiry. */
+typedef struct esp__asked {
+    bool waits_long;     /* it has waited for after_ns or more              */
+    bool here, answered; /* its connection is open; it has answered, and ...  */
+    int kind;            /* for the caller's use                              */
+    esp__answer answer;
+} esp__asked;
+/* Reports of stragglers. The watch thread calls all of them. */
+typedef struct esp__report_events {
+    uint64_t after_ns; /* a wait of this length is long */
     void *user;
-} esp__stall_events;
+    void (*report)(void *user, esp__asked *ranks, int32_t n, uint64_t waited_ns); /* rank 0 */
+    void (*ended)(void *user, uint64_t waited_ns);                                /* a reported wait has ended */
+    void (*silent)(void *user, uint64_t waited_ns);                               /* rank 1: rank 0 asks nothing */
+} esp__report_events;
 /* Once a context, in jobs of several ranks. After `off` no callback is called. */
-ESP__FN esp_status esp__peers_stall_on(esp__peers *p, const esp__stall_events *ev);
-ESP__FN void esp__peers_stall_off(esp__peers *p);
+ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev);
+ESP__FN void esp__peers_report_off(esp__peers *p);
 /* ESPRESSO_MEMORY_MAX, in bytes; 0: no limit. */
 ESP__FN esp_status esp__env_memory_max(uint64_t *bytes);
 /* ESPRESSO_STALL_MS; 0: no reports. */
 ESP__FN esp_status esp__env_stall(int64_t *ms);
 
-/* ---- standby.c, survivors.c: how ranks meet again after some of them died or fell silent ------------------------------------ */
+/* ---- regroup.c: how ranks meet again after some of them died or fell silent ------------------------------------------------- */
 /* A socket at which this rank listens as long as its context is open, and the addresses of all ranks' sockets. */
 typedef struct esp__standby esp__standby;
-/* Collective. Leaves *out without addresses, and succeeds, where a rank cannot listen: then the job cannot shrink. */
-ESP__FN esp_status esp__standby_open(esp_ctx *ctx, esp__peers *p, esp__standby **out);
+/* Collective. `number`: a random one, the same on all ranks. Leaves *out without a socket, and succeeds, where a rank cannot listen:
+ * then the job cannot shrink. */
+ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_host, esp__standby **out);
 ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s); /* NULL is fine */
 ESP__FN int esp__standby_ready(const esp__standby *s);          /* 0: no rank may meet again */
-/* What ranks tell each other when they meet again. */
+/* What ranks exchange when they meet again. */
 typedef struct esp__survivor {
     int32_t origin; /* its rank when the job began */
     uint32_t epoch; /* of the members that it knows */
@@ -125,13 +135,13 @@ typedef struct esp__survivors {
     esp__peers *peers;  /* between the new members. Its watch thread does not run yet */
 } esp__survivors;
 /* The ranks before that are left meet, and agree on who they are. `silent`: a rank that they gave up for its silence, and do not
- * wait for; -1: none. They wait for every other rank that is not known to be gone, as long as for a late one. Fails, and may be
- * called again, where too few of them answer. `old`: the connections between the ranks before, which stay open. */
-ESP__FN esp_status esp__survivors_meet(esp__standby *s, esp__peers *old, const esp__survivor *mine, int32_t silent,
-                                       esp__survivors *out);
-/* The ranks in `now` are the job's members from now on. Tells the others, as far as this rank has a connection to them, and frees
+ * wait for; -1: none. They wait for every other rank that is not known to be gone, until the timeout. Fails, and may be called again,
+ * where too few of them answer. `old`: the connections between the ranks before, which stay open. */
+ESP__FN esp_status esp__regroup(esp__standby *s, esp__peers *old, const esp__survivor *mine, int32_t silent,
+                                esp__survivors *out);
+/* The ranks in `now` are the job's members from now on. Notifies the others, as far as this rank has a connection to them, and frees
  * `old`. */
-ESP__FN void esp__survivors_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
+ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
 ESP__FN esp_status esp__peers_watch(esp__peers *p); /* starts the watch thread of such connections */
 
 /* ---- topology.c ------------------------------------------------------------------------------------------------------------ */
@@ -147,14 +157,14 @@ typedef struct esp__topology {
     int32_t *ranks;   /* ordered by place, the outermost level first: ranks[m * n_local + l] with two levels    */
 } esp__topology;
 
-/* What this rank sends to rank 0 when it closes, and what rank 0 does with all ranks' farewells. */
-typedef struct esp__farewell {
+/* What this rank sends to rank 0 when it closes, and what rank 0 does with all ranks' final messages. */
+typedef struct esp__final {
     void *data; /* the context's memory */
     uint64_t bytes;
     void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes); /* rank 0, for each other rank */
     void (*done)(void *user);                                                    /* rank 0, at the end         */
     void *user;
-} esp__farewell;
+} esp__final;
 
 /* A group's connection: its backend, and what that opened. */
 typedef struct esp__comm {
@@ -180,7 +190,7 @@ typedef struct esp__job {
     esp__level_names names;       /* from the backend's spec, levels:gpu=(shm),machine=(file)              */
     uint32_t n_parents, woken;    /* woken: since the link thread slept last; atomic                        */
     void *room; /* [size][ESP__JOB_ROOM] bytes, taken early: ranks can agree even when memory is short */
-    esp__farewell farewell;
+    esp__final last;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
@@ -199,6 +209,13 @@ ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t lev
 ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope);
 /* The rank with these indices at levels 1, 2, ... */
 ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
+/* Collective: ranks exchange their places, and whether `settings` (backend and link, as a text) and the library are the same. Fills
+ * the job's topology, levels, cores, sharing and room; *number: a random number that all ranks share; *one_host: all ranks run in one
+ * network namespace of one kernel. */
+ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__where *w, const char *settings,
+                                      uint64_t *number, bool *one_host);
+/* A number that is the same for processes that reach each other by abstract names. */
+ESP__FN uint64_t esp__network_id(void);
 /* Fills everything else from size, rank and unit_of. Where units of a level differ in size, the job has fewer levels: two, or only
  * the flat tree. Returns the level that differs; 0: none. */
 ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);

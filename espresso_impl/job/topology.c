@@ -1,6 +1,6 @@
-/* topology.c: the place of each rank in the levels of the job, and the groups that follow from it. Knows nothing of how ranks
- * meet. */
-#include "espresso_impl/job/job.h"
+/* topology.c: the place of each rank in the levels of the job, and the groups that follow from it. */
+#include "espresso_impl/base/cores.h"
+#include "espresso_impl/job/peers.h"
 
 /* The lowest rank of the unit of level `level` that has rank r: a unit of level 0 is a rank, of level 1 a machine, of the outermost
  * level the job. */
@@ -142,4 +142,98 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
     int32_t k = 0;
     for (uint32_t level = p->n_levels; level >= 1; level--) k = k * p->level_size[level] + place[level - 1];
     return p->ranks[k];
+}
+
+/* ---- how ranks learn each other's places ---- */
+/* What a rank sends when all have met. Of text there are only hashes, since every rank gets all ranks' introductions. */
+typedef struct esp__intro {
+    uint64_t
+        unit[ESP__LEVELS - 1]; /* of the machine, the rack, ...: of the place's parts from the outermost down to it */
+    uint64_t host, network, number; /* number: rank 0's random one */
+    uint32_t n_levels, cores;
+} esp__intro;
+
+static esp__intro esp__intro_own(const esp__where *w) {
+    esp__intro mine = {.host = esp__env_host(), .network = esp__network_id(), .n_levels = w->n_levels};
+    const size_t length = strlen(w->machine);
+    uint32_t level = w->n_levels - 1;
+    mine.number = w->rank ? 0 : esp__random64();
+    mine.cores = (uint32_t)esp__cores();
+    for (size_t n = 1; n < length && level > 1; n++)
+        if (w->machine[n] == '/') mine.unit[--level] = esp__hash64(ESP__HASH0, w->machine, n);
+    mine.unit[0] = esp__hash64(ESP__HASH0, w->machine, length); /* as a whole: it may be no place */
+    return mine;
+}
+
+/* How many levels the places have: their parts and the ranks inside. Without places, or where their depths differ, 2. */
+static uint32_t esp__intro_levels(esp_ctx *ctx, const esp__intro *all, int32_t size, int32_t rank) {
+    for (int32_t r = 1; r < size; r++)
+        if (all[r].n_levels != all[0].n_levels) {
+            if (!rank)
+                esp__log(ctx, ESP_LOG_WARN, "context",
+                         "the place of rank 0 has %u parts, that of rank %d %u: the job has two levels, ranks and "
+                         "machines",
+                         all[0].n_levels - 1, r, all[r].n_levels - 1);
+            return 2;
+        }
+    return all[0].n_levels;
+}
+
+/* The lowest rank of r's unit of `level`; mostly that of the rank before it. */
+static int32_t esp__intro_first(const esp__intro *all, const int32_t *unit_of, int32_t r, uint32_t level) {
+    const uint64_t unit = all[r].unit[level - 1];
+    int32_t k = r && all[r - 1].unit[level - 1] == unit ? unit_of[r - 1] : 0;
+    while (all[k].unit[level - 1] != unit) k++;
+    return k;
+}
+
+static esp_status esp__introduced(esp_ctx *ctx, esp__job *job, const esp__intro *all) {
+    esp__topology *p = &job->topo;
+    for (int32_t r = 0; r < p->size; r++)
+        if (all[r].n_levels < 2 || all[r].n_levels > ESP__LEVELS)
+            return esp__fail(ctx, ESP_E_MISMATCH, "rank %d says that its place has %u levels: 2 to %d are possible",
+                             (int)r, all[r].n_levels, (int)ESP__LEVELS);
+    job->cores = all[p->rank].cores;
+    job->levels = esp__intro_levels(ctx, all, p->size, p->rank);
+    for (int32_t r = 0; r < p->size; r++) job->sharing += all[r].host == all[p->rank].host;
+    for (uint32_t level = 1; level < job->levels; level++) {
+        int32_t *unit_of = p->unit_of + (uint64_t)(level - 1) * (uint64_t)p->size;
+        for (int32_t r = 0; r < p->size; r++) unit_of[r] = esp__intro_first(all, unit_of, r, level);
+    }
+    const uint32_t unequal = esp__topology_make(p, job->levels);
+    if (unequal && !p->rank)
+        esp__log(ctx, ESP_LOG_INFO, "context", "not every group of level '%s' has as many members: the job has %s",
+                 esp__scope_name(&job->names, unequal),
+                 p->n_local ? "two levels, ranks and machines" : "only options over all ranks");
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__where *w, const char *settings,
+                                      uint64_t *number, bool *one_host) {
+    esp__topology *p = &job->topo;
+    const uint64_t n = (uint64_t)w->size;
+    const esp__intro mine = esp__intro_own(w);
+    esp__intro *all = esp__alloc(ctx, n * sizeof mine);
+    esp__text lines = {.ctx = ctx};
+    p->rank = w->rank;
+    p->size = w->size;
+    p->machine_of = esp__alloc(ctx, n * 4u);
+    p->local_of = esp__alloc(ctx, n * 4u);
+    p->unit_of = esp__alloc(ctx, n * 4u * (ESP__LEVELS - 1));
+    p->place = esp__alloc(ctx, n * 4u * ESP__LEVELS);
+    p->ranks = esp__alloc(ctx, n * 4u);
+    job->room = esp__alloc(ctx, n * ESP__JOB_ROOM);
+    esp_status s = all && p->machine_of && p->local_of && p->unit_of && p->place && p->ranks && job->room
+                       ? ESP_OK
+                       : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    esp__text_add(&lines, "%s, ABI %u.%u\n", settings, esp_abi_version() >> 16, esp_abi_version() & 65535u);
+    if (job->room) s = esp__agree_lines(ctx, &lines, s);
+    if (!s) s = esp__peers_allgather(job->peers, NULL, w->size, &mine, all, sizeof mine);
+    if (!s) s = esp__introduced(ctx, job, all);
+    *one_host = true;
+    for (int32_t r = 0; r < w->size && !s; r++) *one_host &= all[r].network == all[0].network;
+    if (!s) *number = all[0].number;
+    esp__text_free(&lines);
+    esp__free(ctx, all);
+    return s;
 }

@@ -19,7 +19,7 @@ ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace *
 /* Adds an event, from any thread. `label` is copied. tensor UINT32_MAX: none. Times are of esp__now_ns; core_ns 0: not known. */
 ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uint32_t tensor, uint64_t step,
                             esp__span when, uint64_t core_ns, uint64_t bytes);
-/* Packs the events into bytes, which the caller frees: a rank sends them to rank 0 as its farewell. */
+/* Packs the events into bytes, which the caller frees: a rank sends them to rank 0 as its final message. */
 ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes);
 /* The file, which rank 0 writes from all ranks' bytes. */
 typedef struct esp__trace_file esp__trace_file;

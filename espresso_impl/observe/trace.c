@@ -362,10 +362,10 @@ static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span
 
 static void esp__trace_done(void *user) { esp__trace_file_close(user); }
 
-/* The events travel to rank 0 with this rank's farewell. */
+/* The events travel to rank 0 in this rank's final message. */
 static void esp__trace_close(esp_ctx *ctx, void *self) {
     esp__trace *t = self;
-    esp__farewell *f = &ctx->job.farewell;
+    esp__final *f = &ctx->job.last;
     if (t->own) { /* after fewer steps than asked for: with what there is */
         if (t->file && ctx->started) esp__trace_write_own(ctx, t);
         if (t->file) esp__trace_file_close(t->file);

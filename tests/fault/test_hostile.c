@@ -6,20 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sys/un.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/peers.c"
-#pragma GCC diagnostic pop
 #include "procs.h"
-#include "tests/common/knock.h"
+#include "tests/common/hello.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 }; /* they keep memory that was freed */
 #else
 enum { SANITIZED = 0 };
 #endif
-enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, GUESTS = ESP__GUESTS + RANKS };
+enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDATES + RANKS };
 static const char secret[] = "a secret that nobody else knows";
 
 /* What the hostile processes share with the test. */
@@ -27,7 +24,7 @@ typedef struct flood {
     atomic_int running, met; /* running: they go on. met: the job has met, its port must be closed */
     atomic_ullong made;      /* connections that were made, or tried after the job had met */
     atomic_ullong kinds[16], got_in, datagrams;
-    knock_bytes replay[2]; /* what a real rank has sent in a real meeting of this secret */
+    hello_bytes replay[2]; /* what a real rank has sent in a real meeting of this secret */
     char root[64];
 } flood;
 static flood *f;
@@ -132,37 +129,37 @@ enum {
 /* Makes one connection of that kind. Returns a socket that stays open, or -1. */
 static int attack(int kind, uint64_t serial, int *fd) {
     static const struct linger reset = {1, 0};
-    knock_bytes sent[2], garbage;
+    hello_bytes sent[2], garbage;
     char answer[4096];
-    esp__msg huge = {ESP__MSG_KNOCK, 1, 0, 0, 1ull << 63};
+    esp__msg huge = {ESP__MSG_HELLO, 1, 0, 0, 1ull << 63};
     uint32_t got = 0;
     switch (kind) {
     case GARBAGE:
         garbage.n = sizeof garbage.data;
         for (size_t i = 0; i < garbage.n; i++) garbage.data[i] = (uint8_t)(serial * 31u + i * 7u + i * i);
-        knock_send(*fd, &garbage);
+        hello_send(*fd, &garbage);
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
     case SLOW_WRITER: return *fd;                                 /* the loop below sends it a byte now and then */
-    case SLOW_READER: knock_send(*fd, &f->replay[0]); return *fd; /* and never reads the challenge */
+    case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* and never reads the challenge */
     case RESET:
-        knock_send(*fd, &f->replay[0]);
+        hello_send(*fd, &f->replay[0]);
         setsockopt(*fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         return -1;
     case REPLAY: /* the hello waits in the socket when the challenge is sent */
-        knock_send(*fd, &f->replay[0]);
-        knock_send(*fd, &f->replay[1]);
-        if (knock_receive(*fd, answer, sizeof answer) == ESP__MSG_CHALLENGE)
-            got = knock_receive(*fd, answer, sizeof answer);
+        hello_send(*fd, &f->replay[0]);
+        hello_send(*fd, &f->replay[1]);
+        if (hello_receive(*fd, answer, sizeof answer) == ESP__MSG_CHALLENGE)
+            got = hello_receive(*fd, answer, sizeof answer);
         break;
     case WRONG:
-        got = knock_as(*fd, 1 + (int32_t)(serial % 3), RANKS, "some other secret", sent, answer, sizeof answer);
+        got = hello_as(*fd, 1 + (int32_t)(serial % 3), RANKS, "some other secret", sent, answer, sizeof answer);
         break;
     case WRONG_RANK:
-        got = knock_as(*fd, (int32_t)(serial % 9) - 2, RANKS, "some other secret", sent, answer, sizeof answer);
+        got = hello_as(*fd, (int32_t)(serial % 9) - 2, RANKS, "some other secret", sent, answer, sizeof answer);
         break;
-    case WITHOUT: got = knock_as(*fd, 3, RANKS, "", sent, answer, sizeof answer); break;
+    case WITHOUT: got = hello_as(*fd, 3, RANKS, "", sent, answer, sizeof answer); break;
     case SILENT: return *fd;
     default: return -1;
     }
@@ -178,7 +175,7 @@ static void hostile(int which) {
     for (uint64_t serial = 0; atomic_load(&f->running); serial++) {
         int kind = (int)((serial + (uint64_t)which * 5u) % KINDS), fd, keep, at = (int)(serial % HELD);
         const int met = atomic_load(&f->met);
-        fd = knock_connect(f->root, 0);
+        fd = hello_connect(f->root, 0);
         if (fd < 0) {
             atomic_fetch_add(&f->made, met != 0); /* nobody listens there any more */
             if (!met) procs_sleep_ms(1);
@@ -282,9 +279,9 @@ static void record(void) {
         esp_status s = esp__peers_open(NULL, NULL, &w, NULL, &peers);
         _exit(s == ESP_OK ? 0 : 1);
     }
-    fd = knock_connect(f->root, 10000);
-    assert_int_equal(knock_as(fd, 1, 2, secret, f->replay, answer, sizeof answer), ESP__MSG_PROOF);
-    assert_int_equal(knock_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME);
+    fd = hello_connect(f->root, 10000);
+    assert_int_equal(hello_as(fd, 1, 2, secret, f->replay, answer, sizeof answer), ESP__MSG_PROOF);
+    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME);
     close(fd);
     assert_int_equal(procs_end(&p), 0);
 }
@@ -326,7 +323,7 @@ static void test_flood(void **state) {
     for (int k = 0; k < KINDS; k++) assert_true(atomic_load(&f->kinds[k]) >= n / KINDS / 2);
     assert_true(atomic_load(&p.b->rank[0].status) == 1);
     assert_true(SANITIZED || peak - before < 1024);
-    assert_true(fds_most <= fds_before + GUESTS + 2);
+    assert_true(fds_most <= fds_before + PLACES + 2);
 
     t0 = procs_now();
     atomic_store(&p.b->go, 1); /* rank 3 comes, while the flood goes on */

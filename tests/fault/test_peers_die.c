@@ -26,17 +26,16 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     atomic_store(&s->me->late, rank);
 }
 /* Rank r waits for r - 1 at tensor 10 + r; the last one is waited for by nobody. */
-static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
+static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
-    *on_rank = (s->rank + s->p->size - 1) % s->p->size;
-    *tensor = 10u + (uint32_t)s->rank;
-    return 1;
+    out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
+    out->tensor = 10u + (uint32_t)s->rank;
 }
 
 static esp__peers *open_peers(procs *p, int32_t rank, self *s, uint32_t timeout_ms) {
     esp__where w;
     esp_config cfg = ESP_ZERO;
-    esp__peers_events ev = {on_lost, on_late, on_waiting, s, NULL};
+    esp__peers_events ev = {s, on_lost, on_late, on_answer, NULL};
     esp__peers *peers = NULL;
     memset(&w, 0, sizeof w);
     *s = (self){p, &p->b->rank[rank], rank};
@@ -126,16 +125,16 @@ static void body_exit(procs *p, int32_t rank) {
     } else if (open_peers(p, rank, &me, 20000)) {
         procs_sleep_ms(20);
         atomic_store(&me.me->told_ns, procs_now());
-        _exit(0); /* a status of 0, and still no goodbye */
+        _exit(0); /* a status of 0, and still it did not leave */
     }
 }
-static void test_exit_without_goodbye(void **state) {
+static void test_exit_without_leaving(void **state) {
     procs p;
     (void)state;
     procs_init(&p, 3);
     procs_start_all(&p, body_exit);
     assert_true(PROCS_AWAIT(&p, told_ns, 0, NOBODY));
-    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].told_ns), "ended without goodbye");
+    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].told_ns), "ended without leaving");
     assert_int_equal(procs_end(&p), 0);
 }
 
@@ -236,7 +235,7 @@ static void body_accuse(procs *p, int32_t rank) {
     esp__peers *peers = open_peers(p, rank, &me, 20000);
     atomic_store(&me.me->ready, 1);
     while (!atomic_load(&p->b->go)) procs_sleep_ms(1);
-    if (rank == 3) esp__peers_accuse(peers, 2, 13);
+    if (rank == 3) esp__peers_suspect(peers, 2, 13);
     while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
     atomic_store(&me.me->status, 0);
     while (atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
@@ -255,7 +254,7 @@ static void test_stopped_rank_is_named(void **state) {
         t0 = procs_now();
         atomic_store(&p.b->go, 1);
         while (atomic_load(&p.b->rank[3].late) == NOBODY && procs_now() - t0 < 10000000000u) procs_sleep_ms(1);
-        print_message("rank %d stopped: verdict after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
+        print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].late), victim);
         if (victim != 0) { /* with rank 0 stopped only the accuser finds out */
             assert_true(PROCS_AWAIT(&p, late, NOBODY, victim));
@@ -333,7 +332,7 @@ static void test_nothing_leaks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_rank_is_named),   cmocka_unit_test(test_killed_rank_is_named_over_tcp),
-        cmocka_unit_test(test_exit_without_goodbye),   cmocka_unit_test(test_forked_child_does_not_hide_a_death),
+        cmocka_unit_test(test_exit_without_leaving),   cmocka_unit_test(test_forked_child_does_not_hide_a_death),
         cmocka_unit_test(test_forked_child_may_close), cmocka_unit_test(test_killed_while_meeting),
         cmocka_unit_test(test_stopped_rank_is_named),  cmocka_unit_test(test_closing_beside_a_stopped_rank),
         cmocka_unit_test(test_nothing_leaks),

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/peers.c"
+#include "espresso_impl/job/liveness.c"
 #include "planner/files/files.c"
 #pragma GCC diagnostic pop
 #include <dirent.h>

@@ -1,11 +1,11 @@
 /* wire.h: hostile messages between ranks: what the watch thread does with whatever comes over a connection, on rank 0 and on others.
  * No message may crash a rank, make it write outside its memory, or give a rank
  * that waits wrong bytes as if they were the others'. The messages come over a pair of connected sockets, as they do in a job; no thread
- * runs. Used by fuzz_wire.c and, with fewer inputs, by test_hostile.c, which includes peers.c. Include tests/common/library.h first. */
+ * runs. Used by fuzz_wire.c and, with fewer inputs, by test_hostile.c, which includes liveness.c. Include tests/common/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_WIRE_H
 #define ESPRESSO_TESTS_FUZZ_WIRE_H
 #include "check.h"
-#include "espresso_impl/job/job.h"
+#include "espresso_impl/job/peers.h"
 #include <sys/socket.h>
 
 enum { WIRE_RANKS = 3, WIRE_WAITS = 24, WIRE_MESSAGE = 9 };
@@ -30,15 +30,14 @@ static void wire_late(void *user, int32_t rank, uint32_t tensor) {
     (void)rank, (void)tensor;
     w->late++;
 }
-static int wire_waiting(void *user, int32_t *on, uint32_t *tensor) {
+static void wire_answer(void *user, esp__answer *out) {
     (void)user;
-    *on = 1;
-    *tensor = 0;
-    return 1;
+    out->waits_for = 1;
+    out->tensor = 0;
 }
 
 static void wire_open(wire_rig *w, esp_ctx *ctx, int32_t rank) {
-    const esp__peers_events ev = {wire_lost, wire_late, wire_waiting, w, NULL};
+    const esp__peers_events ev = {w, wire_lost, wire_late, wire_answer, NULL};
     esp__where where;
     memset(w, 0, sizeof *w);
     memset(&where, 0, sizeof where);
@@ -56,7 +55,7 @@ static void wire_open(wire_rig *w, esp_ctx *ctx, int32_t rank) {
         w->far[k] = pair[1];
     }
     /* this rank waits in an exchange of all ranks */
-    w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS, w->out + 1, 0, -2, -2};
+    w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS / WIRE_RANKS, WIRE_WAITS, w->out + 1, 0, -2, -2};
     memset(w->out, 0xee, sizeof w->out);
     w->p->waiters = &w->waiter;
 }
@@ -81,9 +80,9 @@ static void wire_deliver(wire_rig *w, int32_t k, const void *data, size_t bytes)
     if (w->far[k] < 0 || w->p->conns[k].fd < 0) return;
     if (bytes && send(w->far[k], data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
     esp__watch_read(w->p, &w->p->conns[k]);
-    if (w->p->rank == 0 || w->p->inquiring) {
+    if (w->p->rank == 0 || w->p->inquiry.decide) {
         pthread_mutex_lock(&w->p->lock);
-        esp__late_turn(w->p, 1);
+        esp__suspect_turn(w->p, 1);
         pthread_mutex_unlock(&w->p->lock);
     }
     wire_answers(w);
@@ -138,7 +137,7 @@ static inline int fuzz_wire(const uint8_t *data, size_t size) {
     }
     if (size < 2) return 0;
     wire_open(&w, wire_ctx, data[0] & 1);
-    if (data[0] & 16) w.p->accusing = 1, w.p->accused = 2, w.p->asking = w.p->rank == 0;
+    if (data[0] & 16) w.p->suspecting = true, w.p->suspect = 2, w.p->suspect_now = w.p->rank == 0;
     wire_messages(&w, data + 1, size - 1, (data[0] & 8) != 0);
     if (w.waiter.done && w.waiter.failed == -2 && w.p->rank)
         fuzz_check(w.waiter.bytes == WIRE_WAITS, "an exchange of another size succeeded");

@@ -1,4 +1,4 @@
-/* test_peers.c: meeting, exchanges and goodbyes, with threads as ranks (also for the thread sanitizer). Deaths are in
+/* test_peers.c: meeting, exchanges and leaving, with threads as ranks (also for the thread sanitizer). Deaths are in
  * tests/fault. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/peers.c"
+#include "espresso_impl/job/rendezvous.c"
 #pragma GCC diagnostic pop
 
 enum { MAX_RANKS = 8 };
@@ -57,13 +57,12 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     pthread_mutex_unlock(&t->lock);
 }
 
-static int on_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
+static void on_answer(void *user, esp__answer *out) {
     rank_t *t = (rank_t *)user;
     pthread_mutex_lock(&t->lock);
-    *on_rank = t->waits_for;
-    *tensor = 100u + (uint32_t)t->rank;
+    out->waits_for = t->waits_for;
+    out->tensor = 100u + (uint32_t)t->rank;
     pthread_mutex_unlock(&t->lock);
-    return *on_rank != -2;
 }
 
 static void on_collect(void *user, int32_t rank, const void *data, uint64_t bytes) {
@@ -86,7 +85,7 @@ static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
 static void *rank_main(void *arg) {
     rank_t *t = (rank_t *)arg;
     esp__where w = {0};
-    esp__peers_events ev = {on_lost, on_late, on_waiting, t, NULL};
+    esp__peers_events ev = {t, on_lost, on_late, on_answer, NULL};
     esp_config cfg = ESP_ZERO;
     w.rank = t->says_rank;
     w.size = t->says_size;
@@ -277,12 +276,12 @@ static void test_invitation_over_tcp(void **state) {
     (void)state;
     memset(&inv, 0, sizeof inv);
     memset(&p, 0, sizeof p);
-    fd = esp__invite(&p, &inv, 0);
+    fd = esp__invite(&p, &inv, false);
     assert_true(fd >= 0);
-    assert_true(inv.n_roots >= 1 && inv.job != 0 && strlen(inv.secret) == 48 && !strcmp(inv.secret, p.secret));
-    for (int32_t i = 0; i < inv.n_roots; i++) {
-        assert_int_equal(esp__addr_resolve(inv.roots[i], addr, 4, &error), 1);
-        out = esp__meet_dial(&addr[0], esp__now_ns() + 1000000000u);
+    assert_true(inv.roots.n >= 1 && inv.job != 0 && strlen(inv.secret) == 48 && !strcmp(inv.secret, p.secret));
+    for (int32_t i = 0; i < inv.roots.n; i++) {
+        assert_int_equal(esp__addr_resolve(inv.roots.at[i], addr, 4, &error), 1);
+        out = esp__join_connect(&addr[0], esp__now_ns() + 1000000000u);
         assert_true(out >= 0);
         close(out);
     }
@@ -359,7 +358,7 @@ static void test_address_in_use(void **state) {
     assert_non_null(strstr(t[0].error, "in use"));
 }
 
-/* Others may knock at the door: noise, half a message, silence. They must not disturb the job. */
+/* Others may connect: noise, half a message, silence. They must not disturb the job. */
 typedef struct noise {
     job *j;
     const char *text;
@@ -372,7 +371,7 @@ static void *noise_main(void *arg) {
     int fd = -1;
     esp__addr_resolve(x->j->root, &a, 1, &error);
     for (int i = 0; i < 2000 && fd < 0; i++) {
-        fd = esp__meet_dial(&a, esp__now_ns() + 1000000000u);
+        fd = esp__join_connect(&a, esp__now_ns() + 1000000000u);
         if (fd < 0) poll(NULL, 0, 1);
     }
     if (fd >= 0 && x->n) send(fd, x->text, x->n, MSG_NOSIGNAL);
@@ -380,7 +379,7 @@ static void *noise_main(void *arg) {
     if (fd >= 0) close(fd);
     return NULL;
 }
-static void test_strangers_are_ignored(void **state) {
+static void test_unknown_peers_are_ignored(void **state) {
     static char garbage[300];
     job j;
     rank_t t[MAX_RANKS];
@@ -464,7 +463,7 @@ static void test_leaving_after_error(void **state) {
     }
 }
 
-static void body_farewell(rank_t *t) {
+static void body_final(rank_t *t) {
     uint64_t bytes = t->rank == 2 ? 5000000 : 10;
     char *words = (char *)malloc(bytes);
     memset(words, 'a' + t->rank, bytes);
@@ -472,12 +471,12 @@ static void body_farewell(rank_t *t) {
     t->p = NULL;
     free(words);
 }
-static void test_farewells_reach_rank_0(void **state) {
+static void test_final_messages_reach_rank_0(void **state) {
     job j;
     rank_t t[MAX_RANKS];
     uint64_t expect[4] = {10, 10, 5000000, 0};
     (void)state;
-    job_init(&j, t, 4, body_farewell);
+    job_init(&j, t, 4, body_final);
     job_run(&j, t, 0);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(t[0].collected_bytes[r], expect[r]);
@@ -497,7 +496,7 @@ static void set_waits_for(rank_t *t, int32_t rank) {
 static void body_chain(rank_t *t) {
     set_waits_for(t, t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3);
     pthread_barrier_wait(&t->j->barrier);
-    if (t->rank == 3) esp__peers_accuse(t->p, 2, 103);
+    if (t->rank == 3) esp__peers_suspect(t->p, 2, 103);
     await(t, &t->late_rank, 1, 0, 102);
     pthread_barrier_wait(&t->j->barrier);
 }
@@ -510,7 +509,7 @@ static void test_late_rank_behind_a_chain(void **state) {
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->barrier);
-    esp__peers_accuse(t->p, t->waits_for, 7); /* all at once */
+    esp__peers_suspect(t->p, t->waits_for, 7); /* all at once */
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->barrier);
 }
@@ -577,11 +576,11 @@ int main(void) {
         cmocka_unit_test(test_wrong_size_fails_everywhere),
         cmocka_unit_test(test_duplicate_rank_is_named),
         cmocka_unit_test(test_address_in_use),
-        cmocka_unit_test(test_strangers_are_ignored),
+        cmocka_unit_test(test_unknown_peers_are_ignored),
         cmocka_unit_test(test_leaving_rank),
         cmocka_unit_test(test_rank_0_leaves_first),
         cmocka_unit_test(test_leaving_after_error),
-        cmocka_unit_test(test_farewells_reach_rank_0),
+        cmocka_unit_test(test_final_messages_reach_rank_0),
         cmocka_unit_test(test_late_rank_behind_a_chain),
         cmocka_unit_test(test_circle_of_waits),
         cmocka_unit_test(test_two_contexts),

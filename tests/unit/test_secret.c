@@ -8,9 +8,9 @@
 #include "tests/common/library.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/peers.c"
+#include "espresso_impl/job/rendezvous.c"
 #pragma GCC diagnostic pop
-#include "tests/common/knock.h"
+#include "tests/common/hello.h"
 #include "tests/common/skip.h"
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -184,29 +184,29 @@ static void test_callers_allgather(void **state) {
 /* What a rank of an earlier meeting sent, with the same secret, is of no use in this one. */
 static void test_replay(void **state) {
     rank_t t[2];
-    knock_bytes sent[2], unused[2];
+    hello_bytes sent[2], unused[2];
     char answer[4096];
     int fd;
     (void)state;
     ranks_init(t, 2, new_root(1), ours);
     start(&t[0]);
-    fd = knock_connect(t[0].root, 5000);
-    assert_int_equal(knock_as(fd, 1, 2, ours, sent, answer, sizeof answer), ESP__MSG_PROOF);
-    assert_int_equal(knock_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME); /* it is rank 1 for rank 0 */
+    fd = hello_connect(t[0].root, 5000);
+    assert_int_equal(hello_as(fd, 1, 2, ours, sent, answer, sizeof answer), ESP__MSG_PROOF);
+    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME); /* it is rank 1 for rank 0 */
     close(fd);
     pthread_join(t[0].thread, NULL);
 
     ranks_init(t, 2, new_root(1), ours);
     start(&t[0]);
-    fd = knock_connect(t[0].root, 5000);
-    assert_true(knock_send(fd, &sent[0]));
-    assert_int_equal(knock_receive(fd, answer, sizeof answer), ESP__MSG_CHALLENGE);
-    assert_true(knock_send(fd, &sent[1]));
-    assert_int_equal(knock_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
+    fd = hello_connect(t[0].root, 5000);
+    assert_true(hello_send(fd, &sent[0]));
+    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_CHALLENGE);
+    assert_true(hello_send(fd, &sent[1]));
+    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
     assert_non_null(strstr(answer, "ESPRESSO_SECRET differs"));
     close(fd);
-    fd = knock_connect(t[0].root, 5000); /* and the right rank is another's if it lies about its number */
-    assert_int_equal(knock_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
+    fd = hello_connect(t[0].root, 5000); /* and the right rank is another's if it lies about its number */
+    assert_int_equal(hello_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
     close(fd);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
@@ -215,9 +215,9 @@ static void test_replay(void **state) {
 /* Any changed byte of a right hello makes it a wrong one; so all of it is covered. */
 static void test_every_byte_counts(void **state) {
     esp__peers p;
-    esp__knock k;
+    esp__hello k;
     esp__challenge ch;
-    esp__hello h;
+    esp__response h;
     uint8_t *const parts[3] = {(uint8_t *)&k, (uint8_t *)&ch, (uint8_t *)&h};
     const size_t bytes[3] = {sizeof k, sizeof ch, sizeof h};
     (void)state;
@@ -225,19 +225,19 @@ static void test_every_byte_counts(void **state) {
     p.size = 2;
     p.rank = 1;
     snprintf(p.secret, sizeof p.secret, "%s", ours);
-    esp__prove_knock(&p, 7, &k);
-    assert_true(esp__prove_challenge(&p, &ch));
-    assert_true(esp__prove_hello(&p, &k, &ch, &h));
-    assert_true(esp__prove_check(&p, 0, &k, &ch, &h, h.code));
-    assert_false(esp__prove_check(&p, 1, &k, &ch, &h, h.code)); /* sent back, it does not prove rank 0 */
+    esp__hello_make(&p, 7, &k);
+    assert_true(esp__challenge_make(&p, &ch));
+    assert_true(esp__response_make(&p, &k, &ch, &h));
+    assert_true(esp__code_check(&p, 0, &k, &ch, &h, h.code));
+    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* sent back, it does not prove rank 0 */
     for (int part = 0; part < 3; part++)
         for (size_t i = 0; i < bytes[part]; i++) {
             parts[part][i] ^= 1;
-            assert_false(esp__prove_check(&p, 0, &k, &ch, &h, h.code));
+            assert_false(esp__code_check(&p, 0, &k, &ch, &h, h.code));
             parts[part][i] ^= 1;
         }
     p.secret[3] ^= 1;
-    assert_false(esp__prove_check(&p, 0, &k, &ch, &h, h.code));
+    assert_false(esp__code_check(&p, 0, &k, &ch, &h, h.code));
 }
 
 /* Somebody else took the address first, and answers like rank 0, but does not know the secret. */
@@ -252,24 +252,24 @@ static void *impostor_main(void *arg) {
     esp__peers p;
     esp__challenge ch;
     esp__proof proof;
-    knock_bytes b;
+    hello_bytes b;
     char heard[512];
     int fd;
     poll(&ready, 1, 20000);
     fd = accept(x->listener, NULL, NULL);
     memset(&p, 0, sizeof p);
     p.secret[0] = 'x';
-    knock_receive(fd, heard, sizeof heard);
-    esp__prove_challenge(&p, &ch);
-    b = knock_message(ESP__MSG_CHALLENGE, &ch, sizeof ch);
-    knock_send(fd, &b);
-    knock_receive(fd, heard, sizeof heard);
+    hello_receive(fd, heard, sizeof heard);
+    esp__challenge_make(&p, &ch);
+    b = hello_message(ESP__MSG_CHALLENGE, &ch, sizeof ch);
+    hello_send(fd, &b);
+    hello_receive(fd, heard, sizeof heard);
     memset(&proof, 0x55, sizeof proof);
-    b = x->type == ESP__MSG_PROOF ? knock_message(x->type, &proof, sizeof proof)
-                                  : knock_message(x->type, x->text, strlen(x->text));
+    b = x->type == ESP__MSG_PROOF ? hello_message(x->type, &proof, sizeof proof)
+                                  : hello_message(x->type, x->text, strlen(x->text));
     if (x->type == ESP__MSG_REFUSE) b.data[offsetof(esp__msg, rank)] = 0x85, memset(b.data + 5, 0xff, 3);
-    knock_send(fd, &b);
-    knock_receive(fd, heard, sizeof heard); /* until the other side closes */
+    hello_send(fd, &b);
+    hello_receive(fd, heard, sizeof heard); /* until the other side closes */
     close(fd);
     return NULL;
 }
@@ -305,22 +305,22 @@ static void test_versions(void **state) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[2];
         esp__peers p;
-        esp__knock k;
-        knock_bytes b;
+        esp__hello k;
+        hello_bytes b;
         char answer[4096];
         int fd;
         memset(&p, 0, sizeof p);
         p.rank = 1;
         p.size = 2;
-        esp__prove_knock(&p, 0, &k);
+        esp__hello_make(&p, 0, &k);
         memset(k.version, 0, sizeof k.version);
         memcpy(k.version, "0.1.0\a", 6); /* what an older library sends first */
-        b = knock_message(ESP__MSG_KNOCK, &k, sizeof k);
+        b = hello_message(ESP__MSG_HELLO, &k, sizeof k);
         ranks_init(t, 2, new_root(tcp), ours);
         start(&t[0]);
-        fd = knock_connect(t[0].root, 5000);
-        assert_true(knock_send(fd, &b));
-        assert_int_equal(knock_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
+        fd = hello_connect(t[0].root, 5000);
+        assert_true(hello_send(fd, &b));
+        assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
         assert_non_null(strstr(answer, "rank 1 runs espresso 0.1.0?, rank 0 runs " ESPRESSO_VERSION "/2"));
         close(fd);
         if (tcp) start(&t[1]);
@@ -333,7 +333,7 @@ static void test_versions(void **state) {
 static void test_other_users(void **state) {
     rank_t t[2];
     char answer[4096];
-    knock_bytes sent[2];
+    hello_bytes sent[2];
     const char *error = "";
     int status = 0, ends[2];
     pid_t child;
@@ -344,8 +344,8 @@ static void test_other_users(void **state) {
     if ((child = fork()) == 0) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
-        fd = knock_connect(t[0].root, 5000);
-        heard = (int)knock_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* it even knows the secret */
+        fd = hello_connect(t[0].root, 5000);
+        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* it even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
     waitpid(child, &status, 0);
@@ -379,6 +379,7 @@ static void test_who_can_reach(void **state) {
     static const char *const local[] = {"127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0",
                                         "unix:test-secret-reach"};
     const char *error = "";
+    esp__roots roots;
     int fd;
     (void)state;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
@@ -387,7 +388,7 @@ static void test_who_can_reach(void **state) {
         assert_false(esp__open_to_all(fd));
         close(fd);
     }
-    fd = esp__listen_any(0);
+    fd = esp__listen_roots(NULL, &roots, &error);
     assert_true(fd >= 0 && esp__open_to_all(fd));
     close(fd);
 }

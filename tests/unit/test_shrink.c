@@ -5,8 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include "tests/common/library.h"
-#include "espresso_impl/job/peers.c"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#include "espresso_impl/job/regroup.c"
+#pragma GCC diagnostic pop
+#include "tests/common/hello.h"
 #include "tests/common/ranks.h"
 
 enum { N = 5000, SIZE = 4 };
@@ -19,13 +25,32 @@ static struct {
     char text[SIZE][512];
 } run;
 
+/* Connects to the host of the ranks that are left: with garbage, in silence, and as a rank that does not know the job's number. */
+static struct {
+    int wanted, began;
+    char root[ESP__ROOT_MAX];
+    uint32_t got;
+    pthread_t thread;
+} hostile;
+static void *hostile_main(void *arg) {
+    hello_bytes garbage = {.n = sizeof garbage.data}, sent[2];
+    char answer[4096];
+    int fds[3];
+    (void)arg;
+    for (int i = 0; i < 3; i++) fds[i] = hello_connect(hostile.root, 1000);
+    memset(garbage.data, 'x', sizeof garbage.data);
+    hello_send(fds[0], &garbage);
+    hostile.got = hello_as(fds[2], 3, SIZE, "0123456789abcdef", sent, answer, sizeof answer);
+    for (int i = 0; i < 3; i++) close(fds[i]);
+    return NULL;
+}
+
 /* All ranks' standby sockets become those of a job on several hosts. */
 static void standby_over_tcp(esp_ctx *ctx) {
-    esp__standby *s = ctx->job.standby;
-    esp__standby_at mine = s->at[ctx->job.rank];
-    esp__socket_close(&s->fd);
-    esp__standby_listen(s, &mine, 0);
-    esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, s->at, sizeof mine);
+    esp__standby *s;
+    assert_int_equal(esp__standby_open(ctx, 1, false, &s), ESP_OK);
+    esp__standby_close(ctx, ctx->job.standby);
+    ctx->job.standby = s;
 }
 
 static void body(esp_ctx *ctx, void *user) {
@@ -41,6 +66,11 @@ static void body(esp_ctx *ctx, void *user) {
     if (!s) s = esp_start(ctx);
     if (!s && run.tcp) standby_over_tcp(ctx);
     for (int step = 1; step <= run.steps && !s;) {
+        if (step == run.leaves[origin] && hostile.wanted) {
+            esp__standby_root(ctx->job.standby, 0, 0, hostile.root);
+            hostile.began = !pthread_create(&hostile.thread, NULL, hostile_main, NULL);
+            poll(NULL, 0, 100); /* its connections are there before the ranks shrink */
+        }
         if (step == run.leaves[origin]) return;
         for (int i = 0; i < N; i++) g[i] = (float)(i % 5 + 3 * origin);
         s = esp_push(ctx, id, g, here);
@@ -92,6 +122,16 @@ static void test_threads(void **state) {
     train(NULL, 2, -1, 0);
     train(NULL, 0, -1, 0);
     train("topk:ratio=0.1", 1, 0, 0);
+}
+static void test_hostile(void **state) {
+    (void)state;
+    hostile.wanted = 1;
+    train(NULL, 2, -1, 0);
+    hostile.wanted = 0;
+    assert_true(hostile.began);
+    pthread_join(hostile.thread, NULL);
+    /* refused, or the ranks have met before its answer was read */
+    assert_true(hostile.got == ESP__MSG_REFUSE || hostile.got == 0);
 }
 static void test_tcp(void **state) {
     struct ifaddrs *list = NULL;
@@ -157,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topology),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

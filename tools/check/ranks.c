@@ -210,18 +210,9 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
     munmap(meet, sizeof *meet);
 }
 
-static void check_lost(void *user, int32_t rank, int left) { (void)user, (void)rank, (void)left; }
-static void check_late(void *user, int32_t rank, uint32_t tensor) { (void)user, (void)rank, (void)tensor; }
-static int check_waiting(void *user, int32_t *on_rank, uint32_t *tensor) {
-    (void)user;
-    *on_rank = -1, *tensor = UINT32_MAX;
-    return 0;
-}
-
 /* Joins the ranks that a launcher started, if it started several. Returns 0, or -1 after an error. */
 static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params) {
     static char machines[CHECK_MOST][128];
-    static const esp__peers_events none = {check_lost, check_late, check_waiting, NULL, NULL};
     esp__comm_plan plans[ESP__SCOPES];
     char mine[128] = "";
     esp__where w;
@@ -236,7 +227,7 @@ static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *p
     ctx->config.timeout_ms = CHECK_WAIT_S * 1000;
     if (esp__backends_meet(ctx, plans, &w, &cfg)) return -1;
     ctx->job.rank = ctx->base.rank = w.rank, ctx->job.size = ctx->base.size = w.size;
-    if (esp__peers_open(ctx, &cfg, &w, &none, &check_job.peers)) return -1;
+    if (esp__peers_open(ctx, &cfg, &w, NULL, &check_job.peers)) return -1;
     check_job.ctx = ctx, check_job.rank = w.rank, check_job.size = w.size;
     check_in_place = 1, check_pipe = 2;
     check_catch();

@@ -1,16 +1,16 @@
-/* knock.h: a process that connects to rank 0 and sends what it likes, byte by byte. For tests, which include peers.c before it. */
-#ifndef TEST_KNOCK_H
-#define TEST_KNOCK_H
-#include "espresso_impl/job/job.h"
+/* hello.h: a process that connects to rank 0 and sends what it likes, byte by byte. For tests. */
+#ifndef TEST_HELLO_H
+#define TEST_HELLO_H
+#include "espresso_impl/job/peers.h"
 
 /* One message as it is sent. */
-typedef struct knock_bytes {
+typedef struct hello_bytes {
     uint8_t data[512];
     size_t n;
-} knock_bytes;
+} hello_bytes;
 
 /* A socket that is connected to `root`, or -1 if nobody has listened there for `ms` milliseconds. It blocks, at most 20 s. */
-static inline int knock_connect(const char *root, int ms) {
+static inline int hello_connect(const char *root, int ms) {
     const char *error = "";
     esp__addr a;
     int fd = -1;
@@ -25,21 +25,21 @@ static inline int knock_connect(const char *root, int ms) {
     return fd;
 }
 
-static inline knock_bytes knock_message(uint32_t type, const void *body, size_t bytes) {
+static inline hello_bytes hello_message(uint32_t type, const void *body, size_t bytes) {
     esp__msg m = {type, 0, 0, 0, bytes};
-    knock_bytes out;
+    hello_bytes out;
     memcpy(out.data, &m, sizeof m);
     memcpy(out.data + sizeof m, body, bytes);
     out.n = sizeof m + bytes;
     return out;
 }
 
-static inline int knock_send(int fd, const knock_bytes *b) {
+static inline int hello_send(int fd, const hello_bytes *b) {
     return send(fd, b->data, b->n, MSG_NOSIGNAL) == (ssize_t)b->n;
 }
 
 /* Receives one message. Returns its type; 0: the connection has ended. The body ends with a NUL. */
-static inline uint32_t knock_receive(int fd, void *body, size_t cap) {
+static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     esp__msg m;
     memset(body, 0, cap);
     if (recv(fd, &m, sizeof m, MSG_WAITALL) != (ssize_t)sizeof m || m.bytes >= cap) return 0;
@@ -48,22 +48,22 @@ static inline uint32_t knock_receive(int fd, void *body, size_t cap) {
 }
 
 /* Says who it is, as rank `rank` of `size` does with that secret ("": none). Returns the type of the answer; *sent: both messages. */
-static inline uint32_t knock_as(int fd, int32_t rank, int32_t size, const char *secret, knock_bytes sent[2],
+static inline uint32_t hello_as(int fd, int32_t rank, int32_t size, const char *secret, hello_bytes sent[2],
                                 char *answer, size_t cap) {
     esp__peers p;
-    esp__knock k;
+    esp__hello k;
     esp__challenge ch;
-    esp__hello h;
+    esp__response h;
     memset(&p, 0, sizeof p);
     p.rank = rank;
     p.size = size;
     snprintf(p.secret, sizeof p.secret, "%s", secret);
-    esp__prove_knock(&p, 0, &k);
-    sent[0] = knock_message(ESP__MSG_KNOCK, &k, sizeof k);
-    if (!knock_send(fd, &sent[0]) || knock_receive(fd, answer, cap) != ESP__MSG_CHALLENGE) return 0;
+    esp__hello_make(&p, 0, &k);
+    sent[0] = hello_message(ESP__MSG_HELLO, &k, sizeof k);
+    if (!hello_send(fd, &sent[0]) || hello_receive(fd, answer, cap) != ESP__MSG_CHALLENGE) return 0;
     memcpy(&ch, answer, sizeof ch);
-    if (!esp__prove_hello(&p, &k, &ch, &h)) return 0;
-    sent[1] = knock_message(ESP__MSG_HELLO, &h, sizeof h);
-    return knock_send(fd, &sent[1]) ? knock_receive(fd, answer, cap) : 0;
+    if (!esp__response_make(&p, &k, &ch, &h)) return 0;
+    sent[1] = hello_message(ESP__MSG_RESPONSE, &h, sizeof h);
+    return hello_send(fd, &sent[1]) ? hello_receive(fd, answer, cap) : 0;
 }
 #endif

@@ -1,8 +1,8 @@
-/* late.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not pushed the
+/* waits.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not pushed the
  * next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do. */
 #include "espresso_impl/executor/executor.h"
 
-enum { ESP__BEHIND_LOOK_MS = 100, ESP__LATE_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
+enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
 /* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
@@ -12,30 +12,30 @@ static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_un
 }
 
 /* This rank waits and nothing is in flight. If a lane's next tensor was not pushed here, warns after a while, and fails the
- * context when the time is over (`late`). Lock held. */
-static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, int late) {
+ * context when the time is over. Lock held. */
+static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
     for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
         const esp__op *op = esp__link_head(ctx, k);
-        if (op && esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]))
-            unpushed = esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]);
+        const esp__tensor *t = op ? esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]) : NULL;
+        if (t) unpushed = t;
     }
-    if (!unpushed || (!late && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
+    if (!unpushed || (!over && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
     snprintf(
         text, sizeof text,
         "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
         "push every tensor of a step (or call esp_step_end) before waiting for one",
         (unsigned)(waited_ns / 1000000u), unpushed->name);
     ctx->health.said_unpushed = 1;
-    if (late)
+    if (over)
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
     else
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* A rank has left, which is only an error once somebody waits for it: see esp__late_update. */
-ESP__FN void esp__late_left(esp_ctx *ctx, int32_t rank, int left) {
+/* A rank has left, which is only an error once somebody waits for it: see esp__waits_update. */
+ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (ctx->health.left_rank < 0 || left < 0) {
         ctx->health.left_rank = rank;
@@ -45,7 +45,7 @@ ESP__FN void esp__late_left(esp_ctx *ctx, int32_t rank, int left) {
 }
 
 /* The error of a wait for a rank that has left. Where ranks disagree, all of them get that error. Lock held. */
-ESP__FN esp_status esp__left_says(const esp_ctx *ctx, char *text, size_t cap) {
+ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap) {
     const esp_status after = ctx->health.left_after;
     if (after == ESP_E_MISMATCH)
         snprintf(text, cap,
@@ -97,62 +97,86 @@ static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     h->behind = op != NULL;
 }
 
-/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers other ranks' questions from it. */
-ESP__FN void esp__late_update(esp_ctx *ctx, uint64_t now) {
-    int32_t rank = -1;
-    uint32_t tensor = UINT32_MAX;
-    uint64_t oldest = UINT64_MAX;
-    int waiting = 0, delivers = 0;
+/* The oldest request that is long under way. */
+typedef struct esp__oldest {
+    uint64_t since; /* UINT64_MAX: there is none */
+    int32_t rank;   /* for which it waits; -1: unknown */
+    uint32_t tensor;
+    bool delivers; /* what a rank sent before it left still arrives */
+} esp__oldest;
+
+static esp__oldest esp__oldest_request(esp_ctx *ctx, uint64_t now) {
+    esp__oldest o = {.since = UINT64_MAX, .rank = -1, .tensor = UINT32_MAX};
     for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
         void *req = k < n ? ctx->lanes.links[k].req : ctx->lanes.request.req;
-        uint64_t since = k < n ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
-        if (!req || now - since < ESP__LATE_AFTER_MS * 1000000ull || since >= oldest) continue;
+        const uint64_t since = k < n ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
+        if (!req || now - since < ESP__LONG_AFTER_MS * 1000000ull || since >= o.since) continue;
         const esp__op *op = k < n ? esp__link_head(ctx, k) : NULL;
-        uint8_t level = op ? op->level : ctx->lanes.request.level;
-        oldest = since;
-        waiting = 1;
-        tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
+        const uint8_t level = op ? op->level : ctx->lanes.request.level;
         const esp__comm *comm = &ctx->job.comms[level];
-        delivers = (comm->backend->caps & ESP_BACKEND_DELIVERS) != 0;
+        o.since = since;
+        o.tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
+        o.delivers = (comm->backend->caps & ESP_BACKEND_DELIVERS) != 0;
         if (ESP_HAS(esp_backend, comm->backend, late))
-            rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
+            o.rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
     }
+    return o;
+}
+
+/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers rank 0 from it. */
+ESP__FN void esp__waits_update(esp_ctx *ctx, uint64_t now) {
+    esp__health *h = &ctx->health;
+    esp__oldest o = esp__oldest_request(ctx, now);
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__behind_look(ctx, now);
     /* a stream waits for nothing but what is behind a collective on the device */
-    const int waits = ctx->lanes.waiters || ctx->health.behind;
-    if ((!waiting || !ctx->lanes.waiters) && ctx->health.behind) {
-        waiting = 1;
-        oldest = ctx->health.behind_ns;
-        tensor = ctx->health.behind_tensor;
-        rank = ctx->health.behind_rank;
-    }
-    int left = ctx->health.left_rank >= 0 && waiting;
+    const bool waits = ctx->lanes.waiters || h->behind;
+    if ((o.since == UINT64_MAX || !ctx->lanes.waiters) && h->behind)
+        o = (esp__oldest){h->behind_ns, h->behind_rank, h->behind_tensor, o.delivers};
+    const bool waiting = o.since != UINT64_MAX;
+    bool left = h->left_rank >= 0 && waiting;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (left && rank >= 0) left = esp__peers_left(ctx->job.peers, rank);
-    if (left && (rank < 0 || !delivers)) left = esp__nothing_comes(ctx, oldest, now);
+    if (left && o.rank >= 0) left = esp__peers_left(ctx->job.peers, o.rank);
+    if (left && (o.rank < 0 || !o.delivers)) left = esp__nothing_comes(ctx, o.since, now);
     /* it may have left because of an error that this rank has too and has not seen yet, such as other collectives at the same time */
     if (left) left = !esp__links_poll(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->health.late_waiting = waiting;
-    ctx->health.late_rank = rank;
-    ctx->health.late_tensor = tensor;
+    h->waiting = waiting;
+    h->waits_for = o.rank;
+    h->waits_tensor = o.tensor;
     /* the timeout counts from when both the wait and the request have begun */
     uint64_t since = esp__waits_since(ctx);
-    if (oldest != UINT64_MAX && oldest > since) since = oldest;
-    const uint64_t waited_ns = waits && now > since ? now - since : 0;
-    const uint64_t most_ns = ctx->config.timeout_ms * 1000000ull,
-                   lead_ns = esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull;
-    const int long_wait = waited_ns > most_ns - lead_ns, suspect = long_wait && waiting && !ctx->health.suspected;
-    const int late = waited_ns > most_ns && !ctx->health.accused;
-    ctx->health.suspected = long_wait && waiting;
-    if (late && waiting) ctx->health.accused = 1; /* else ops go on: a later one may still wait for too long */
-    if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, late);
+    if (waiting && o.since > since) since = o.since;
+    const uint64_t waited_ns = waits && now > since ? now - since : 0, most_ns = ctx->config.timeout_ms * 1000000ull;
+    const bool soon = waited_ns > most_ns - esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull && waiting;
+    const bool check = soon && !h->checked, over = waited_ns > most_ns && !h->suspected;
+    h->checked = soon;
+    if (over && waiting) h->suspected = 1; /* else ops go on: a later one may still wait for too long */
+    if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, over);
     if (left) {
         char text[ESP__ERROR_MAX];
-        esp__fatal_locked(ctx, esp__left_says(ctx, text, sizeof text), text);
+        esp__fatal_locked(ctx, esp__waits_left_error(ctx, text, sizeof text), text);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (suspect) esp__peers_suspect(ctx->job.peers);
-    if (late && waiting) esp__peers_accuse(ctx->job.peers, rank, tensor);
+    if (check) esp__peers_check(ctx->job.peers);
+    if (over && waiting) esp__peers_suspect(ctx->job.peers, o.rank, o.tensor);
+}
+
+ESP__FN void esp__waits_answer(void *user, esp__answer *out) {
+    esp_ctx *ctx = user;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const esp__model *m = &ctx->model;
+    if (ctx->health.waiting) out->waits_for = ctx->health.waits_for, out->tensor = ctx->health.waits_tensor;
+    out->started = ctx->started && !ctx->health.fatal;
+    out->step = ctx->steps.step;
+    out->open = ctx->steps.open != 0;
+    if (ctx->lanes.waiters) out->waited_ns = esp__now_ns() - ctx->lanes.wait_since_ns;
+    if (ctx->lanes.waiters) out->trainer = ctx->steps.open ? ESP__TRAINER_IN_STEP : ESP__TRAINER_IN_CALL;
+    if (ctx->started) out->n_tensors = m->n_tensors;
+    for (uint32_t i = 0; i < out->n_tensors; i++) {
+        if (m->tensors[i].phase != ESP__IDLE) continue;
+        if (out->n_missing < ESP__ANSWER_NAMES) out->missing[out->n_missing] = i;
+        out->n_missing++;
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
 }

@@ -1,8 +1,17 @@
-/* wire.c: addresses, sockets, and messages over them, for peers.c. No call here blocks: bytes that a socket does not take at once
- * stay in the connection's buffer for the watch thread. Must not know what a message means. */
-#include "espresso_impl/job/job.h"
+/* socket.c: addresses, sockets, and messages over them. No call here blocks: bytes that a socket does not take at once stay in the
+ * connection's buffer for the watch thread. Must not know what a message means. */
+#include "espresso_impl/job/peers.h"
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
+ESP__FN int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
     if (b->len + n > b->cap) {
         uint64_t cap = (b->len + n) * 2;
         uint8_t *bigger = (uint8_t *)esp__alloc(ctx, cap);
@@ -17,17 +26,12 @@ static int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_
     return 1;
 }
 
-static void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
+ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
     if (b->data) esp__free(ctx, b->data);
     memset(b, 0, sizeof *b);
 }
 
 /* ---- addresses: "unix:NAME" is an abstract name (nothing on disk), else "HOST:PORT" ---- */
-typedef struct esp__addr {
-    struct sockaddr_storage sa;
-    socklen_t len;
-} esp__addr;
-
 static int esp__addr_unix(const char *name, esp__addr *out) {
     struct sockaddr_un *un = (struct sockaddr_un *)&out->sa;
     size_t n = strlen(name);
@@ -39,8 +43,7 @@ static int esp__addr_unix(const char *name, esp__addr *out) {
     return 1;
 }
 
-/* Resolves `root` into at most `cap` addresses, and returns how many; 0, with an error text, if there is none. */
-static int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error) {
+ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error) {
     char host[ESP__SPEC_MAX];
     const char *colon = strrchr(root, ':');
     struct addrinfo hints, *list = NULL;
@@ -79,7 +82,7 @@ static uint16_t esp__addr_port(const esp__addr *a) {
 /* ---- sockets ---- */
 static int esp__socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-static void esp__socket_close(int *fd) {
+ESP__FN void esp__socket_close(int *fd) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
 }
@@ -130,7 +133,7 @@ static int esp__listen_any(uint16_t port) {
 
 /* A listening socket for `root`. /etc/hosts may map this host's name to a loopback address, which other hosts cannot reach. So a
  * name stands for all addresses; only an address that is a loopback, or the name localhost, restricts the socket to it. */
-static int esp__listen(const char *root, const char **error) {
+ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
     if (!esp__addr_resolve(root, a, 1, error)) return -1;
@@ -139,8 +142,47 @@ static int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* 1 if processes of other hosts can reach a listening socket. */
-static int esp__open_to_all(int fd) {
+/* Appends this host's numeric addresses with `port`; those that other hosts can reach come first. */
+static void esp__own_addresses(int port, esp__roots *roots) {
+    struct ifaddrs *list = NULL;
+    if (getifaddrs(&list) != 0) return;
+    for (int loopback = 0; loopback < 2; loopback++) {
+        for (struct ifaddrs *a = list; a && roots->n < ESP__ROOTS; a = a->ifa_next) {
+            char host[64];
+            int family = a->ifa_addr ? a->ifa_addr->sa_family : 0;
+            socklen_t len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+            if ((family != AF_INET && family != AF_INET6) || !(a->ifa_flags & IFF_UP) ||
+                !(a->ifa_flags & IFF_LOOPBACK) != !loopback ||
+                getnameinfo(a->ifa_addr, len, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0 ||
+                strlen(host) > ESP__ROOT_MAX - 9 || strchr(host, '%'))
+                continue;
+            snprintf(roots->at[roots->n++], ESP__ROOT_MAX, family == AF_INET ? "%s:%d" : "[%s]:%d", host, port);
+        }
+    }
+    freeifaddrs(list);
+}
+
+ESP__FN int esp__listen_roots(const char *name, esp__roots *roots, const char **error) {
+    esp__addr bound;
+    int fd;
+    memset(roots, 0, sizeof *roots);
+    memset(&bound, 0, sizeof bound);
+    bound.len = sizeof bound.sa;
+    if (name) {
+        snprintf(roots->at[0], ESP__ROOT_MAX, "%s", name);
+        fd = esp__listen(name, error);
+        roots->n = fd >= 0;
+        return fd;
+    }
+    fd = esp__listen_any(0);
+    *error = fd < 0 ? strerror(errno) : "it has no address that others could reach";
+    if (fd >= 0 && getsockname(fd, (struct sockaddr *)&bound.sa, &bound.len) == 0)
+        esp__own_addresses(esp__addr_port(&bound), roots);
+    if (!roots->n) esp__socket_close(&fd);
+    return fd;
+}
+
+ESP__FN int esp__open_to_all(int fd) {
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
     memset(&sa, 0, sizeof sa);
@@ -151,7 +193,7 @@ static int esp__open_to_all(int fd) {
 
 /* Checks that the other end of a Unix socket belongs to this user or to root, since any user can connect to an abstract name, or
  * take it first. *pidfd: the other process. */
-static int esp__socket_peer(int fd, int *pidfd) {
+ESP__FN int esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
         uid_t uid;
@@ -172,15 +214,55 @@ static int esp__socket_peer(int fd, int *pidfd) {
     return 1;
 }
 
+/* ---- connections ---- */
+ESP__FN int esp__connect(const esp__addr *a, int *fd) {
+    *fd = esp__socket(a->sa.ss_family);
+    if (*fd < 0) return errno;
+    if (connect(*fd, (const struct sockaddr *)&a->sa, a->len) != 0) return errno;
+    return esp__connected(a, *fd);
+}
+
+ESP__FN int esp__connected(const esp__addr *a, int fd) {
+    esp__addr me, other;
+    int error = 0;
+    socklen_t len = sizeof error;
+    me.len = other.len = sizeof me.sa;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) return errno;
+    /* TCP on one host may connect a socket to itself when nobody listens at the port */
+    if (!error && a->sa.ss_family != AF_UNIX && getsockname(fd, (struct sockaddr *)&me.sa, &me.len) == 0 &&
+        getpeername(fd, (struct sockaddr *)&other.sa, &other.len) == 0 && me.len == other.len &&
+        memcmp(&me.sa, &other.sa, me.len) == 0)
+        error = ECONNREFUSED;
+    if (!error) esp__socket_tune(fd, a->sa.ss_family);
+    return error;
+}
+
+ESP__FN int esp__accept(int listen_fd, int *pidfd) {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof sa;
+    int fd = (int)syscall(SYS_accept4, listen_fd, &sa, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) errno = 0;
+        return -1;
+    }
+    if (!esp__socket_peer(fd, pidfd)) {
+        esp__socket_close(&fd);
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    esp__socket_tune(fd, sa.ss_family);
+    return fd;
+}
+
 /* ---- messages ---- */
-static void esp__conn_init(esp__conn *c, int fd, int32_t rank) {
+ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank) {
     memset(c, 0, sizeof *c);
     c->fd = fd;
     c->pidfd = -1;
     c->rank = rank;
 }
 
-static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
+ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
     if (c->body) esp__free(ctx, c->body);
@@ -188,17 +270,17 @@ static void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     c->body_cap = 0;
     c->got = 0;
     esp__bytes_free(ctx, &c->out);
-    esp__bytes_free(ctx, &c->farewell);
+    esp__bytes_free(ctx, &c->last);
 }
 
 /* Writes as many bytes of the buffer as the socket takes. */
-static void esp__conn_flush(esp__conn *c) {
+ESP__FN void esp__conn_flush(esp__conn *c) {
     while (c->fd >= 0 && !c->broken && c->out_at < c->out.len) {
         ssize_t n = send(c->fd, c->out.data + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n > 0) c->out_at += (uint64_t)n;
+        if (n > 0) c->out_at += (uint64_t)n, c->sent += (uint64_t)n;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n <= 0) c->broken = 1; /* reading will find out whether the rank left or died */
+        if (n <= 0) c->broken = true; /* reading will find out whether the rank left or died */
     }
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
@@ -206,14 +288,13 @@ static void esp__conn_flush(esp__conn *c) {
 /* Without memory for a message this rank cannot go on. It ends the connection, as if it had died, so that nobody waits for it. The
  * watch thread sees the end, and ends the others. */
 static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
-    c->no_memory = c->broken = 1;
+    c->no_memory = c->broken = true;
     if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
     esp__log(ctx, ESP_LOG_ERROR, "peers", "out of memory for a message of %llu bytes", (unsigned long long)bytes);
 }
 
-/* Queues one message with a body in two pieces (either may be empty), and writes as much as the socket takes. Under the lock. */
-static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
-                            uint64_t b_bytes) {
+ESP__FN void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
+                             uint64_t b_bytes) {
     uint64_t before = c->out.len;
     if (c->fd < 0 || c->broken || c->state != ESP__HERE) return;
     m.bytes = a_bytes + b_bytes;
@@ -226,12 +307,18 @@ static void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *
     esp__conn_flush(c);
 }
 
-static void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes) {
+ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes) {
     esp__conn_send2(ctx, c, m, body, bytes, NULL, 0);
 }
 
+ESP__FN void esp__send(esp__peers *p, int32_t i, esp__msg m) { esp__conn_send(p->ctx, &p->conns[i], m, NULL, 0); }
+
+ESP__FN void esp__send_all(esp__peers *p, esp__msg m) {
+    for (int32_t r = 1; p->rank == 0 && r < p->size; r++) esp__send(p, r, m);
+}
+
 /* The message was handled: the next one may be read. */
-static void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
+ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
     c->body_cap = 0;
@@ -253,9 +340,7 @@ static int esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     return 1;
 }
 
-/* 1: c->head and c->body hold one message (then call esp__conn_next); 0: not yet; -1: the connection has ended, or its next message
- * has more than `limit` bytes. */
-static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
+ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
         const int in_head = c->got < sizeof c->head;
         const uint64_t have = in_head ? 0 : c->got - sizeof c->head;
@@ -286,25 +371,10 @@ static int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     }
 }
 
-/* Milliseconds for poll() until `deadline_ns`, rounded up; -1 for no deadline. */
-static int esp__poll_ms(uint64_t deadline_ns) {
+ESP__FN int esp__poll_ms(uint64_t deadline_ns) {
     uint64_t now = esp__now_ns();
     if (deadline_ns == UINT64_MAX) return -1;
     if (deadline_ns <= now) return 0;
     deadline_ns = (deadline_ns - now + 999999u) / 1000000u;
     return deadline_ns > 60000 ? 60000 : (int)deadline_ns;
-}
-
-/* Makes the watch thread look at its flags and deadlines again. */
-static void esp__peers_wake(esp__peers *p) {
-    uint64_t one = 1;
-    if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
-        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
-}
-
-/* After another thread has sent: wakes the watch thread if it has to write the rest. */
-static void esp__peers_kick(esp__peers *p) {
-    int left = p->no_memory;
-    for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
-    if (left) esp__peers_wake(p);
 }

@@ -1,0 +1,635 @@
+/* liveness.c: the watch thread of a rank. It reads every message, and so sees at once when a connection ends: without a LEAVE before,
+ * that rank has died. A rank that is only silent or slow is found by an inquiry: rank 0 asks all ranks how far they are, and what they
+ * wait for. An inquiry has two uses. After a timeout it decides which rank has failed: the rank that another one waits for may itself
+ * wait for a third one, so rank 0 follows the chain to a rank that does not wait, or does not answer. And long before, it reports the
+ * stragglers, while the job goes on. No other thread reads sockets or changes a connection's state. The thread has the lock while it
+ * does this, but never while it calls the context. */
+#include "espresso_impl/base/thread.h"
+#include "espresso_impl/job/peers.h"
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since LEAD, or half
+ * the timeout, before a suspicion is not waited for longer than SOON after it. */
+enum {
+    ESP__ANSWER_MS = 300,
+    ESP__DECISION_MS = 800,
+    ESP__LEAD_MS = 1000,
+    ESP__SOON_MS = 50,
+    ESP__LOOK_NS = 50000000,        /* between looks at a long wait */
+    ESP__HUB_SILENT_NS = 2000000000 /* after a long wait, a rank 0 that asks nothing is silent */
+};
+enum { ESP__CAUSES = 64 }; /* of LEAVE: more are none */
+
+/* Calls the context, without the lock; not while this rank closes. */
+#define ESP__CALL(p, callback, arguments)                                                                              \
+    do {                                                                                                               \
+        if ((p)->closing || !(p)->ev.callback) break;                                                                  \
+        pthread_mutex_unlock(&(p)->lock);                                                                              \
+        (p)->ev.callback arguments;                                                                                    \
+        pthread_mutex_lock(&(p)->lock);                                                                                \
+    } while (0)
+
+/* A callback of the reporter runs between these two, without the lock. */
+static void esp__report_begin(esp__peers *p) {
+    p->report.inside++;
+    pthread_mutex_unlock(&p->lock);
+}
+static void esp__report_end(esp__peers *p) {
+    pthread_mutex_lock(&p->lock);
+    p->report.inside--;
+    pthread_cond_broadcast(&p->changed);
+}
+
+/* ---- deaths ---- */
+/* Rank `rank` has died or left, after error -`cause` (0: none): wakes the threads that wait, and notifies the context of the first
+ * death, and, unless a death came before, of the first rank that leaves and of the first after an error: after one, all ranks leave. */
+static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t cause) {
+    const int known = cause && cause < ESP__CAUSES ? 2 : 1;
+    const bool first = p->dead < 0 && (state == ESP__DIED || p->left_known < known);
+    if (state == ESP__DIED && first) p->dead = rank;
+    if (state == ESP__LEFT) p->left[rank] = 1;
+    if (state == ESP__LEFT && p->left_known < known) p->left_known = known;
+    pthread_cond_broadcast(&p->changed);
+    if (first) ESP__CALL(p, lost, (p->ev.user, rank, state == ESP__DIED ? 0 : known == 1 ? 1 : -(int)cause));
+}
+
+/* The other ranks took this one for dead or silent, and went on without it. */
+static void esp__watch_excluded(esp__peers *p) {
+    if (p->excluded) return;
+    p->excluded = true;
+    pthread_cond_broadcast(&p->changed);
+    ESP__CALL(p, excluded, (p->ev.user));
+}
+
+/* A connection has ended: `state` and `cause` say how. Rank 0 notifies all other ranks. */
+static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
+    if (c->state != ESP__HERE) return;
+    c->state = state;
+    esp__socket_close(&c->fd);
+    esp__socket_close(&c->pidfd);
+    if (!p->quit) esp__send_all(p, (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, cause, 0});
+    if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
+    if (p->rank != 0 && state == ESP__LEFT) p->hub_left = true;
+    esp__watch_notify(p, c->rank, state, cause);
+}
+
+/* This rank had no memory for a message: it leaves the job, as if it had died. Its own waits end with ESP_E_NOMEM. */
+static void esp__watch_no_memory(esp__peers *p) {
+    for (int32_t i = 0; i < p->n_conns; i++) p->no_memory |= p->conns[i].no_memory;
+    if (!p->no_memory || p->left_job) return;
+    const bool first = p->dead < 0;
+    p->left_job = true;
+    for (int32_t i = 0; i < p->n_conns; i++)
+        if (p->conns[i].fd >= 0) shutdown(p->conns[i].fd, SHUT_RDWR), p->conns[i].broken = true;
+    if (first) esp__watch_notify(p, p->rank, ESP__DIED, 0);
+    p->dead = p->rank;
+    pthread_cond_broadcast(&p->changed);
+}
+
+/* ---- the inquiry: any rank ---- */
+/* How far this rank is. */
+static esp__answer esp__answer_own(esp__peers *p) {
+    esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY, .tensor = UINT32_MAX};
+    ESP__CALL(p, answer, (p->ev.user, &a));
+    return a;
+}
+
+static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
+    p->suspecting = false;
+    p->decision_known = true;
+    pthread_cond_broadcast(&p->changed);
+    ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
+}
+
+/* Until when a suspicion, at the time `now`, waits for a rank that has not answered since `asked`. UINT64_MAX: it was not asked. */
+static uint64_t esp__soon(const esp__peers *p, uint64_t asked, uint64_t now) {
+    const uint64_t soon = now + ESP__SOON_MS * 1000000ull;
+    const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SOON_MS) * 1000000ull;
+    if (!asked || asked + 3000000000u < now) return UINT64_MAX;
+    return silent > soon ? silent : soon;
+}
+
+/* ---- the inquiry: rank 0 ---- */
+static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *a) {
+    esp__asked *r = &p->asked[from];
+    const int32_t waits_for = r->answer.waits_for;
+    const uint32_t tensor = r->answer.tensor;
+    r->answered = true;
+    r->answer = *a;
+    if (r->answer.waits_for < ESP__WAITS_FOR_NOBODY || r->answer.waits_for >= p->size) r->answer.waits_for = -1;
+    /* the suspicion stands, even if the wait has ended since */
+    if (p->inquiry.decide && from == p->inquiry.suspecting && a->waits_for == ESP__WAITS_FOR_NOBODY)
+        r->answer.waits_for = waits_for, r->answer.tensor = tensor;
+}
+
+/* Asks all ranks. An inquiry that runs begins again. */
+static void esp__inquiry_begin(esp__peers *p) {
+    const uint64_t now = esp__now_ns();
+    p->inquiry.number++;
+    p->inquiry.until_ns = now + ESP__ANSWER_MS * 1000000ull;
+    p->inquiry.soon_ns = esp__soon(p, p->checked_ns, now);
+    for (int32_t r = 0; r < p->size; r++) {
+        p->asked[r].here = r == 0 || p->conns[r].state == ESP__HERE;
+        p->asked[r].answered = false;
+    }
+    esp__send_all(p, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
+    const esp__answer own = esp__answer_own(p);
+    esp__inquiry_answer(p, 0, &own);
+}
+
+/* A rank has waited too long. Others that do so while the inquiry runs, or later, get the same decision. */
+static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, uint64_t tensor) {
+    esp__inquiry *q = &p->inquiry;
+    const esp__msg known = {ESP__MSG_DECISION, q->failed, q->tensor, 0, 0};
+    if (q->decide) return;
+    if (q->decided && from) esp__send(p, from, known);
+    if (q->decided && !from) esp__decided(p, q->failed, q->tensor);
+    if (q->decided) return;
+    q->decide = true;
+    q->suspecting = from;
+    p->asked[from].answer.waits_for = on_rank < -1 || on_rank >= p->size ? -1 : on_rank;
+    p->asked[from].answer.tensor = (uint32_t)tensor;
+    esp__inquiry_begin(p);
+    p->asked[from].answered = true;
+}
+
+/* Follows the chain of waits to a rank that does not wait, or has not answered (*silent). -1: a rank does not know what it waits for,
+ * or the chain is a circle. */
+static int32_t esp__inquiry_chain(esp__peers *p, uint64_t *tensor, bool *silent) {
+    int32_t at = p->inquiry.suspecting;
+    for (int32_t r = 0; r < p->size; r++) p->asked[r].kind = 0;
+    for (;;) {
+        esp__asked *r = &p->asked[at];
+        *silent = !r->answered;
+        if (!r->answered || r->answer.waits_for == ESP__WAITS_FOR_NOBODY) return at;
+        if (r->answer.tensor != UINT32_MAX) *tensor = r->answer.tensor;
+        if (r->answer.waits_for < 0 || p->asked[r->answer.waits_for].kind) return -1;
+        r->kind = 1;
+        at = r->answer.waits_for;
+    }
+}
+
+/* Decides, unless it depends on a rank that may still answer (`final`: no rank may). */
+static void esp__inquiry_decide(esp__peers *p, bool final) {
+    uint64_t tensor = UINT32_MAX;
+    bool silent = false;
+    int32_t failed = esp__inquiry_chain(p, &tensor, &silent);
+    if (!final && (silent || failed < 0)) return;
+    for (int32_t r = 0; r < p->size && failed < 0; r++) /* the chain has no end: a silent rank is the likeliest */
+        if (!p->asked[r].answered) failed = r;
+    p->inquiry.decide = false;
+    p->inquiry.decided = failed >= 0;
+    p->inquiry.failed = failed;
+    p->inquiry.tensor = tensor;
+    esp__send_all(p, (esp__msg){ESP__MSG_DECISION, failed, tensor, 0, 0});
+    esp__decided(p, failed, tensor);
+}
+
+/* A wait that was reported has ended. */
+static void esp__watchdog_ended(esp__peers *p) {
+    p->report.said = false;
+    esp__report_begin(p);
+    p->report.ev.ended(p->report.ev.user, p->report.longest_ns);
+    esp__report_end(p);
+}
+
+/* All answers for a report are here, or it is time: reports them, when the wait has doubled again, or ends the report. */
+static void esp__inquiry_report(esp__peers *p, uint64_t now) {
+    esp__reporter *s = &p->report;
+    p->inquiry.report = false;
+    s->open = false;
+    for (int32_t r = 0; r < p->size; r++) {
+        const esp__answer *a = &p->asked[r].answer;
+        p->asked[r].waits_long = p->asked[r].answered && a->started && a->waited_ns >= s->ev.after_ns;
+        s->open |= p->asked[r].waits_long;
+        if (p->asked[r].waits_long && a->waited_ns > s->longest_ns) s->longest_ns = a->waited_ns;
+    }
+    s->ask_ns = now + (s->ev.after_ns / 8 > ESP__LOOK_NS ? s->ev.after_ns / 8 : ESP__LOOK_NS);
+    if (s->open && now >= s->say_ns) {
+        s->said = true;
+        s->say_ns = now + s->gap_ns;
+        s->gap_ns *= 2;
+        esp__report_begin(p);
+        s->ev.report(s->ev.user, p->asked, p->size, s->longest_ns);
+        esp__report_end(p);
+    } else if (!s->open && s->said) {
+        esp__watchdog_ended(p);
+    }
+}
+
+/* `quiet`: no message is left to read. Only then is time over: otherwise this thread itself may have been slow. */
+static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
+    bool missing = false, awaited = false; /* awaited: one that has answered since the check, and may do so again */
+    for (int32_t r = 1; r < p->size; r++) {
+        if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
+        missing = true;
+        awaited |= p->conns[r].heard_ns >= p->checked_ns;
+    }
+    const bool over = !missing || (quiet && now >= p->inquiry.until_ns);
+    if (p->inquiry.decide) esp__inquiry_decide(p, over || (quiet && now >= p->inquiry.soon_ns && !awaited));
+    if (p->inquiry.report && over) esp__inquiry_report(p, now);
+}
+
+/* A rank waits for long: asks all ranks, so that their answers are here before the suspicion. */
+static void esp__inquiry_check(esp__peers *p, int32_t from) {
+    const uint64_t now = esp__now_ns();
+    const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
+    if (all) p->checked_ns = now;
+    for (int32_t r = 1; r < p->size; r++)
+        if (all || r == from) esp__send(p, r, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
+}
+
+/* ---- suspicions: any rank, any thread ---- */
+ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor) {
+    if (p->size == 1) { /* there is no other rank, and no thread */
+        if (p->ev.decided) p->ev.decided(p->ev.user, on_rank, tensor);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    if (!p->suspecting && !p->closing) {
+        const uint64_t now = esp__now_ns(), soon = esp__soon(p, p->check_ns, now);
+        p->suspecting = true;
+        p->suspect = on_rank;
+        p->suspect_tensor = tensor;
+        p->decide_ns = now + ESP__DECISION_MS * 1000000ull;
+        if (p->rank && p->hub_ns < p->check_ns && soon < p->decide_ns) p->decide_ns = soon;
+        p->suspect_now = p->rank == 0;
+        if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_SUSPECT, on_rank, tensor, 0, 0});
+        esp__peers_wake(p);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms) {
+    return timeout_ms / 2 < ESP__LEAD_MS ? timeout_ms / 2 : ESP__LEAD_MS;
+}
+
+ESP__FN void esp__peers_check(esp__peers *p) {
+    if (!p || p->size == 1) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->check_ns <= p->hub_ns || esp__now_ns() - p->check_ns > 3000000000u) p->check_ns = esp__now_ns();
+    p->check_now = p->rank == 0;
+    if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_CHECK, p->rank, 0, 0, 0});
+    esp__peers_wake(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+ESP__FN int esp__peers_hub_silent(esp__peers *p) {
+    if (!p || p->size == 1 || p->rank == 0) return 0;
+    pthread_mutex_lock(&p->lock);
+    const int silent = p->hub_ns < p->check_ns && !p->hub_left && p->dead < 0;
+    pthread_mutex_unlock(&p->lock);
+    return silent;
+}
+
+/* The watch thread calls it in every pass: begins, ends or gives up an inquiry, when it is time. */
+static void esp__suspect_turn(esp__peers *p, bool quiet) {
+    const uint64_t now = esp__now_ns();
+    if (p->suspect_now && p->suspecting) esp__inquiry_suspect(p, 0, p->suspect, p->suspect_tensor);
+    if (p->check_now) esp__inquiry_check(p, 0);
+    p->suspect_now = p->check_now = false;
+    if (p->inquiry.decide || p->inquiry.report) esp__inquiry_turn(p, quiet, now);
+    /* rank 0 asks at once and decides soon: if no decision comes, rank 0 is the one that is stopped */
+    if (p->suspecting && quiet && now >= p->decide_ns)
+        esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
+}
+
+/* ---- stragglers: the watch thread looks at this rank's wait from time to time, and notifies rank 0 when it is long ---- */
+/* Rank 0: some rank waits long. */
+static void esp__watchdog_open(esp__peers *p) {
+    esp__reporter *s = &p->report;
+    if (!s->on || s->open) return;
+    s->open = true;
+    s->said = false;
+    s->longest_ns = 0;
+    s->ask_ns = s->say_ns = esp__now_ns();
+    s->gap_ns = s->ev.after_ns;
+}
+
+/* This rank's trainer has waited for `waited` ns; 0: it does not wait. */
+static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
+    esp__reporter *s = &p->report;
+    const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
+    if (waited < after) {
+        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* most likely the others go on, too */
+        if (p->rank && s->said) esp__watchdog_ended(p);
+        s->long_ns = 0;
+        s->look_ns = now + (look < 1000000u ? 1000000u : look);
+        return;
+    }
+    s->look_ns = now + ESP__LOOK_NS;
+    if (!s->long_ns || now - s->long_ns > after) { /* again, where rank 0 had no answer of this one */
+        s->long_ns = now;
+        if (p->rank == 0)
+            esp__watchdog_open(p);
+        else
+            esp__send(p, 0, (esp__msg){ESP__MSG_LONG_WAIT, p->rank, 0, 0, 0});
+    }
+    if (p->rank) s->longest_ns = waited;
+    /* one rank is enough to say that rank 0 reports nothing */
+    if (p->rank != 1 || s->said || waited < after + ESP__HUB_SILENT_NS || p->hub_ns > now - waited + after) return;
+    s->said = true;
+    esp__report_begin(p);
+    s->ev.silent(s->ev.user, waited);
+    esp__report_end(p);
+}
+
+static void esp__watchdog_turn(esp__peers *p) {
+    esp__reporter *s = &p->report;
+    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* the context says why */
+    if (!s->on || p->closing) return;
+    if (esp__now_ns() >= s->look_ns) {
+        const esp__answer own = esp__answer_own(p);
+        if (s->on) esp__watchdog_look(p, own.started ? own.waited_ns : 0);
+    }
+    if (!s->on || !s->open || p->inquiry.report || esp__now_ns() < s->ask_ns) return;
+    p->inquiry.report = true;
+    if (!p->inquiry.decide) esp__inquiry_begin(p);
+}
+
+ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
+    pthread_mutex_lock(&p->lock);
+    p->report = (esp__reporter){.ev = *ev, .on = true, .look_ns = esp__now_ns() + ev->after_ns / 4};
+    esp__peers_wake(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* A wait that has ended less than a look ago is still reported. */
+ESP__FN void esp__peers_report_off(esp__peers *p) {
+    esp__reporter *s = &p->report;
+    pthread_mutex_lock(&p->lock);
+    const bool said = s->on && s->said;
+    s->on = p->inquiry.report = false;
+    while (s->inside) pthread_cond_wait(&p->changed, &p->lock);
+    const esp__answer own = said ? esp__answer_own(p) : (esp__answer){0};
+    pthread_mutex_unlock(&p->lock);
+    if (own.started) s->ev.ended(s->ev.user, s->longest_ns);
+}
+
+/* ---- messages ---- */
+/* Rank 0: handles a message from another rank. */
+static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
+    const esp__msg *m = &c->head;
+    esp__answer answer = {.waits_for = ESP__WAITS_FOR_NOBODY};
+    switch (m->type) {
+    case ESP__MSG_GATHER:
+        if (!esp__exchange_message(p, c) && !p->no_memory)
+            esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d makes no sense here", (int)c->rank);
+        break;
+    case ESP__MSG_WHO:
+        esp__send(p, c->rank,
+                  (esp__msg){ESP__MSG_MISSING, esp__exchange_missing(p, m->tag, m->seq), m->tag, m->seq, 0});
+        break;
+    case ESP__MSG_FINAL:
+        if (c->last_done) break; /* there is one */
+        if (!esp__bytes_add(p->ctx, &c->last, c->body, m->bytes)) c->last.len = 0;
+        c->last_done = true;
+        pthread_cond_broadcast(&p->changed);
+        break;
+    case ESP__MSG_SUSPECT: esp__inquiry_suspect(p, c->rank, m->rank, m->tag); break;
+    case ESP__MSG_CHECK: esp__inquiry_check(p, c->rank); break;
+    case ESP__MSG_ANSWER:
+        c->heard_ns = esp__now_ns();
+        if (m->bytes == sizeof answer) memcpy(&answer, c->body, sizeof answer);
+        if ((p->inquiry.decide || p->inquiry.report) && m->seq == p->inquiry.number)
+            esp__inquiry_answer(p, c->rank, &answer);
+        break;
+    case ESP__MSG_LONG_WAIT: esp__watchdog_open(p); break;
+    case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
+    default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
+    }
+    esp__watch_no_memory(p);
+}
+
+/* Other ranks: handles a message from rank 0. */
+static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
+    const esp__msg *m = &c->head;
+    const bool is_rank = m->rank >= -1 && m->rank < p->size; /* -1: none, or not known */
+    esp__waiter *w;
+    esp__answer answer;
+    switch (m->type) {
+    case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, -2); break;
+    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, is_rank ? m->rank : -1); break;
+    case ESP__MSG_MISSING:
+        if (is_rank && (w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
+        pthread_cond_broadcast(&p->changed);
+        break;
+    case ESP__MSG_GONE:
+        if (m->rank >= 0 && m->rank < p->size) esp__watch_notify(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED, m->seq);
+        break;
+    case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
+    case ESP__MSG_ASK:
+        p->hub_ns = esp__now_ns();
+        answer = esp__answer_own(p);
+        esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, p->rank, 0, m->seq, 0}, &answer, sizeof answer);
+        break;
+    case ESP__MSG_DECISION: esp__decided(p, is_rank ? m->rank : -1, m->tag); break;
+    case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
+    default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
+    }
+}
+
+static void esp__watch_read(esp__peers *p, esp__conn *c) {
+    while (c->fd >= 0) {
+        const int rc = esp__conn_read(p->ctx, c, ESP__BODY_MOST);
+        if (rc == 0) return;
+        pthread_mutex_lock(&p->lock);
+        esp__watch_no_memory(p);
+        if (rc < 0)
+            esp__watch_gone(p, c, ESP__DIED, 0);
+        else if (p->rank == 0)
+            esp__watch_on_hub(p, c);
+        else
+            esp__watch_from_hub(p, c);
+        pthread_mutex_unlock(&p->lock);
+        esp__conn_next(p->ctx, c);
+    }
+}
+
+/* ---- the watch thread ---- */
+ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p) {
+    return sizeof *p->polls * (2u * (uint64_t)(p->rank == 0 ? p->size : 1) + 1u);
+}
+
+static void esp__earlier(uint64_t *deadline, bool counts, uint64_t ns) {
+    if (counts && ns < *deadline) *deadline = ns;
+}
+
+/* Fills the list for poll(), under the lock: two entries for each connection, its socket and its process. Returns the poll's
+ * timeout in milliseconds. */
+static int esp__watch_prepare(esp__peers *p) {
+    const esp__reporter *s = &p->report;
+    const bool inquires = p->inquiry.decide || p->inquiry.report, reports = s->on && !p->closing;
+    uint64_t deadline = UINT64_MAX;
+    p->polls[0] = (struct pollfd){p->wake_fd, POLLIN, 0};
+    for (int32_t i = 0; i < p->n_conns; i++) {
+        const esp__conn *c = &p->conns[i];
+        const short write = c->out.len > 0 && !c->broken ? POLLOUT : 0;
+        p->polls[1 + 2 * i] = (struct pollfd){c->fd, (short)(POLLIN | write), 0};
+        p->polls[2 + 2 * i] = (struct pollfd){c->fd >= 0 ? c->pidfd : -1, POLLIN, 0};
+    }
+    if (p->suspect_now || p->check_now) return 0;
+    esp__earlier(&deadline, p->suspecting, p->decide_ns);
+    esp__earlier(&deadline, inquires, p->inquiry.until_ns);
+    esp__earlier(&deadline, inquires && esp__now_ns() < p->inquiry.soon_ns, p->inquiry.soon_ns);
+    esp__earlier(&deadline, p->quit, p->quit_ns);
+    esp__earlier(&deadline, reports, s->look_ns);
+    esp__earlier(&deadline, reports && s->open && !p->inquiry.report, s->ask_ns);
+    return esp__poll_ms(deadline);
+}
+
+/* While closing: shuts down each socket for writing once all is sent. 1: done, because the other sides have closed too, or have not
+ * within 200 ms (a rank is stopped). Data that another rank has not yet read may take longer. */
+static bool esp__watch_done(esp__peers *p) {
+    int open = 0, unsent = 0;
+    if (!p->quit) return false;
+    for (int32_t i = 0; i < p->n_conns; i++) {
+        esp__conn *c = &p->conns[i];
+        if (c->fd < 0) continue;
+        if (c->out.len == 0 && !c->shut) shutdown(c->fd, SHUT_WR), c->shut = true;
+        unsent += !c->shut;
+        open++;
+    }
+    if (!unsent && !p->all_sent) {
+        p->all_sent = true;
+        esp__earlier(&p->quit_ns, true, esp__now_ns() + 200000000u);
+    }
+    return !open || esp__now_ns() >= p->quit_ns;
+}
+
+static void *esp__watch_main(void *arg) {
+    esp__peers *p = (esp__peers *)arg;
+    int events = 0;
+    prctl(PR_SET_NAME, "espresso-watch", 0, 0, 0);
+    for (;;) {
+        uint64_t count;
+        pthread_mutex_lock(&p->lock);
+        esp__watch_no_memory(p);
+        esp__suspect_turn(p, events == 0);
+        esp__watchdog_turn(p);
+        const bool done = esp__watch_done(p);
+        const int timeout_ms = esp__watch_prepare(p);
+        pthread_mutex_unlock(&p->lock);
+        if (done) return NULL;
+        events = poll(p->polls, (nfds_t)(1 + 2 * p->n_conns), timeout_ms);
+        if (events <= 0) continue;
+        if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) continue;
+        for (int32_t i = 0; i < p->n_conns; i++) {
+            esp__conn *c = &p->conns[i];
+            if (p->polls[1 + 2 * i].revents & POLLOUT) {
+                pthread_mutex_lock(&p->lock);
+                esp__conn_flush(c);
+                pthread_mutex_unlock(&p->lock);
+            }
+            if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
+            if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
+            /* the process has ended and all that it wrote is read; no end-of-file comes if a child of it has the socket */
+            pthread_mutex_lock(&p->lock);
+            esp__watch_gone(p, c, ESP__DIED, 0);
+            pthread_mutex_unlock(&p->lock);
+        }
+    }
+}
+
+ESP__FN esp_status esp__watch_start(esp__peers *p) {
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", strerror(errno));
+    const int rc = esp__thread_start(&p->thread, esp__watch_main, p);
+    if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", strerror(rc));
+    p->has_thread = true;
+    return ESP_OK;
+}
+
+ESP__FN void esp__peers_wake(esp__peers *p) {
+    const uint64_t one = 1;
+    if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
+}
+
+ESP__FN void esp__peers_kick(esp__peers *p) {
+    bool left = p->no_memory;
+    for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
+    if (left) esp__peers_wake(p);
+}
+
+ESP__FN int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
+    const struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+    return pthread_cond_timedwait(&p->changed, &p->lock, &t) == 0 || esp__now_ns() < deadline_ns;
+}
+
+/* ---- leaving ---- */
+ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
+    if (p->size == 1 || rank < 0 || rank >= p->size) return 0;
+    pthread_mutex_lock(&p->lock);
+    const int left = p->left[rank];
+    pthread_mutex_unlock(&p->lock);
+    return left;
+}
+
+/* Rank 0: waits for all other ranks' final messages. They come soon, except from ranks that are stopped. */
+static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
+    const uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
+    for (bool waiting = true; waiting;) {
+        waiting = false;
+        for (int32_t r = 1; r < p->size; r++) waiting |= p->conns[r].state == ESP__HERE && !p->conns[r].last_done;
+        if (waiting && !esp__peers_sleep(p, deadline)) break;
+    }
+    for (int32_t r = 1; r < p->size; r++) {
+        esp__bytes last = p->conns[r].last;
+        memset(&p->conns[r].last, 0, sizeof last);
+        pthread_mutex_unlock(&p->lock);
+        if (last.len) collect(user, r, last.data, last.len);
+        esp__bytes_free(p->ctx, &last);
+        pthread_mutex_lock(&p->lock);
+    }
+}
+
+/* Rank 0 leaves, but passes on the others' messages until they have left too, for a second at most. Most jobs end on all ranks at
+ * about the same time, and ranks learn of each other only through rank 0. */
+static void esp__peers_linger(esp__peers *p) {
+    const uint64_t deadline = esp__now_ns() + 1000000000u;
+    p->conns[0].state = ESP__LEFT;
+    esp__send_all(p, (esp__msg){ESP__MSG_GONE, 0, 1, p->cause, 0});
+    esp__exchange_left(p, 0);
+    esp__peers_kick(p);
+    for (bool here = true; here && p->dead < 0 && !p->decision_known;) {
+        here = false;
+        for (int32_t r = 1; r < p->size; r++) here |= p->conns[r].state == ESP__HERE;
+        if (here && !esp__peers_sleep(p, deadline)) break;
+    }
+}
+
+ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {
+    if (p) p->cause = (uint64_t)-why;
+}
+
+/* A forked child shares the sockets with its parent, which goes on: the child closes its copies and sends nothing. */
+ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
+                              void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
+    if (!p) return;
+    if (p->has_thread && p->pid == (long)getpid()) {
+        pthread_mutex_lock(&p->lock);
+        p->closing = true; /* from here on no callback is called */
+        if (p->rank == 0 && collect && bytes) collect(user, 0, last, bytes);
+        if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
+        if (p->rank == 0) esp__peers_linger(p);
+        for (int32_t i = 0; i < p->n_conns; i++) {
+            esp__conn *c = &p->conns[i];
+            if (p->rank != 0 && bytes)
+                esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_FINAL, p->rank, 0, 0, 0}, last, bytes);
+            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_LEAVE, p->rank, 0, p->cause, 0}, NULL, 0);
+        }
+        p->quit = true;
+        p->quit_ns = esp__now_ns() + (p->dead < 0 && !p->decision_known ? 5000000000u : 200000000u);
+        esp__peers_wake(p);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+    } else if (p->size == 1 && collect && bytes) {
+        collect(user, 0, last, bytes);
+    }
+    esp__peers_free(p);
+}

@@ -1,0 +1,701 @@
+/* rendezvous.c: how ranks meet at a socket of rank 0, and prove to each other that they know the job's secret. A joining rank and rank
+ * 0 send each other a random number, and a code that only a process with the secret can compute from both (HMAC-SHA256). Rank 0 checks
+ * the code before it believes anything else. A code is of no use in another meeting, nor in the other direction.
+ *
+ *     joining rank                                    rank 0
+ *     HELLO      version                       ->
+ *                                              <-     CHALLENGE  its random number
+ *     RESPONSE   rank, size, number, code      ->
+ *                                              <-     PROOF      its code
+ *                                              <-     WELCOME    when all ranks are here
+ *
+ * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted (docs/security.md). Who connects
+ * is a candidate until it has proven itself. Candidates get little: a fixed number of places, a few hundred bytes each, ten seconds. */
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/job/peers.h"
+#include <errno.h>
+#include <unistd.h>
+
+enum {
+    ESP__CANDIDATE_MS = 10000,     /* a candidate that has not proven itself by then is dropped                   */
+    ESP__CANDIDATE_NEW_MS = 20,    /* where all places are taken, a candidate keeps its place so long, and ...     */
+    ESP__CANDIDATE_SPOKE_MS = 250, /* ... if its hello came, so long: a rank needs some time to answer          */
+    ESP__FULL_MS = 300,            /* so long rank 0 goes on without a descriptor for a further connection      */
+    ESP__ACCEPTS_AT_ONCE = 32,     /* connections that are accepted before messages are read again              */
+    ESP__SECRET_MADE = 24          /* random bytes of a secret that the library makes                           */
+};
+/* The first ones may be ranks of this job, so the log warns of them. */
+static const char *const esp__reasons[ESP__REASONS] = {"with another ESPRESSO_SECRET",
+                                                       "without ESPRESSO_SECRET, which rank 0 has",
+                                                       "with ESPRESSO_SECRET, which rank 0 lacks",
+                                                       "of another version of espresso",
+                                                       "of another user",
+                                                       "that are no ranks of this job",
+                                                       "that did not say all in 10 s",
+                                                       "to make room for others"};
+static const char *const esp__refusals[] = {
+    "ESPRESSO_SECRET differs from rank 0's. Set the same on all ranks (or do two jobs meet there?)",
+    "rank 0 has an ESPRESSO_SECRET, and this process has none. Set the same on all ranks",
+    "rank 0 has no ESPRESSO_SECRET, and this process has one. Set the same on all ranks, or on none"};
+
+static const char esp__hello_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};
+static const char esp__meet_magic[8] = {'E', 'S', 'P', 'M', 'E', 'E', 'T', '2'};
+
+/* ---- the handshake's messages ---- */
+/* The code of one side (`host`: rank 0's) over everything that both have sent. */
+static void esp__code(const char *secret, int host, const esp__hello *k, const esp__challenge *ch,
+                      const esp__response *r, uint8_t out[ESP__SHA256_BYTES]) {
+    static const char roles[2][16] = {"espresso joins", "espresso hosts"};
+    esp__hmac m;
+    esp__hmac_start(&m, secret, strlen(secret));
+    esp__hmac_add(&m, roles[host], sizeof roles[host]);
+    esp__hmac_add(&m, k, sizeof *k);
+    esp__hmac_add(&m, ch, sizeof *ch);
+    esp__hmac_add(&m, r, offsetof(esp__response, code));
+    esp__hmac_end(&m, out);
+}
+
+ESP__FN int esp__code_check(const esp__peers *p, int host, const esp__hello *k, const esp__challenge *ch,
+                            const esp__response *r, const uint8_t code[ESP__SHA256_BYTES]) {
+    uint8_t want[ESP__SHA256_BYTES];
+    esp__code(p->secret, host, k, ch, r, want);
+    return esp__same_bytes(want, code, sizeof want);
+}
+
+ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out) {
+    *out = (esp__hello){.rank = p->rank, .size = p->size, .job = job};
+    memcpy(out->magic, esp__hello_magic, sizeof out->magic);
+    /* versions before "/2" had no challenge, and take this hello for a rank of another version */
+    snprintf(out->version, sizeof out->version, "%s/2", ESPRESSO_VERSION);
+}
+
+ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out) {
+    *out = (esp__challenge){.secured = p->secret[0] != 0};
+    memcpy(out->magic, esp__meet_magic, sizeof out->magic);
+    return esp__random_bytes(out->nonce, sizeof out->nonce) == 0;
+}
+
+ESP__FN int esp__response_make(const esp__peers *p, const esp__hello *k, const esp__challenge *ch, esp__response *out) {
+    *out = (esp__response){
+        .secured = p->secret[0] != 0, .rank = p->rank, .size = p->size, .job = k->job, .survivor = p->survivor};
+    memcpy(out->magic, esp__meet_magic, sizeof out->magic);
+    if (esp__random_bytes(out->nonce, sizeof out->nonce) != 0) return 0;
+    esp__code(p->secret, 0, k, ch, out, out->code);
+    return 1;
+}
+
+/* Makes text from another process fit to be printed: it may be anybody's. */
+static void esp__printable(char *text, size_t cap) {
+    text[cap - 1] = 0;
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
+}
+
+/* ---- candidates: also of a regroup ---- */
+ESP__FN int esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
+    l->listen_fd = listen_fd;
+    l->most = ESP__CANDIDATES + ranks;
+    l->candidates = (esp__candidate *)esp__alloc(ctx, sizeof *l->candidates * (uint64_t)l->most);
+    return l->candidates != NULL;
+}
+
+ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l) {
+    for (int32_t i = 0; i < l->n; i++) esp__conn_free(ctx, &l->candidates[i].conn);
+    if (l->candidates) esp__free(ctx, l->candidates);
+}
+
+ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why) {
+    if (why >= 0) l->refused[why]++;
+    esp__conn_free(ctx, &c->conn);
+    *c = l->candidates[--l->n];
+}
+
+/* Until then a candidate keeps its place, where all are taken. There is a place for each rank. */
+static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
+    if (c->member >= 0) return UINT64_MAX;
+    return c->since_ns + (c->spoke ? ESP__CANDIDATE_SPOKE_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;
+}
+
+static esp__candidate *esp__lobby_first_to_go(const esp__lobby *l) {
+    esp__candidate *found = l->candidates;
+    for (int32_t i = 1; i < l->n; i++)
+        if (esp__candidate_safe_ns(&l->candidates[i]) < esp__candidate_safe_ns(found)) found = &l->candidates[i];
+    return found;
+}
+
+/* When there is room for another candidate; 0: now. Until then connections wait in the socket's backlog. */
+static uint64_t esp__lobby_room_ns(const esp__lobby *l) {
+    const uint64_t safe = l->n < l->most ? 0 : esp__candidate_safe_ns(esp__lobby_first_to_go(l));
+    return safe > esp__now_ns() ? safe : 0;
+}
+
+ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l) {
+    for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
+        int pidfd = -1;
+        const int fd = esp__accept(l->listen_fd, &pidfd);
+        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__USER]++;
+        if (fd < 0 && errno != ECONNREFUSED) return errno;
+        if (fd < 0) continue;
+        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__DISPLACED);
+        esp__candidate *c = &l->candidates[l->n++];
+        memset(c, 0, sizeof *c);
+        esp__conn_init(&c->conn, fd, -1);
+        c->conn.pidfd = pidfd;
+        c->member = -1;
+        c->since_ns = esp__now_ns();
+    }
+    return 0;
+}
+
+/* ---- rank 0 ---- */
+typedef struct esp__meeting {
+    esp__lobby lobby;
+    int32_t n_here, full_here;
+    uint64_t full_ns; /* a further connection had no descriptor then, when n_here was full_here; 0: never */
+    uint64_t job, deadline_ns, logged[ESP__REASONS];
+    struct pollfd *polls; /* the listening socket, the ranks, the candidates */
+} esp__meeting;
+
+/* Sends a candidate, or (NULL) every rank that has joined, this thread's error text, and returns `s`. */
+static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_status s) {
+    const char *text = esp_last_error(NULL);
+    esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
+    if (candidate) esp__conn_send(p->ctx, candidate, m, text, strlen(text) + 1);
+    for (int32_t r = 1; !candidate && r < p->size; r++) esp__conn_send(p->ctx, &p->conns[r], m, text, strlen(text) + 1);
+    return s;
+}
+
+/* " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
+static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
+    size_t at = 0;
+    out[0] = 0;
+    for (int i = 0; i < ESP__REASONS; i++)
+        if (l->refused[i] && at < cap)
+            at += (size_t)snprintf(out + at, cap - at, "%s%llu %s",
+                                   at ? ", " : " Refused connections: ", (unsigned long long)l->refused[i],
+                                   esp__reasons[i]);
+}
+
+/* The log has the first of each kind, and then only when they have doubled: there may be thousands. */
+static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
+    for (int i = 0; i < ESP__REASONS; i++) {
+        const uint64_t n = meet->lobby.refused[i];
+        if (n == 0 || n < 2 * meet->logged[i]) continue;
+        meet->logged[i] = n;
+        esp__log(p->ctx, i <= ESP__USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
+                 "%s: refused %llu connection%s %s so far", p->where, (unsigned long long)n, n > 1 ? "s" : "",
+                 esp__reasons[i]);
+    }
+}
+
+/* A candidate's hello. ESP_PENDING: refuse it, because of *why. On a Unix socket it is of this user, so another version is a mistake
+ * that ends the meeting. */
+static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *g, esp_status failed, int *why) {
+    esp__conn *c = &g->conn;
+    esp__hello *k = &g->hello, own;
+    if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof *k) return ESP_PENDING;
+    memcpy(k, c->body, sizeof *k);
+    if (memcmp(k->magic, esp__hello_magic, sizeof k->magic) != 0) return ESP_PENDING;
+    if (failed) return esp__meet_refuse(p, c, failed);
+    esp__hello_make(p, 0, &own);
+    if (strncmp(k->version, own.version, sizeof own.version) != 0) {
+        esp__printable(k->version, sizeof k->version);
+        *why = ESP__VERSION;
+        esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d runs espresso %s, rank 0 runs %s: install one version everywhere",
+                  (int)k->rank, k->version, own.version);
+        esp__meet_refuse(p, c, ESP_E_MISMATCH);
+        return strncmp(p->where, "unix:", 5) ? ESP_PENDING : ESP_E_MISMATCH;
+    }
+    if (!esp__challenge_make(p, &g->challenge))
+        return esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot challenge the ranks: no random numbers");
+    esp__conn_next(p->ctx, c);
+    g->spoke = true;
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_CHALLENGE, 0, 0, 0, 0}, &g->challenge, sizeof g->challenge);
+    return ESP_OK;
+}
+
+/* A candidate's response: checks its code before all else. ESP_PENDING: refuse it, because of *why. */
+static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *g, int *why) {
+    esp__conn *c = &g->conn;
+    esp__proof proof;
+    esp__response *h = &g->response;
+    if (c->head.type != ESP__MSG_RESPONSE || c->head.bytes != sizeof *h) return ESP_PENDING;
+    memcpy(h, c->body, sizeof *h);
+    if (!esp__code_check(p, 0, &g->hello, &g->challenge, h, h->code)) {
+        const bool with = h->secured != 0, here = p->secret[0] != 0;
+        if (memcmp(h->magic, esp__meet_magic, sizeof h->magic) != 0) return ESP_PENDING;
+        *why = with == here ? ESP__DIFFERS : with ? ESP__WITH : ESP__WITHOUT;
+        esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, esp__refusals[*why]);
+        esp__meet_refuse(p, c, ESP_E_MISMATCH);
+        return ESP_PENDING;
+    }
+    if (h->job != job) return ESP_PENDING;
+    esp__code(p->secret, 1, &g->hello, &g->challenge, h, proof.code);
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_PROOF, 0, 0, 0, 0}, &proof, sizeof proof);
+    esp__conn_next(p->ctx, c);
+    g->proven = true;
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *g, esp_status failed, int *why) {
+    esp_status s = ESP_OK;
+    int rc = 0;
+    *why = ESP__UNKNOWN;
+    while (s == ESP_OK && !g->proven && (rc = esp__conn_read(p->ctx, &g->conn, sizeof(esp__response))) == 1) {
+        if (failed && g->spoke)
+            s = esp__meet_refuse(p, &g->conn, failed);
+        else
+            s = g->spoke ? esp__candidate_response(p, job, g, why) : esp__candidate_hello(p, g, failed, why);
+    }
+    return s == ESP_OK && rc < 0 ? ESP_PENDING : s;
+}
+
+/* A candidate that has proven itself becomes a rank. */
+static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *g) {
+    const esp__response *h = &g->response;
+    if (h->size != p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d says that the job has %d ranks, rank 0 says %d", (int)h->rank,
+                         (int)h->size, (int)p->size);
+    if (h->rank < 0 || h->rank >= p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process says that it is rank %d of %d", (int)h->rank, (int)p->size);
+    if (h->rank == 0 || p->conns[h->rank].fd >= 0)
+        return esp__fail(p->ctx, ESP_E_MISMATCH,
+                         "two processes say that they are rank %d of %d: do two jobs meet at %s?", (int)h->rank,
+                         (int)p->size, p->where);
+    g->conn.rank = h->rank;
+    p->conns[h->rank] = g->conn;
+    esp__conn_init(&g->conn, -1, -1);
+    meet->n_here++;
+    return ESP_OK;
+}
+
+/* Reads what a candidate has sent. One that became a rank, is refused, or said too little in its time, leaves the list. Returns an
+ * error where the meeting fails now. */
+static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *g, esp_status failed) {
+    int why;
+    esp_status s = esp__candidate_read(p, meet->job, g, failed, &why);
+    if (s == ESP_OK && g->proven) s = esp__meet_admit(p, meet, g);
+    if (s < 0 && !failed) { /* this candidate, and all ranks that have joined, learn why */
+        esp__meet_refuse(p, &g->conn, s);
+        esp__meet_refuse(p, NULL, s);
+    }
+    const bool silent = esp__now_ns() - g->since_ns > ESP__CANDIDATE_MS * 1000000ull, gone = s < 0 || g->conn.fd < 0;
+    if (s || gone || silent) esp__lobby_drop(p->ctx, &meet->lobby, g, gone ? -1 : s == ESP_PENDING ? why : ESP__SILENT);
+    return failed || s == ESP_PENDING ? ESP_OK : s;
+}
+
+/* Accepts connections. Without a descriptor or memory for another one, a candidate gives its own back. */
+static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
+    const uint64_t now = esp__now_ns();
+    const int full = esp__lobby_accept(p->ctx, &meet->lobby);
+    if (!full) return ESP_OK;
+    if (!meet->full_ns || meet->n_here > meet->full_here) meet->full_ns = now, meet->full_here = meet->n_here;
+    if (meet->lobby.n && now - meet->full_ns < ESP__FULL_MS * 1000000ull) {
+        esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__DISPLACED);
+        return ESP_OK;
+    }
+    /* no rank can come, and waiting for the timeout would blame the ranks */
+    esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)", (int)p->size,
+              strerror(full));
+    return esp__meet_refuse(p, NULL, ESP_E_COMM);
+}
+
+/* Fails if a rank that has joined ends before the meeting does. */
+static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *polls) {
+    for (int32_t r = 1; r < p->size; r++) {
+        esp__conn *c = &p->conns[r];
+        if (c->fd < 0 || polls[r].fd != c->fd || !polls[r].revents || esp__conn_read(p->ctx, c, 0) == 0) continue;
+        esp__socket_close(&c->fd);
+        esp__fail(p->ctx, ESP_E_PEER, "rank %d died while the ranks were meeting", (int)r);
+        return esp__meet_refuse(p, NULL, ESP_E_PEER);
+    }
+    return ESP_OK;
+}
+
+/* Sleeps until a connection is made, has data or ends, or until `wake_ns`, and handles what there is. */
+static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wake_ns, esp_status failed) {
+    esp__lobby *l = &meet->lobby;
+    struct pollfd *ranks = meet->polls, *news = ranks + p->size;
+    const uint64_t room_ns = esp__lobby_room_ns(l);
+    esp_status s = ESP_OK;
+    ranks[0] = (struct pollfd){room_ns ? -1 : l->listen_fd, POLLIN, 0};
+    for (int32_t r = 1; r < p->size; r++) ranks[r] = (struct pollfd){p->conns[r].fd, POLLIN, 0};
+    for (int32_t i = 0; i < l->n; i++) news[i] = (struct pollfd){l->candidates[i].conn.fd, POLLIN, 0};
+    if (room_ns && room_ns < wake_ns) wake_ns = room_ns;
+    if (poll(ranks, (nfds_t)(p->size + l->n), esp__poll_ms(wake_ns)) < 0) return ESP_OK;
+    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--) /* one that leaves gives its place to the last */
+        if (news[i].revents || esp__now_ns() - l->candidates[i].since_ns > ESP__CANDIDATE_MS * 1000000ull)
+            s = esp__meet_read(p, meet, &l->candidates[i], failed);
+    if (s == ESP_OK && !failed) s = esp__meet_check_joined(p, ranks);
+    if (s == ESP_OK && ranks[0].revents) s = esp__meet_accept(p, meet);
+    esp__meet_log(p, meet);
+    return failed ? ESP_OK : s;
+}
+
+static esp_status esp__meet_missing(esp__peers *p, const esp__meeting *meet) {
+    char list[160] = "", refused[400];
+    size_t at = 0;
+    int32_t listed = 0, missing = p->size - meet->n_here;
+    for (int32_t r = 1; r < p->size && listed < 8; r++)
+        if (p->conns[r].fd < 0)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", listed++ ? ", " : "", (int)r);
+    if (missing > listed) snprintf(list + at, sizeof list - at, " and %d more", (int)(missing - listed));
+    esp__meet_refused(&meet->lobby, refused, sizeof refused);
+    esp__fail(p->ctx, ESP_E_TIMEOUT,
+              "waited %u ms at %s for all %d ranks: missing %s %s. Did they start, and with the same meeting point?%s",
+              (unsigned)p->timeout_ms, p->where, (int)p->size, missing == 1 ? "rank" : "ranks", list, refused);
+    return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT);
+}
+
+/* Waits until all ranks have joined. */
+static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
+    esp_status s = ESP_OK;
+    meet->n_here = 1;
+    while (s == ESP_OK && meet->n_here < p->size) {
+        const uint64_t wake = esp__now_ns() + 1000000000u; /* looks for silent candidates once a second */
+        if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
+        s = esp__meet_round(p, meet, wake < meet->deadline_ns ? wake : meet->deadline_ns, ESP_OK);
+    }
+    if (s == ESP_OK) return s;
+    /* ranks that come a little later get the error too: otherwise they would wait for their whole timeout */
+    for (int32_t r = 1; r < p->size; r++) esp__socket_close(&p->conns[r].fd);
+    for (const uint64_t until = esp__now_ns() + 500000000u; esp__now_ns() < until;) esp__meet_round(p, meet, until, s);
+    return s;
+}
+
+static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
+    esp__meeting meet = {.job = job, .deadline_ns = esp__now_ns() + p->timeout_ms * 1000000ull};
+    char refused[400];
+    const int room = esp__lobby_open(p->ctx, &meet.lobby, listen_fd, p->size);
+    meet.polls = (struct pollfd *)esp__alloc(p->ctx, sizeof *meet.polls * (uint64_t)(p->size + meet.lobby.most));
+    esp_status s =
+        room && meet.polls ? esp__meet_all(p, &meet) : esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks");
+    esp__meet_refused(&meet.lobby, refused, sizeof refused);
+    if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
+    esp__lobby_close(p->ctx, &meet.lobby);
+    if (meet.polls) esp__free(p->ctx, meet.polls);
+    /* closed before the welcome: a rank that connects after it wants the next context's listener, not this one. While the job runs,
+     * this socket accepts no connections */
+    close(listen_fd);
+    if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
+    return s;
+}
+
+/* ---- other ranks ---- */
+/* One connected socket to `a`, or -1 and errno. */
+static int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
+    const uint64_t limit = esp__now_ns() + 3000000000u;
+    int fd, error = esp__connect(a, &fd);
+    if (error == EINPROGRESS) {
+        struct pollfd ready = {fd, POLLOUT, 0};
+        const int n = poll(&ready, 1, esp__poll_ms(limit < deadline_ns ? limit : deadline_ns));
+        error = n == 1 ? esp__connected(a, fd) : ETIMEDOUT;
+    }
+    if (error) esp__socket_close(&fd);
+    errno = error;
+    return fd;
+}
+
+/* What rank 0, or whoever answers, says instead of the next message. */
+static esp_status esp__join_refused(esp__peers *p, esp__conn *c) {
+    const bool known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
+    if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
+    esp__printable((char *)c->body, c->head.bytes);
+    return esp__fail(p->ctx, known ? c->head.rank : ESP_E_COMM, "%s", (char *)c->body);
+}
+
+ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c, uint64_t job) {
+    j->conn = c;
+    j->stage = 0;
+    esp__hello_make(p, job, &j->hello);
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_HELLO, p->rank, 0, 0, 0}, &j->hello, sizeof j->hello);
+}
+
+ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
+    esp__conn *c = j->conn;
+    const esp__msg *m = &c->head;
+    esp__proof proof;
+    if (m->type == ESP__MSG_REFUSE && m->rank < 0) return esp__join_refused(p, c);
+    if (j->stage == 2) return ESP_OK;
+    if (j->stage == 0 && m->type == ESP__MSG_CHALLENGE && m->bytes == sizeof j->challenge) {
+        memcpy(&j->challenge, c->body, sizeof j->challenge);
+        if (memcmp(j->challenge.magic, esp__meet_magic, sizeof j->challenge.magic) == 0) {
+            if (!esp__response_make(p, &j->hello, &j->challenge, &j->response))
+                return esp__fail(p->ctx, ESP_E_COMM, "rank %d cannot join: no random numbers", (int)p->rank);
+            esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_RESPONSE, p->rank, 0, 0, 0}, &j->response,
+                           sizeof j->response);
+            j->stage = 1;
+            return ESP_PENDING;
+        }
+    }
+    if (j->stage == 1 && m->type == ESP__MSG_PROOF && m->bytes == sizeof proof) {
+        memcpy(&proof, c->body, sizeof proof);
+        if (!esp__code_check(p, 1, &j->hello, &j->challenge, &j->response, proof.code))
+            return esp__fail(p->ctx, ESP_E_MISMATCH,
+                             "what answers at %s does not know this job's ESPRESSO_SECRET, so it is not rank 0 of it",
+                             p->where);
+        j->stage = 2;
+        return ESP_PENDING;
+    }
+    return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
+}
+
+/* Meets rank 0 over a new connection. ESP_PENDING: it was not rank 0, or ended; try again. unsure: there are other addresses to try, so
+ * until it has proven itself, it may be anybody. */
+static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
+    /* rank 0 started before this moment, and gives up timeout_ms after its start: its answer, which names the missing
+     * ranks, comes before this deadline */
+    const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
+    esp__conn *c = &p->conns[0];
+    esp__join_begin(p, j, c, job);
+    for (;;) {
+        struct pollfd ready = {c->fd, POLLIN, 0};
+        const int rc = esp__conn_read(p->ctx, c, ESP__ERROR_MAX);
+        if (c->no_memory) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet the ranks at %s", p->where);
+        if (rc < 0) return ESP_PENDING;
+        if (rc == 0 && esp__now_ns() >= deadline)
+            return esp__fail(p->ctx, ESP_E_TIMEOUT,
+                             "rank %d reached %s, but heard nothing for %u ms: is that rank 0 of this job?",
+                             (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
+        if (rc == 0) poll(&ready, 1, esp__poll_ms(deadline));
+        if (rc == 0) continue;
+        esp_status s = esp__join_message(p, j);
+        if (s == ESP_OK && c->head.type != ESP__MSG_WELCOME)
+            s = esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
+        esp__conn_next(p->ctx, c);
+        if (s < 0 && j->stage < 2 && unsure) return ESP_PENDING;
+        if (s != ESP_PENDING) return s;
+    }
+}
+
+/* Tries one address. ESP_PENDING: rank 0 was not there, because of *error. */
+static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, uint64_t job, uint64_t deadline,
+                               const char **error) {
+    esp__joining j = {0};
+    int fd = esp__join_connect(a, deadline), pidfd;
+    *error = strerror(errno);
+    if (fd < 0) return ESP_PENDING;
+    esp__conn_init(&p->conns[0], fd, 0);
+    esp_status s = ESP_PENDING;
+    if (esp__socket_peer(fd, &pidfd)) {
+        p->conns[0].pidfd = pidfd;
+        s = esp__join_greet(p, &j, unsure, job);
+        *error = j.stage == 0 ? "it closed the connection" : "it is not rank 0 of this job";
+    } else {
+        *error = "it belongs to another user";
+    }
+    if (s) esp__conn_free(p->ctx, &p->conns[0]);
+    return s;
+}
+
+/* Joins the meeting: tries one root after another, with growing pauses, until rank 0 sends welcome. */
+static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job) {
+    const uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull;
+    const char *error = "";
+    uint64_t pause_us = 500;
+    for (int32_t turn = 0;; turn++) {
+        esp__addr addrs[4];
+        if (roots) snprintf(p->where, sizeof p->where, "%s", roots->at[turn % roots->n]);
+        const int n = esp__addr_resolve(p->where, addrs, 4, &error);
+        for (int i = 0; i < n; i++) {
+            const esp_status s = esp__join_at(p, &addrs[i], roots && roots->n > 1, job, deadline, &error);
+            if (s != ESP_PENDING) return s;
+        }
+        if (esp__now_ns() >= deadline)
+            return esp__fail(
+                p->ctx, ESP_E_TIMEOUT,
+                "rank %d waited %u ms for rank 0 at %s: %s. Did rank 0 start, with the same meeting point?",
+                (int)p->rank, (unsigned)p->timeout_ms, p->where, error);
+        poll(NULL, 0, (int)(pause_us / 1000));
+        if (pause_us < 50000) pause_us *= 2;
+    }
+}
+
+/* ---- by the caller's own allgather (esp_config.oob_allgather): ranks need no address to meet ---- */
+/* What rank 0 sends to the others. Of one size in all builds of this version. */
+typedef struct esp__invitation {
+    uint64_t job;
+    esp__roots roots;                      /* n 0: roots.at[0] begins an error text */
+    char secret[2 * ESP__SECRET_MADE + 4]; /* made by rank 0 for this job; "": the job has ESPRESSO_SECRET */
+} esp__invitation;
+_Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send as much");
+/* What ranks exchange first: they can meet at an abstract name only if all run in one network namespace of one kernel. */
+typedef struct esp__attendance {
+    int32_t rank, size;
+    uint64_t network;
+} esp__attendance;
+
+ESP__FN uint64_t esp__random64(void) {
+    uint64_t v = 0;
+    if (esp__random_bytes(&v, sizeof v) != 0) {
+        uint64_t seed[3] = {esp__now_ns(), (uint64_t)getpid(), (uint64_t)(uintptr_t)&v};
+        v = esp__hash64(ESP__HASH0, seed, sizeof seed);
+    }
+    return v ? v : 1;
+}
+
+ESP__FN uint64_t esp__network_id(void) {
+    char boot[64] = "", net[48] = "";
+    esp__boot_id(boot);
+    if (readlink("/proc/self/ns/net", net, sizeof net - 1) < 0) net[0] = 0;
+    if (!boot[0]) gethostname(boot, sizeof boot - 1);
+    return esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), net, strlen(net));
+}
+
+/* Rank 0: makes a secret for a job that has none. Whoever gets the invitation is a rank. Returns 0, or an errno. */
+static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
+    uint8_t bytes[ESP__SECRET_MADE];
+    const int error = p->secret[0] ? 0 : esp__random_bytes(bytes, sizeof bytes);
+    if (p->secret[0] || error) return error;
+    esp__hex(bytes, sizeof bytes, inv->secret);
+    snprintf(p->secret, sizeof p->secret, "%s", inv->secret);
+    esp__wipe(bytes, sizeof bytes);
+    return 0;
+}
+
+/* Rank 0: listens, and writes the invitation. Returns the socket; -1: none, and the invitation has the reason. */
+static int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host) {
+    const char *error = "no random numbers for a secret";
+    char name[ESP__ROOT_MAX];
+    int fd = -1;
+    inv->job = esp__random64();
+    snprintf(name, sizeof name, "unix:espresso-%u-%016llx", (unsigned)getuid(), (unsigned long long)esp__random64());
+    if (!esp__secret_make(p, inv)) fd = esp__listen_roots(one_host ? name : NULL, &inv->roots, &error);
+    if (fd < 0) {
+        inv->roots.n = 0;
+        snprintf(inv->roots.at[0], sizeof inv->roots.at, "rank 0 cannot listen: %s", error);
+    }
+    return fd;
+}
+
+static esp_status esp__oob_call(esp__peers *p, const esp_config *cfg, const void *in, void *out, uint64_t bytes) {
+    const esp_status s = cfg->oob_allgather(cfg->oob_user, in, out, bytes);
+    if (s == ESP_OK) return s;
+    return esp__fail(p->ctx, s < 0 ? s : ESP_E_COMM, "esp_config.oob_allgather failed with %s", esp_status_name(s));
+}
+
+static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
+    const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size; /* the larger of the two */
+    const esp__attendance me = {p->rank, p->size, esp__network_id()};
+    esp__invitation mine, *all = (esp__invitation *)esp__alloc(p->ctx, bytes);
+    const esp__attendance *here = (const esp__attendance *)(const void *)all;
+    bool one_host = true;
+    int fd = -1;
+    if (!all) return esp__fail(p->ctx, ESP_E_NOMEM, "no memory to meet %d ranks", (int)p->size);
+    esp_status s = esp__oob_call(p, cfg, &me, all, sizeof me);
+    for (int32_t r = 0; s == ESP_OK && r < p->size; r++) {
+        if (here[r].rank != r || here[r].size != p->size)
+            s = esp__fail(p->ctx, ESP_E_MISMATCH,
+                          "the rank at place %d of esp_config.oob_allgather says it is %d of %d", (int)r,
+                          (int)here[r].rank, (int)here[r].size);
+        one_host = one_host && here[r].network == here[0].network;
+    }
+    memset(&mine, 0, sizeof mine);
+    if (s == ESP_OK && p->rank == 0) fd = esp__invite(p, &mine, one_host);
+    if (s == ESP_OK) s = esp__oob_call(p, cfg, &mine, all, sizeof mine);
+    esp__roots *roots = &all[0].roots;
+    for (int i = 0; i < ESP__ROOTS && s == ESP_OK && roots->n > 0; i++) roots->at[i][ESP__ROOT_MAX - 1] = 0;
+    if (s == ESP_OK && roots->n <= 0) s = esp__fail(p->ctx, ESP_E_COMM, "%.255s", roots->at[0]);
+    if (s == ESP_OK && p->rank == 0) {
+        snprintf(p->where, sizeof p->where, "%s", mine.roots.at[0]);
+        s = esp__meet_host(p, fd, mine.job);
+        fd = -1;
+    } else if (s == ESP_OK) {
+        if (roots->n > ESP__ROOTS) roots->n = 1;
+        all[0].secret[sizeof all[0].secret - 1] = 0;
+        if (!p->secret[0]) snprintf(p->secret, sizeof p->secret, "%s", all[0].secret);
+        s = esp__meet_join(p, roots, all[0].job);
+    }
+    esp__socket_close(&fd);
+    esp__wipe(mine.secret, sizeof mine.secret);
+    esp__wipe(all, bytes);
+    esp__free(p->ctx, all);
+    return s;
+}
+
+static esp_status esp__meet(esp__peers *p, const esp_config *cfg, const esp__where *w) {
+    const char *error = "";
+    if (cfg && cfg->oob_allgather) return esp__meet_by_oob(p, cfg);
+    snprintf(p->where, sizeof p->where, "%s", w->root);
+    if (p->rank != 0) return esp__meet_join(p, NULL, 0);
+    const int fd = esp__listen(w->root, &error);
+    if (fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot listen at %s: %s", w->root, error);
+    if (!p->secret[0] && esp__open_to_all(fd))
+        esp__log(p->ctx, ESP_LOG_WARN, "peers",
+                 "this job has no secret: whoever reaches %s may join it. Set ESPRESSO_SECRET to the same %d random "
+                 "characters or more on all ranks, as from `head -c 24 /dev/urandom | base64`",
+                 w->root, (int)ESP__SECRET_MIN);
+    return esp__meet_host(p, fd, 0);
+}
+
+/* ---- the ranks' connections: made and freed ---- */
+ESP__FN void esp__peers_free(esp__peers *p) {
+    esp_ctx *ctx = p->ctx;
+    for (int32_t i = 0; i < p->n_conns; i++) esp__conn_free(ctx, &p->conns[i]);
+    if (p->conns) esp__free(ctx, p->conns);
+    if (p->polls) esp__free(ctx, p->polls);
+    if (p->left) esp__free(ctx, p->left);
+    if (p->asked) esp__free(ctx, p->asked);
+    for (esp__exchange *x = p->exchanges, *next; x; x = next) {
+        next = x->next;
+        esp__exchange_free(p, x);
+    }
+    esp__bytes_free(ctx, &p->tags);
+    esp__socket_close(&p->wake_fd);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    esp__wipe(p->secret, sizeof p->secret);
+    esp__free(ctx, p);
+}
+
+ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                   const esp__peers_events *ev) {
+    esp__peers *p = (esp__peers *)esp__alloc(ctx, sizeof *p);
+    pthread_condattr_t attr;
+    if (!p) return NULL;
+    p->ctx = ctx;
+    if (ev) p->ev = *ev;
+    p->rank = w->rank;
+    p->size = w->size;
+    p->timeout_ms = cfg && cfg->timeout_ms ? cfg->timeout_ms : 300000;
+    snprintf(p->secret, sizeof p->secret, "%s", w->secret ? w->secret : "");
+    p->pid = (long)getpid();
+    p->wake_fd = -1;
+    p->dead = -1;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    if (p->size == 1) return p;
+    const int32_t n = p->rank == 0 ? p->size : 1;
+    p->conns = (esp__conn *)esp__alloc(ctx, sizeof *p->conns * (uint64_t)n);
+    p->asked = (esp__asked *)esp__alloc(ctx, sizeof *p->asked * (uint64_t)n);
+    p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
+    p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
+    if (!p->conns || !p->asked || !p->left || !p->polls) {
+        esp__peers_free(p);
+        return NULL;
+    }
+    p->n_conns = n;
+    for (int32_t i = 0; i < n; i++) esp__conn_init(&p->conns[i], -1, i);
+    return p;
+}
+
+ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
+                                   const esp__peers_events *ev, esp__peers **out) {
+    esp__peers *p = esp__peers_new(ctx, cfg, w, ev);
+    esp_status s = ESP_OK;
+    *out = NULL;
+    if (!p) return esp__fail(ctx, ESP_E_NOMEM, "no memory to connect %d ranks", (int)w->size);
+    if (p->size > 1) {
+        s = esp__meet(p, cfg, w);
+        esp__wipe(p->secret, sizeof p->secret);
+        if (s == ESP_OK) s = esp__watch_start(p);
+    }
+    if (s == ESP_OK)
+        *out = p;
+    else
+        esp__peers_free(p);
+    return s;
+}
