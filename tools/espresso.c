@@ -26,6 +26,11 @@
 
 #include "tools/common/args.c"
 #include "tools/common/open.c"
+#include "tools/run/output.c"
+#include "tools/run/spawn.c"
+#include "tools/run/watch.c"
+#include "tools/run/hosts.c"
+#include "tools/run/remote.c"
 #include "tools/run/run.c"
 #include "tools/common/ranks.c"
 #include "tools/inspect/tree.c"

@@ -99,9 +99,23 @@ await halted 'the first step is done'
 $hosts halt 2
 if wait $job; then fail "halted: status 0"; fi
 job=
-said halted 'host host2: the connection ended .*: ranks 2-3 are lost'
+said halted "host host2 (ranks 2-3): 'sh' was killed by signal 9"
 nobody_left halted
 echo "ends when a host is halted: ok"
+
+# A rank that fails, and a signal as from Ctrl-C (which a shell's background jobs ignore): all ranks end.
+run -- "$work/steps" 100000 20 3 >"$work/said.failed" 2>&1 && status=0 || status=$?
+[ $status = 137 ] || fail "failed: status $status"
+said failed '^espresso run on host2: rank 3 (pid [0-9]*) was killed by signal 9'
+nobody_left failed
+start asked -- "$work/steps" 100000 20
+await asked 'the first step is done'
+kill -TERM $job
+wait $job && status=0 || status=$?
+job=
+[ $status = 143 ] || fail "asked: status $status"
+nobody_left asked
+echo "ends when a rank fails, and by a signal: ok"
 
 # kill -9 of the launcher: nobody is left on either host.
 start killed -- "$work/steps" 100000 20

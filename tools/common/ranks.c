@@ -18,7 +18,7 @@ static int ranks_check(const tool_command *self, long n, long machines, const ch
  * machines: 0 means 1. inter NULL: no link is emulated. The ranks' output is forwarded unchanged. Returns the job's
  * exit status. */
 ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]) {
-    run_plan p = {.command = self, .prefix = 0, .inter = inter, .path = "/proc/self/exe"};
+    run_plan p = {.command = self, .inter = inter, .path = "/proc/self/exe"};
     size_t n_argv = 0;
     sigset_t mask;
     if (machines == 0) machines = 1;

@@ -2,9 +2,9 @@
 #include "tools/run/run.h"
 
 /* Reads "name", "name:4", "[address]:4" of `bytes` characters. A user before '@' is only for the remote shell. */
-static int run_host_read(const tool_command *c, const char *text, size_t bytes, run_host_spec *h) {
+static int run_host_read(const tool_command *c, const char *text, size_t bytes, run_host *h) {
     const char *end = text + bytes, *colon = memchr(text, ':', bytes), *name = text;
-    const int bracket = *text == '[';
+    const bool bracket = *text == '[';
     long ranks = 0;
     char number[16];
     if (bracket) {
@@ -28,7 +28,7 @@ static int run_host_read(const tool_command *c, const char *text, size_t bytes, 
     return TOOL_OK;
 }
 
-static int run_is_loopback(const char *address) {
+static bool run_is_loopback(const char *address) {
     return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "[::1]");
 }
 
@@ -51,7 +51,7 @@ static int run_hosts_divide(run_plan *p, long n) {
                           p->n_hosts);
     if (sum > RUN_RANKS_MAX) return tool_usage(c, "--hosts: %ld ranks are too many: at most %d", sum, RUN_RANKS_MAX);
     for (int i = 0, first = 0; i < p->n_hosts; i++) {
-        run_host_spec *h = &p->hosts[i];
+        run_host *h = &p->hosts[i];
         if (!said) h->ranks = (int)(n / p->n_hosts);
         h->first = first;
         first += h->ranks;
@@ -60,7 +60,7 @@ static int run_hosts_divide(run_plan *p, long n) {
     return TOOL_OK;
 }
 
-/* Sets where the ranks meet: "HOST:PORT", or "HOST:" with a port that the first host's agent finds. */
+/* Sets where the ranks meet: "HOST:PORT", or "HOST:" where nobody named a port. */
 static int run_hosts_root(run_plan *p, const char *root) {
     const tool_command *c = p->command;
     const char *address = p->hosts[0].address, *colon = root ? strrchr(root, ':') : NULL;
@@ -83,11 +83,11 @@ static int run_hosts_root(run_plan *p, const char *root) {
 }
 
 /* Reads all of --hosts. */
-static int run_hosts_read(run_plan *p, const char *text, const char *root, long n) {
+ESP__FN int run_hosts_read(run_plan *p, const char *text, const char *root, long n) {
     int status;
     p->hosts = tool_realloc(NULL, (strlen(text) / 2 + 1) * sizeof *p->hosts);
     for (const char *at = text;; at++) {
-        run_host_spec *h = &p->hosts[p->n_hosts];
+        run_host *h = &p->hosts[p->n_hosts];
         const size_t bytes = strcspn(at, ",");
         if ((status = run_host_read(p->command, at, bytes, h)) != TOOL_OK) return status;
         for (int i = 0; i < p->n_hosts; i++)

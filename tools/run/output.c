@@ -2,8 +2,10 @@
  * writes or ends. Never blocks, so that signals and ended ranks are handled even while the reader of our output is
  * slow. */
 #include "tools/run/run.h"
+#include <limits.h>
+#include <sys/stat.h>
 
-static void run_queue_add(run_queue *q, const void *data, size_t bytes) {
+ESP__FN void run_queue_add(run_queue *q, const void *data, size_t bytes) {
     if (q->end + bytes > q->cap && q->begin) {
         memmove(q->data, q->data + q->begin, q->end - q->begin);
         q->end -= q->begin;
@@ -17,14 +19,7 @@ static void run_queue_add(run_queue *q, const void *data, size_t bytes) {
     q->end += bytes;
 }
 
-static size_t run_queue_waiting(const run_queue *q) { return q->end - q->begin; }
-
-static void run_queue_free(run_queue *q) {
-    free(q->data);
-    memset(q, 0, sizeof *q);
-}
-
-static void run_sink_open(run_sink *k, int fd) {
+ESP__FN void run_sink_open(run_sink *k, int fd) {
     struct stat st;
     memset(k, 0, sizeof *k);
     k->fd = fd;
@@ -32,15 +27,15 @@ static void run_sink_open(run_sink *k, int fd) {
     k->color = isatty(fd) && !getenv("NO_COLOR");
 }
 
-static void run_sink_add(run_sink *k, const char *data, size_t bytes) {
+ESP__FN void run_sink_add(run_sink *k, const char *data, size_t bytes) {
     if (!k->broken && bytes) run_queue_add(&k->queue, data, bytes);
 }
 
-static size_t run_sink_waiting(const run_sink *k) { return run_queue_waiting(&k->queue); }
+ESP__FN size_t run_sink_waiting(const run_sink *k) { return k->queue.end - k->queue.begin; }
 
 /* Writes what can be written now. Our stdout may be shared with a shell, so we must not set O_NONBLOCK. Instead we
  * write at most PIPE_BUF bytes after poll() says that there is room. */
-static void run_sink_flush(run_sink *k) {
+ESP__FN void run_sink_flush(run_sink *k) {
     run_queue *q = &k->queue;
     while (q->begin < q->end) {
         size_t bytes = q->end - q->begin;
@@ -59,10 +54,9 @@ static void run_sink_flush(run_sink *k) {
 }
 
 /* Prints a line of the launcher itself, in order with the forwarded lines. */
-static void run_say(run_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
-static void run_say(run_job *j, const char *fmt, ...) {
+ESP__FN void run_say(run_job *j, const char *fmt, ...) {
     char text[1024];
-    int head = snprintf(text, sizeof text, "espresso run: ");
+    int head = snprintf(text, sizeof text, "espresso %s: ", j->plan->part ? j->plan->part : "run");
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(text + head, sizeof text - (size_t)head - 1, fmt, ap);
@@ -76,18 +70,13 @@ static void run_say(run_job *j, const char *fmt, ...) {
 
 static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
+    const int rank = j->plan->first + s->child;
     char text[48];
-    if (!j->plan->prefix && !s->host) return;
-    if (s->host) {
-        run_sink_add(s->sink, "[", 1);
-        run_sink_add(s->sink, s->host, strlen(s->host));
-        run_sink_add(s->sink, "] ", 2);
-        return;
-    }
-    int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", s->rank);
-    const char *color = colors[s->rank % 6];
-    int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, s->rank, widest - own, "")
-                           : snprintf(text, sizeof text, "[%d] %*s", s->rank, widest - own, "");
+    if (!j->plan->prefix || j->plan->hosts) return; /* a host's part has written it */
+    int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", rank);
+    const char *color = colors[rank % 6];
+    int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, rank, widest - own, "")
+                           : snprintf(text, sizeof text, "[%d] %*s", rank, widest - own, "");
     run_sink_add(s->sink, text, (size_t)n);
 }
 
@@ -101,14 +90,19 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
 }
 
 /* Forwards a line: its begin, kept in the stream, and the `bytes` at `data` that end it. */
-static void run_stream_line(const run_job *j, run_stream *s, const char *data, size_t bytes) {
-    run_prefix(j, s);
-    run_sink_add(s->sink, s->line, s->len);
-    run_sink_add(s->sink, data, bytes);
+static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
+    if (j->plan->hosts) {
+        run_stream_keep(s, data, bytes);
+        run_host_line(j, s);
+    } else {
+        run_prefix(j, s);
+        run_sink_add(s->sink, s->line, s->len);
+        run_sink_add(s->sink, data, bytes);
+    }
     s->len = 0;
 }
 
-static void run_stream_take(const run_job *j, run_stream *s, const char *data, size_t bytes) {
+static void run_stream_take(run_job *j, run_stream *s, const char *data, size_t bytes) {
     while (bytes) {
         const char *newline = memchr(data, '\n', bytes);
         size_t n = newline ? (size_t)(newline - data) + 1 : bytes;
@@ -124,10 +118,10 @@ static void run_stream_take(const run_job *j, run_stream *s, const char *data, s
 }
 
 /* Ends a stream. A last line without a newline is forwarded too. */
-static void run_stream_end(const run_job *j, run_stream *s) {
-    if (s->fd == RUN_ENDED) return;
-    if (s->fd >= 0) close(s->fd);
-    s->fd = RUN_ENDED;
+ESP__FN void run_stream_end(run_job *j, run_stream *s) {
+    if (s->fd < 0) return;
+    close(s->fd);
+    s->fd = -1;
     if (s->len) run_stream_line(j, s, "\n", 1);
     free(s->line);
     s->line = NULL;
@@ -136,7 +130,7 @@ static void run_stream_end(const run_job *j, run_stream *s) {
 
 /* Reads once. If the sink is broken, closes the pipe, so that the rank gets SIGPIPE as it would without the
  * launcher. */
-static void run_stream_read(const run_job *j, run_stream *s) {
+ESP__FN void run_stream_read(run_job *j, run_stream *s) {
     char data[1 << 16];
     if (s->sink->broken) {
         run_stream_end(j, s);
@@ -149,4 +143,4 @@ static void run_stream_read(const run_job *j, run_stream *s) {
         run_stream_end(j, s);
 }
 
-static int run_stream_wanted(const run_stream *s) { return s->fd >= 0 && run_sink_waiting(s->sink) < RUN_QUEUE_MAX; }
+ESP__FN bool run_stream_wanted(const run_stream *s) { return s->fd >= 0 && run_sink_waiting(s->sink) < RUN_QUEUE_MAX; }

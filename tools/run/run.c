@@ -1,15 +1,8 @@
 /* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
  * Must not know the library: environment variables are all that it passes to ranks. */
-#include "espresso_impl/base/hmac.h"
 #include "tools/run/run.h"
-#include "tools/run/output.c"
-#include "tools/run/spawn.c"
-#include "tools/run/frame.c"
-#include "tools/run/task.c"
-#include "tools/run/hosts.c"
-#include "tools/run/watch.c"
-#include "tools/run/remote.c"
-#include "tools/run/agent.c"
+#include "espresso_impl/base/hmac.h"
+#include <sys/stat.h>
 
 enum {
     RUN_N,
@@ -41,7 +34,7 @@ static const tool_flag run_flags[] = {
     {"--rsh", "COMMAND", "instead of ssh: is called as COMMAND HOST TEXT, and has a shell there run TEXT"},
     {"--espresso", "PATH", "this command on the hosts (default: the same path as here)"},
     {"--root", "HOST[:PORT]",
-     "where the ranks meet: rank 0's host as the others reach it (default: the first of --hosts)"},
+     "where the ranks meet: rank 0's host as the others reach it (default: the first of --hosts, at a random port)"},
     {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/shrink.md)"},
 };
 
@@ -65,7 +58,7 @@ static const char *run_part(const char **at, const char *stops) {
 }
 
 /* Checks "1gbit,50us", and after each ';' a further one with its begin, "@30s". Or "file:PATH". */
-static int run_check_link(const tool_command *c, const char *flag, const char *text) {
+ESP__FN int run_check_link(const tool_command *c, const char *flag, const char *text) {
     static const char *const rates[] = {"gbit", "mbit", "kbit", "bit", NULL}, *const times[] = {"us", "ms", "s", NULL};
     const char *part, *wrong = NULL;
     if (strlen(text) > 240) return tool_usage(c, "%s: the link's text is longer than 240 characters", flag);
@@ -108,7 +101,7 @@ static const char *run_env_text(const char *text) {
 }
 
 /* Fills machine_of and local_of from "3,1" (ranks on each machine), or from n and machines. */
-static int run_place(run_plan *p, const char *uneven, long n, long machines) {
+ESP__FN int run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
     long total = 0;
@@ -140,18 +133,25 @@ static int run_place(run_plan *p, const char *uneven, long n, long machines) {
     return TOOL_OK;
 }
 
+/* Flags of which the plan keeps only the outcome. */
+typedef struct run_asked {
+    long n, machines;
+    const char *uneven, *hosts, *root;
+} run_asked;
+
 /* The ranks run on other hosts, which are real machines. */
-static int run_check_hosts(run_plan *p, const char *uneven, long n, long machines) {
+static int run_check_hosts(run_plan *p, const run_asked *a) {
     static char self[4096];
     const tool_command *c = p->command;
-    const char *emulated = machines   ? "--machines"
-                           : uneven   ? "--ranks-per-machine"
-                           : p->inter ? "--inter"
-                           : p->outer ? "--outer"
-                                      : NULL;
+    const char *emulated = a->machines ? "--machines"
+                           : a->uneven ? "--ranks-per-machine"
+                           : p->inter  ? "--inter"
+                           : p->outer  ? "--outer"
+                                       : NULL;
     if (emulated)
         return tool_usage(c, "%s is for machines that are emulated here: leave it out with --hosts%s", emulated,
-                          uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1" : "");
+                          a->uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1"
+                                    : "");
     if (!p->rsh)
         p->rsh = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=6";
     if (!run_here(p->directory, sizeof p->directory))
@@ -163,23 +163,23 @@ static int run_check_hosts(run_plan *p, const char *uneven, long n, long machine
         self[bytes] = 0;
         p->espresso = self;
     }
-    int status = run_hosts_read(p, p->hosts_text, p->asked_root, n);
+    int status = run_hosts_read(p, a->hosts, a->root, a->n);
     if (status == TOOL_OK && p->racks && p->machines % p->racks)
         return tool_usage(c, "%d hosts do not divide by %d racks", p->machines, p->racks);
     return status;
 }
 
-static int run_check(run_plan *p, const char *uneven, long n, long machines) {
+static int run_check(run_plan *p, const run_asked *a) {
     const tool_command *c = p->command;
     if (!p->argv[0]) return tool_usage(c, "no program to start: espresso run -n 4 -- ./prog args");
-    if (!p->hosts_text && (p->rsh || p->espresso || p->asked_root))
+    if (!a->hosts && (p->rsh || p->espresso || a->root))
         return tool_usage(c, "%s needs --hosts", p->rsh ? "--rsh" : p->espresso ? "--espresso" : "--root");
-    if (p->hosts_text) return run_check_hosts(p, uneven, n, machines);
-    if (!uneven && !n) return tool_usage(c, "how many ranks? For example: espresso run -n 4 -- %s", p->argv[0]);
-    if (!uneven && machines && n % machines)
+    if (a->hosts) return run_check_hosts(p, a);
+    if (!a->uneven && !a->n) return tool_usage(c, "how many ranks? For example: espresso run -n 4 -- %s", p->argv[0]);
+    if (!a->uneven && a->machines && a->n % a->machines)
         return tool_usage(c, "%ld ranks do not divide by %ld machines: use --ranks-per-machine to place them unevenly",
-                          n, machines);
-    int status = run_place(p, uneven, n, uneven || machines ? machines : 1);
+                          a->n, a->machines);
+    int status = run_place(p, a->uneven, a->n, a->uneven || a->machines ? a->machines : 1);
     if (status == TOOL_OK && p->racks && p->machines % p->racks)
         return tool_usage(c, "%d machines do not divide by %d racks", p->machines, p->racks);
     if (status == TOOL_OK && p->outer && !p->racks) return tool_usage(c, "--outer needs --racks");
@@ -190,16 +190,17 @@ static int run_check(run_plan *p, const char *uneven, long n, long machines) {
 
 static int run_parse(run_plan *p, int argc, char **argv) {
     const tool_command *c = p->command;
-    const char *value, *uneven = NULL;
-    long n = 0, machines = 0, racks, ms;
+    run_asked asked = {0};
+    const char *value;
+    long racks, ms;
     int at = 0, flag, bad = 0;
     while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0 && !bad) {
-        if (flag == RUN_N && !tool_number(value, 1, RUN_RANKS_MAX, &n))
+        if (flag == RUN_N && !tool_number(value, 1, RUN_RANKS_MAX, &asked.n))
             bad = tool_usage(c, "-n %s: write a number of ranks from 1 to %d", value, RUN_RANKS_MAX);
-        else if (flag == RUN_MACHINES && !tool_number(value, 1, RUN_RANKS_MAX, &machines))
+        else if (flag == RUN_MACHINES && !tool_number(value, 1, RUN_RANKS_MAX, &asked.machines))
             bad = tool_usage(c, "--machines %s: write a number of machines from 1 to %d", value, RUN_RANKS_MAX);
         else if (flag == RUN_UNEVEN)
-            uneven = value;
+            asked.uneven = value;
         else if (flag == RUN_RACKS && !tool_number(value, 1, RUN_RANKS_MAX, &racks))
             bad = tool_usage(c, "--racks %s: write a number of racks from 1 to %d", value, RUN_RANKS_MAX);
         else if (flag == RUN_RACKS)
@@ -215,86 +216,84 @@ static int run_parse(run_plan *p, int argc, char **argv) {
         else if (flag == RUN_TIMEOUT)
             p->timeout = value;
         else if (flag == RUN_NO_PREFIX)
-            p->prefix = 0;
+            p->prefix = false;
         else if (flag == RUN_HOSTS)
-            p->hosts_text = value;
+            asked.hosts = value;
         else if (flag == RUN_RSH)
             p->rsh = value;
         else if (flag == RUN_ESPRESSO)
             p->espresso = value;
         else if (flag == RUN_ROOT)
-            p->asked_root = value;
+            asked.root = value;
         else if (flag == RUN_ELASTIC)
-            p->elastic = 1;
+            p->elastic = true;
     }
     if (bad) return bad;
     if (flag == -2) return TOOL_USAGE;
     if (flag == -3) return -1;
     p->argv = argv + at;
-    return run_check(p, uneven, n, machines);
+    return run_check(p, &asked);
 }
 
-/* Makes the job's secret, and without hosts the name of an abstract socket at which the ranks meet. Both are random: runs do not meet
- * each other, and no other process joins. An abstract socket leaves no file. The secret is only in the ranks' environment: nothing
- * prints it. */
-static int run_make_root(run_plan *p) {
+/* Makes the job's secret, and where the ranks meet: without hosts the name of an abstract socket, which leaves no file, with hosts a port,
+ * if the user named none. All are random: runs do not meet each other, and no other process joins. Nothing prints the secret. */
+ESP__FN int run_make_root(run_plan *p) {
+    enum { LOW = 20000, PORTS = 12768 }; /* below those that Linux gives to connections */
     uint8_t r[12], secret[(sizeof p->secret - 1) / 2];
     char hex[2 * sizeof r + 1];
+    const size_t at = strlen(p->root);
     int error = esp__random_bytes(r, sizeof r);
     if (!error) error = esp__random_bytes(secret, sizeof secret);
     if (error) return tool_fail(p->command, "no random numbers: %s", strerror(error));
     esp__hex(r, sizeof r, hex);
     esp__hex(secret, sizeof secret, p->secret);
-    if (!p->hosts) snprintf(p->root, sizeof p->root, "unix:espresso-%s", hex);
+    if (!p->hosts)
+        snprintf(p->root, sizeof p->root, "unix:espresso-%s", hex);
+    else if (p->root[at - 1] == ':')
+        snprintf(p->root + at, sizeof p->root - at, "%d", LOW + (r[0] << 8 | r[1]) % PORTS);
     esp__wipe(secret, sizeof secret);
     return TOOL_OK;
 }
 
-/* Starts the ranks on this machine. */
-static int run_start_here(run_job *j) {
-    int status = run_tokens_open(j);
-    for (int i = 0; i < j->plan->n && status == TOOL_OK; i++) status = run_start_rank(j, i);
-    return status;
-}
-
-static int run_job_run(const run_plan *p) {
+ESP__FN int run_job_run(const run_plan *p) {
     run_job j = {.plan = p,
+                 .n = p->hosts ? p->n_hosts : p->here,
                  .first_failed = -1,
-                 .suspect = -1,
+                 .control = p->part ? 0 : -1,
                  .tokens = {-1, -1},
-                 .signals = -1,
-                 .ranks = tool_realloc(NULL, (size_t)p->n * sizeof(run_rank))};
+                 .signals = -1};
     struct stat out, err;
-    memset(j.ranks, 0, (size_t)p->n * sizeof(run_rank));
-    run_sink_open(&j.sinks[0], 1);
-    run_sink_open(&j.sinks[1], 2);
+    j.children = tool_realloc(NULL, (size_t)j.n * sizeof *j.children);
+    for (int k = 0; k < 2; k++) {
+        run_sink_open(&j.sinks[k], 1 + k);
+        if (p->part) j.sinks[k].color = p->color[k];
+    }
     j.out = &j.sinks[0];
     /* where stdout and stderr are the same file, one queue for both keeps lines complete */
     j.err = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino
                 ? j.out
                 : &j.sinks[1];
-    int status = run_signals_open(&j, 1);
+    int status = run_signals_open(&j);
     if (status == TOOL_OK && (status = run_start_watchdog(&j)) == TOOL_OK) {
-        status = p->hosts ? run_hosts_start(&j) : run_start_here(&j);
+        status = run_start(&j);
         if (status == TOOL_OK) run_watch(&j);
         int ended = run_finish(&j);
         if (status == TOOL_OK) status = ended;
     }
-    for (int s = 0; s < 2; s++) run_queue_free(&j.sinks[s].queue);
+    for (int k = 0; k < 2; k++) free(j.sinks[k].queue.data);
     run_tokens_close(&j);
     if (j.signals >= 0) close(j.signals);
-    free(j.ranks);
-    free(j.hosts);
+    free(j.children);
     return status;
 }
 
 static int run_main(const tool_command *self, int argc, char **argv) {
-    run_plan p = {.command = self, .prefix = 1, .env = tool_realloc(NULL, (size_t)(argc + 1) * sizeof(char *))};
-    int status = argc == 1 && !strcmp(argv[0], "--agent") ? -2 : run_parse(&p, argc, argv);
+    if (argc == 2 && !strcmp(argv[0], "--part")) return run_part_main(self, argv[1]);
+    run_plan p = {.command = self, .prefix = true, .env = tool_realloc(NULL, (size_t)(argc + 1) * sizeof(char *))};
+    int status = run_parse(&p, argc, argv);
     if (status == TOOL_OK && !p.hosts) status = run_find_program(&p);
     if (status == TOOL_OK) status = run_make_root(&p);
     if (status == TOOL_OK) status = run_job_run(&p);
-    if (status == -2) status = run_agent_main(self);
     free(p.env);
     free(p.hosts);
     free(p.machine_of);
@@ -326,10 +325,9 @@ static const tool_command run_command = {
         "When a rank fails, the others have 2 seconds to end, then get SIGTERM, then SIGKILL. The exit status is that\n"
         "of the rank that failed first: its own, or 128 + the signal that killed it.\n"
         "\n"
-        "With --hosts the ranks run on other machines, in the directory of the same name. ssh must log in there "
-        "without\n"
-        "asking. Variables that begin with ESPRESSO_ or OMP_ go there too, and those that --env names. When the\n"
-        "connection to a host breaks, its ranks are killed.\n"
+        "With --hosts the ranks run on other machines, in the directory of the same name, and read no input. ssh must\n"
+        "log in there without asking. Variables that begin with ESPRESSO_ or OMP_ go there too, and those that --env\n"
+        "names. When the connection to a host ends, its ranks are killed, and the job ends as after a failure.\n"
         "\n"
         "examples:\n"
         "  espresso run -n 4 -- ./train\n"

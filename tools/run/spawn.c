@@ -1,16 +1,19 @@
-/* spawn.c: finds the program, starts a process for each rank, and a watchdog process that ends the ranks if the
- * launcher is killed. Must not know what happens to the ranks later. */
-#include "espresso_impl/base/cores.h"
+/* spawn.c: finds the program, starts a process for each rank or for each host, and a watchdog process that ends them if the
+ * launcher is killed. Must not know what happens to them later. */
 #include "tools/run/run.h"
-#include <sched.h>
+#include "espresso_impl/base/cores.h"
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
-static int run_is_program(const char *path) {
+static bool run_is_program(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
 /* Finds the file of argv[0] as a shell would, before a process is started. */
-static int run_find_program(run_plan *p) {
+ESP__FN int run_find_program(run_plan *p) {
     const char *name = p->argv[0], *path = getenv("PATH");
     struct stat st;
     if (strchr(name, '/')) {
@@ -63,7 +66,7 @@ static void run_set_environment(const run_plan *p, int i) {
     }
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     unsetenv("ESPRESSO_HOSTS");
-    if (p->agent) run_set_number("ESPRESSO_HOSTS", p->machines);
+    if (p->part) run_set_number("ESPRESSO_HOSTS", p->machines);
     if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
         int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
@@ -84,7 +87,7 @@ static long run_workers(const run_plan *p, long cores) {
         if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
     const char *number = text ? strchr(text, ':') : NULL; /* "openmp:4" */
     long n = text ? strtol(number ? number + 1 : text, NULL, 10) : 0;
-    long machines = p->agent ? 1 : p->machines, locals = (p->here + machines - 1) / machines;
+    long machines = p->part ? 1 : p->machines, locals = (p->here + machines - 1) / machines;
     if (n < 1) n = cores / locals;
     return n < 1 ? 1 : n;
 }
@@ -94,7 +97,6 @@ static long run_workers(const run_plan *p, long cores) {
 static int run_tokens_open(run_job *j) {
     const char *said = getenv("ESPRESSO_TOKENS");
     const long cores = (long)esp__cores();
-    j->tokens[0] = j->tokens[1] = -1;
     if (said && !strcmp(said, "off")) return TOOL_OK;
     long workers = run_workers(j->plan, cores), n = cores / workers;
     if (j->plan->here * workers <= cores) return TOOL_OK;
@@ -105,7 +107,7 @@ static int run_tokens_open(run_job *j) {
     return TOOL_OK;
 }
 
-static void run_tokens_close(run_job *j) {
+ESP__FN void run_tokens_close(run_job *j) {
     for (int i = 0; i < 2; i++)
         if (j->tokens[i] >= 0) close(j->tokens[i]);
 }
@@ -122,60 +124,71 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* Turns the child into the rank. It gets a session of its own, so that its children can be ended with it, and so
- * that the terminal's Ctrl-C reaches only the launcher. `report` closes at exec, or carries errno. */
-static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int out[2], int report) {
+/* Turns the child into the rank, or into a remote shell. It gets a session of its own, so that its children can be ended with it, and
+ * so that the terminal's Ctrl-C reaches only the launcher. `report` closes at exec, or carries errno. */
+static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
+    const run_plan *p = j->plan;
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == launcher) {
-        int in = j->plan->first + i ? open("/dev/null", O_RDONLY) : j->input;
-        dup2(in, 0);
-        dup2(out[0], 1);
-        dup2(out[1], 2);
-        if (in > 2) close(in);
-        run_set_environment(j->plan, i);
-        run_tokens_give(j);
+        for (int k = 0; k < 3; k++) dup2(streams[k], k);
         signal(SIGPIPE, SIG_DFL);
         sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
-        execvp(j->plan->path, j->plan->argv);
+        if (p->hosts) run_become_shell(p, &p->hosts[i]);
+        run_set_environment(p, i);
+        run_tokens_give(j);
+        execvp(p->path, p->argv);
     }
     int error = errno;
     ssize_t n = write(report, &error, sizeof error);
     _exit(n < 0 ? 126 : 127);
 }
 
-/* Starts the rank at `i` of those that run here. */
-static int run_start_rank(run_job *j, int i) {
-    const tool_command *c = j->plan->command;
-    const int rank = j->plan->first + i;
-    run_rank *r = &j->ranks[i];
-    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, error = 0;
-    pid_t launcher = getpid();
-    for (int k = 0; k < 3; k++)
-        if (pipe2(pipes[k], O_CLOEXEC) != 0)
-            return tool_fail(c, "rank %d: no pipe: %s%s", rank, strerror(errno),
-                             errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
-    pid_t pid = fork();
-    if (pid == 0) run_become(j, i, launcher, (int[]){pipes[0][1], pipes[1][1]}, pipes[2][1]);
-    int fork_error = errno;
+/* Starts child i. */
+static int run_start_child(run_job *j, int i) {
+    const run_plan *p = j->plan;
+    run_child *c = &j->children[i];
+    const int n_pipes = p->hosts ? 4 : 3;
+    int pipes[4][2] = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}}, error = 0, n = 0;
+    const pid_t launcher = getpid();
+    char who[300];
+    snprintf(who, sizeof who, "rank %d", p->first + i);
+    if (p->hosts) snprintf(who, sizeof who, "host %s", p->hosts[i].name);
+    while (n < n_pipes && pipe2(pipes[n], O_CLOEXEC) == 0) n++;
+    const pid_t pid = n == n_pipes ? fork() : -1;
+    if (pid == 0) {
+        int in = p->hosts ? pipes[3][0] : p->first + i || p->part ? open("/dev/null", O_RDONLY | O_CLOEXEC) : 0;
+        run_become(j, i, launcher, (int[]){in, pipes[0][1], pipes[1][1]}, pipes[2][1]);
+    }
+    if (pid < 0)
+        return tool_fail(p->command, "%s: cannot start a process: %s%s", who, strerror(errno),
+                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
     for (int k = 0; k < 3; k++) close(pipes[k][1]);
-    if (pid < 0) return tool_fail(c, "rank %d: cannot start a process: %s", rank, strerror(fork_error));
-    r->pid = pid;
+    if (p->hosts) close(pipes[3][0]);
+    *c = (run_child){.pid = pid, .to = pipes[3][1]};
     j->started++;
     j->alive++;
-    if (write(j->watchdog, &pid, sizeof pid) < 0) tool_fail(c, "the watchdog process is gone: %s", strerror(errno));
+    if (write(j->watchdog, &pid, sizeof pid) < 0)
+        tool_fail(p->command, "the watchdog process is gone: %s", strerror(errno));
     for (int s = 0; s < 2; s++) {
         fcntl(pipes[s][0], F_SETFL, O_NONBLOCK);
-        r->out[s] = (run_stream){.fd = pipes[s][0], .rank = rank, .sink = s ? j->err : j->out};
+        c->out[s] = (run_stream){.fd = pipes[s][0], .child = i, .sink = s ? j->err : j->out};
     }
     ssize_t got = read(pipes[2][0], &error, sizeof error);
     close(pipes[2][0]);
-    if (got > 0) return tool_fail(c, "cannot start '%s': %s", j->plan->path, strerror(error));
-    return TOOL_OK;
+    if (got > 0) return tool_fail(p->command, "cannot start '%s': %s", p->path, strerror(error));
+    return p->hosts ? run_part_send(j, i) : TOOL_OK;
+}
+
+/* Starts all ranks on this machine, or a remote shell to every host. */
+ESP__FN int run_start(run_job *j) {
+    int status = j->plan->hosts ? TOOL_OK : run_tokens_open(j);
+    for (int i = 0; i < j->n && status == TOOL_OK; i++) status = run_start_child(j, i);
+    return status;
 }
 
 /* The watchdog process: waits until the launcher writes 0 (the job is over) or is gone. If it is gone, ends every
- * rank and all that the rank started. The parent-death signal would end the ranks, but not their children. */
+ * child and all that it started. The parent-death signal would end the children, but not theirs. */
 static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
@@ -194,17 +207,17 @@ static _Noreturn void run_watchdog(int from, int n) {
     _exit(0);
 }
 
-static int run_start_watchdog(run_job *j) {
+ESP__FN int run_start_watchdog(run_job *j) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0 || (j->watchdog_pid = fork()) < 0)
         return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
-    if (j->watchdog_pid == 0) run_watchdog(ends[0], j->plan->n_hosts ? j->plan->n_hosts : j->plan->here);
+    if (j->watchdog_pid == 0) run_watchdog(ends[0], j->n);
     close(ends[0]);
     j->watchdog = ends[1];
     return TOOL_OK;
 }
 
-static void run_end_watchdog(run_job *j) {
+ESP__FN void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->watchdog, &none, sizeof none);
     (void)n; /* an error means that the watchdog process is gone: fine */

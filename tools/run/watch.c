@@ -1,67 +1,88 @@
 /* watch.c: the launcher's loop: handles output, signals and ended ranks, and ends the job.
  * Must not know how ranks were started. */
 #include "tools/run/run.h"
+#include <fcntl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
 
-/* remote.c: the same where the ranks run on other hosts */
-static void run_hosts_signal(run_job *j, int sig);
-static void run_hosts_flush(run_job *j);
-static void run_hosts_continue(run_job *j);
-static void run_hosts_give_up(run_job *j);
-static void run_hosts_close(run_job *j);
-static void run_hosts_end(run_job *j);
-static int run_hosts_wait(const run_job *j, int wait);
-static int run_hosts_poll(const run_job *j, struct pollfd *p);
-static void run_hosts_serve(run_job *j, const struct pollfd *p);
-
-static int64_t run_now_ms(void) {
+ESP__FN int64_t run_now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Sends a signal to every rank that still runs, and to what it started. */
-static void run_signal_all(run_job *j, int sig) {
-    if (j->hosts) run_hosts_signal(j, sig);
-    for (int i = 0; i < j->started; i++)
-        if (!j->hosts && !j->ranks[i].ended) kill(-j->ranks[i].pid, sig);
+static void run_close_to(run_child *c) {
+    if (c->to >= 0) close(c->to);
+    c->to = -1;
 }
 
-/* "rank 2" or "ranks 0, 2-5": those for which pick() is true. "" for none. */
-static const char *run_list(const run_job *j, int (*pick)(const run_job *, const run_rank *), char *text, size_t cap) {
+/* Sends a signal to every rank that still runs, and to what it started. A host's part gets it as a byte, and SIGKILL as the end of its
+ * input. */
+ESP__FN void run_signal_all(run_job *j, int sig) {
+    const char byte = (char)sig;
+    for (int i = 0; i < j->started; i++) {
+        run_child *c = &j->children[i];
+        if (c->ended) continue;
+        if (!j->plan->hosts)
+            kill(-c->pid, sig);
+        else if (sig == SIGKILL || (c->to >= 0 && write(c->to, &byte, 1) != 1))
+            run_close_to(c);
+    }
+}
+
+/* Ends everything at once, without a word. */
+static void run_abandon(run_job *j) {
+    run_signal_all(j, SIGKILL);
+    j->ending = 3;
+    j->deadline_ms = run_now_ms() + RUN_TERM_MS;
+}
+
+/* "rank 2" or "ranks 0, 2-5": those for which pick() is true. "" for none. With hosts: "hosts a, b". */
+static const char *run_list(const run_job *j, bool (*pick)(const run_job *, const run_child *), char *text,
+                            size_t cap) {
+    const run_host *hosts = j->plan->hosts;
     size_t at = 0;
-    int count = 0, n = 0;
-    for (int i = 0; i < j->started; i++) count += pick(j, &j->ranks[i]);
+    int count = 0;
     text[0] = 0;
+    for (int i = 0; i < j->started; i++) count += pick(j, &j->children[i]);
+    if (count) at = (size_t)snprintf(text, cap, "%s%s ", hosts ? "host" : "rank", count > 1 ? "s" : "");
+    const size_t head = at;
     for (int i = 0; i < j->started && at + 32 < cap; i++) {
         int last = i;
-        if (!pick(j, &j->ranks[i])) continue;
-        while (last + 1 < j->started && pick(j, &j->ranks[last + 1])) last++;
-        at += (size_t)snprintf(text + at, cap - at, "%s%d", n++ ? ", " : count > 1 ? "ranks " : "rank ", i);
-        if (last > i) at += (size_t)snprintf(text + at, cap - at, "%s%d", last > i + 1 ? "-" : ", ", last);
+        if (!pick(j, &j->children[i])) continue;
+        while (!hosts && last + 1 < j->started && pick(j, &j->children[last + 1])) last++;
+        at += (size_t)snprintf(text + at, cap - at, "%s", at > head ? ", " : "");
+        at += (size_t)(hosts ? snprintf(text + at, cap - at, "%s", hosts[i].name)
+                             : snprintf(text + at, cap - at, "%d", j->plan->first + i));
+        if (last > i)
+            at += (size_t)snprintf(text + at, cap - at, "%s%d", last > i + 1 ? "-" : ", ", j->plan->first + last);
         i = last;
     }
     return text;
 }
-static int run_is_alive(const run_job *j, const run_rank *r) { return (void)j, !r->ended; }
-static int run_is_follower(const run_job *j, const run_rank *r) { return r->failed && r != &j->ranks[j->first_failed]; }
-
-static void run_report(run_job *j, const run_rank *r) {
-    int rank = (int)(r - j->ranks);
-    if (r->signal && r->signal == j->asked) return;              /* the user's own signal */
-    if (r->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
-    char where[300] = "";
-    for (int h = 0; h < j->plan->n_hosts; h++)
-        if (rank >= j->plan->hosts[h].first) snprintf(where, sizeof where, " on %s", j->plan->hosts[h].name);
-    if (r->signal)
-        run_say(j, "rank %d (pid %d%s) was killed by signal %d (%s)", rank, (int)r->pid, where, r->signal,
-                strsignal(r->signal));
-    else
-        run_say(j, "rank %d (pid %d%s) exited with status %d", rank, (int)r->pid, where, r->status);
+static bool run_is_alive(const run_job *j, const run_child *c) { return (void)j, !c->ended; }
+static bool run_is_follower(const run_job *j, const run_child *c) {
+    return c->failed && c != &j->children[j->first_failed];
 }
 
-/* 1: the process is ending, but cannot be waited for yet. Its files may be closed already, so its peers may have
+static void run_report(run_job *j, const run_child *c) {
+    const int rank = j->plan->first + (int)(c - j->children);
+    if (c->signal && c->signal == j->asked) return;              /* the user's own signal */
+    if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
+    if (j->plan->hosts)
+        run_host_report(j, c);
+    else if (j->plan->part && j->asked)
+        return; /* the launcher says why it ends the job */
+    else if (c->signal)
+        run_say(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal, strsignal(c->signal));
+    else
+        run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)c->pid, c->status);
+}
+
+/* True: the process is ending, but cannot be waited for yet. Its files may be closed already, so its peers may have
  * seen their connections close. */
-static int run_is_dying(const run_rank *r) {
+static bool run_is_dying(const run_child *r) {
     enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat (proc(5)), and PF_EXITING of the kernel */
     char path[64], text[512], *at;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
@@ -74,6 +95,10 @@ static int run_is_dying(const run_rank *r) {
     return at && strtoul(at + 1, NULL, 10) & EXITING;
 }
 
+static bool run_was_killed(const run_job *j, const run_child *c) {
+    return c->signal || (j->plan->hosts && c->status > 128); /* a part's status is that of a rank */
+}
+
 /* Records the ranks that ended since the last call. Leaves their processes unreaped: a process id is also its
  * group's id, and must not be reused. Returns the rank whose failure is most likely the cause, or `first` where none
  * is more likely: of several that ended at once, one killed by a signal is more likely the cause than one that
@@ -81,28 +106,30 @@ static int run_is_dying(const run_rank *r) {
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
-        run_rank *r = &j->ranks[i];
+        run_child *r = &j->children[i];
         siginfo_t info = {0};
         if (r->ended) continue;
         if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid) {
             *dying += j->first_failed < 0 && run_is_dying(r);
             continue;
         }
-        r->ended = 1;
+        r->ended = true;
+        run_close_to(r); /* the part of a host whose remote shell was killed ends then */
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
-        r->status = r->signal ? 128 + r->signal : info.si_status;
-        r->failed =
-            r->status != 0 && (j->first_failed < 0 || j->ending < 2); /* ranks that we end do not count as failed */
-        if (r->failed && (first < 0 || (r->signal && !j->ranks[first].signal))) first = i;
+        if (!r->told) r->status = r->signal ? 128 + r->signal : info.si_status;
+        /* ranks that we end do not count as failed */
+        const bool bad = r->status != 0 || (j->plan->hosts && !r->greeted);
+        r->failed = r->told || (bad && (j->first_failed < 0 || j->ending < 2));
+        if (r->failed && (first < 0 || (run_was_killed(j, r) && !run_was_killed(j, &j->children[first])))) first = i;
     }
     return first;
 }
 
 /* With --elastic: is a rank left that may succeed, or one that has? */
-static int run_goes_on(const run_job *j) {
+static bool run_goes_on(const run_job *j) {
     int succeeded = 0;
-    for (int i = 0; i < j->started; i++) succeeded += j->ranks[i].ended && j->ranks[i].status == 0;
+    for (int i = 0; i < j->started; i++) succeeded += j->children[i].ended && j->children[i].status == 0;
     return j->plan->elastic && !j->ending && (j->alive || succeeded);
 }
 
@@ -110,35 +137,49 @@ static int run_goes_on(const run_job *j) {
  * killed can be reaped before the killed one: so ranks that are ending are waited for first. */
 static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
-    for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->ranks[first].signal && dying && ms < RUN_DYING_MS; ms++) {
+    for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->children[first].signal && dying && ms < RUN_DYING_MS;
+         ms++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         first = run_note_new(j, first, &dying);
     }
     return first;
 }
 
-/* The rank `first` failed before all others: they get time to end by themselves. */
+/* Child `first` failed before all others: they get time to end by themselves. A part leaves the rest to the launcher. */
 static void run_begin_ending(run_job *j, int first) {
     j->first_failed = first;
-    if (j->ending) return;
+    if (j->plan->part) run_part_report(j, j->children[first].status);
+    if (j->plan->part || j->ending) return;
     j->ending = 1;
     j->deadline_ms = run_now_ms() + (j->asked ? RUN_ASKED_MS : RUN_GRACE_MS);
 }
 
-static void run_note_ended(run_job *j) {
-    const int first = j->hosts ? -1 : run_find_first(j);
-    if (first < 0 || j->first_failed >= 0) return;
-    run_report(j, &j->ranks[first]);
+/* Child i failed. */
+ESP__FN void run_note_failed(run_job *j, int i) {
+    if (j->first_failed >= 0) { /* what hosts report is ordered by chance */
+        const bool cause = run_was_killed(j, &j->children[i]) && !run_was_killed(j, &j->children[j->first_failed]);
+        if (j->plan->hosts && cause && j->ending < 2) j->first_failed = i;
+        return;
+    }
+    run_report(j, &j->children[i]);
     if (run_goes_on(j)) return;
-    run_begin_ending(j, first);
+    run_begin_ending(j, i);
+    if (j->plan->hosts && j->greeted < j->n) run_abandon(j); /* no rank runs yet */
+}
+
+static void run_note_ended(run_job *j) {
+    const int first = run_find_first(j);
+    if (first >= 0) run_note_failed(j, first);
 }
 
 /* Goes to the next stage of ending, when the present one has used its time. */
 static void run_escalate(run_job *j) {
     char text[256];
     int sig = j->ending == 1 && !j->asked ? SIGTERM : SIGKILL;
+    for (int i = 0; i < j->started && j->ending >= 3; i++) /* a host may not answer */
+        if (!j->children[i].ended) kill(-j->children[i].pid, SIGKILL);
     if (j->ending >= 3) {
-        if (j->hosts) run_hosts_give_up(j);
+        j->deadline_ms = run_now_ms() + RUN_TERM_MS;
         return;
     }
     run_say(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
@@ -149,24 +190,27 @@ static void run_escalate(run_job *j) {
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
 
-static int run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
+static bool run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
 
 static void run_pass_on(run_job *j, int sig) {
     if (sig == SIGTSTP) { /* ranks are in sessions of their own, where SIGTSTP has no effect */
         run_signal_all(j, SIGSTOP);
-        if (j->hosts) run_hosts_flush(j);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
-        if (j->hosts) run_hosts_continue(j);
         return;
     }
     if (!run_is_end_signal(sig)) {
         run_signal_all(j, sig);
         return;
     }
-    if (!j->alive) j->drop = 1;
+    if (!j->alive) j->drop = true;
+    if (j->plan->hosts && j->greeted < j->n) { /* no rank runs yet */
+        j->asked = sig;
+        run_abandon(j);
+        return;
+    }
     if (j->asked && run_now_ms() - j->asked_ms >= RUN_INSIST_MS) {
-        j->drop = 1;
+        j->drop = true;
         j->ending = 2;
         run_escalate(j);
         return;
@@ -176,15 +220,14 @@ static void run_pass_on(run_job *j, int sig) {
     run_signal_all(j, sig);
 }
 
-/* Opens the signalfd for SIGCHLD, and with `pass_on` for those of these signals that were not ignored at our start (nohup
- * ignores SIGHUP). */
-static int run_signals_open(run_job *j, int pass_on) {
+/* Opens the signalfd for SIGCHLD, and for those of these signals that were not ignored at our start (nohup ignores SIGHUP). */
+ESP__FN int run_signals_open(run_job *j) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&j->mask);
     sigaddset(&j->mask, SIGCHLD);
-    for (size_t i = 0; pass_on && i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct sigaction now;
         if (sigaction(all[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&j->mask, all[i]);
     }
@@ -201,20 +244,31 @@ static void run_take_signals(run_job *j) {
     run_note_ended(j);
 }
 
+/* Takes a signal that the launcher sent to this part. At the end of the input the launcher or the connection is gone. */
+static void run_take_control(run_job *j) {
+    unsigned char sig;
+    if (read(j->control, &sig, 1) == 1) {
+        run_pass_on(j, sig);
+        return;
+    }
+    j->control = -1;
+    j->asked = SIGKILL;
+    j->drop = true;
+    run_abandon(j);
+}
+
 static int run_streams_open(const run_job *j) {
     int n = 0;
-    for (int i = 0; i < j->started; i++)
-        n += (j->ranks[i].out[0].fd != RUN_ENDED) + (j->ranks[i].out[1].fd != RUN_ENDED);
+    for (int i = 0; i < j->started; i++) n += (j->children[i].out[0].fd >= 0) + (j->children[i].out[1].fd >= 0);
     return n;
 }
 
 /* Ends processes that ranks left behind, and reads what is still in the pipes. */
 static void run_sweep(run_job *j) {
-    if (j->hosts) run_hosts_close(j);
     for (int i = 0; i < j->started; i++) {
-        if (!j->hosts) kill(-j->ranks[i].pid, SIGKILL);
+        kill(-j->children[i].pid, SIGKILL);
         for (int s = 0; s < 2; s++) {
-            run_stream *o = &j->ranks[i].out[s];
+            run_stream *o = &j->children[i].out[s];
             for (int piece = 0; piece < 32 && o->fd >= 0; piece++) run_stream_read(j, o);
             run_stream_end(j, o);
         }
@@ -226,32 +280,30 @@ static void run_round(run_job *j, struct pollfd *p) {
     int n = 0, wait = -1;
     int64_t left = j->deadline_ms - run_now_ms();
     if (j->deadline_ms) wait = left < 0 ? 0 : (int)left + 1;
-    if (j->hosts) wait = run_hosts_wait(j, wait);
     p[n++] = (struct pollfd){.fd = j->signals, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = j->control, .events = POLLIN};
     for (int s = 0; s < 2; s++)
         p[n++] = (struct pollfd){.fd = run_sink_waiting(&j->sinks[s]) ? j->sinks[s].fd : -1, .events = POLLOUT};
     for (int i = 0; i < j->started; i++)
         for (int s = 0; s < 2; s++) {
-            const run_stream *o = &j->ranks[i].out[s];
+            const run_stream *o = &j->children[i].out[s];
             p[n++] = (struct pollfd){.fd = run_stream_wanted(o) ? o->fd : -1, .events = POLLIN};
         }
-    const int own = n;
-    if (j->hosts) n += run_hosts_poll(j, p + n);
     if (poll(p, (nfds_t)n, wait) < 0) return;
-    for (int k = 3; k < own; k++)
-        if (p[k].revents) run_stream_read(j, &j->ranks[(k - 3) / 2].out[(k - 3) % 2]);
-    if (j->hosts) run_hosts_serve(j, p + own);
+    for (int k = 4; k < n; k++)
+        if (p[k].revents) run_stream_read(j, &j->children[(k - 4) / 2].out[k % 2]);
     for (int s = 0; s < 2; s++) run_sink_flush(&j->sinks[s]);
     if (p[0].revents) run_take_signals(j);
+    if (p[1].revents) run_take_control(j);
 }
 
 /* Runs the loop until every rank has ended and all its output is forwarded. */
-static void run_watch(run_job *j) {
-    struct pollfd *p = tool_realloc(NULL, (size_t)(3 + 2 * j->started + 3 * j->plan->n_hosts + 1) * sizeof *p);
+ESP__FN void run_watch(run_job *j) {
+    struct pollfd *p = tool_realloc(NULL, (size_t)(4 + 2 * j->started) * sizeof *p);
     int lingering = 0;
     for (;;) {
         int open = run_streams_open(j), waiting = run_sink_waiting(&j->sinks[0]) || run_sink_waiting(&j->sinks[1]);
-        if (!j->alive && !open && (!waiting || j->drop)) break;
+        if (!j->alive && (j->drop || (!open && !waiting))) break;
         if (!j->alive && open && !lingering) {
             lingering = 1;
             j->deadline_ms = run_now_ms() + RUN_LINGER_MS;
@@ -283,17 +335,19 @@ static int run_conclude(run_job *j) {
         run_say(j, "cannot write the ranks' output: %s", strerror(j->out->broken));
         return TOOL_FAILED;
     }
+    if (j->plan->hosts && j->asked && j->greeted < j->n) return 128 + j->asked;
     if (j->first_failed < 0) return TOOL_OK;
-    int quiet = j->asked || j->out->broken;
+    const bool quiet = j->asked || j->out->broken;
     if (!quiet && run_list(j, run_is_follower, text, sizeof text)[0]) run_say(j, "%s failed after that", text);
-    return j->ranks[j->first_failed].status;
+    const run_child *c = &j->children[j->first_failed];
+    const bool of_shell = j->plan->hosts && (!c->greeted || c->signal || (c->status == 255 && !c->told));
+    return of_shell ? TOOL_FAILED : c->status;
 }
 
 /* Ends the job: no process of it remains, not even a zombie. Returns the job's exit status. */
-static int run_finish(run_job *j) {
+ESP__FN int run_finish(run_job *j) {
     run_sweep(j);
-    if (j->hosts) run_hosts_end(j);
-    for (int i = 0; i < j->started && !j->hosts; i++) waitpid(j->ranks[i].pid, NULL, 0);
+    for (int i = 0; i < j->started; i++) waitpid(j->children[i].pid, NULL, 0);
     run_end_watchdog(j);
     int status = run_conclude(j);
     run_drain(j);
