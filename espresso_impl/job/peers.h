@@ -210,6 +210,8 @@ ESP__FN int esp__poll_ms(uint64_t deadline_ns);
 /* ---- rendezvous.c ---- */
 /* All versions of the library begin with a hello of this layout, so that each knows the version of the other. */
 enum { ESP__NONCE = 32, ESP__MEET_VERSION = 24 };
+#define ESP__HELLO_MAGIC "ESPPEER1"
+#define ESP__MEET_MAGIC "ESPMEET2"
 typedef struct esp__hello {
     char magic[8], version[ESP__MEET_VERSION];
     int32_t rank, size;
@@ -270,6 +272,8 @@ ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l);                     
 ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why);  /* why -1: not counted */
 /* Accepts some of the connections that wait. Returns an errno, where the process or the system lacks what a connection takes. */
 ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l);
+ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l); /* there is one */
+ESP__FN uint64_t esp__lobby_room_ns(const esp__lobby *l);
 
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out); /* 0: no random numbers */
@@ -289,6 +293,8 @@ ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c,
 /* Handles the message that has come. ESP_PENDING: another one follows. ESP_OK: the host has proven itself before, and the message is
  * for the caller. */
 ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j);
+ESP__FN void esp__code(const char *secret, int host, const esp__hello *k, const esp__challenge *ch,
+                       const esp__response *r, uint8_t out[ESP__SHA256_BYTES]);
 /* 1 if `code` is the one that the other side (`host`: rank 0) has to send. */
 ESP__FN int esp__code_check(const esp__peers *p, int host, const esp__hello *k, const esp__challenge *ch,
                             const esp__response *r, const uint8_t code[ESP__SHA256_BYTES]);

@@ -17,12 +17,9 @@
 #include <unistd.h>
 
 enum {
-    ESP__CANDIDATE_MS = 10000,     /* a candidate that has not proven itself by then is dropped                   */
-    ESP__CANDIDATE_NEW_MS = 20,    /* where all places are taken, a candidate keeps its place so long, and ...     */
-    ESP__CANDIDATE_SPOKE_MS = 250, /* ... if its hello came, so long: a rank needs some time to answer          */
-    ESP__FULL_MS = 300,            /* so long rank 0 goes on without a descriptor for a further connection      */
-    ESP__ACCEPTS_AT_ONCE = 32,     /* connections that are accepted before messages are read again              */
-    ESP__SECRET_MADE = 24          /* random bytes of a secret that the library makes                           */
+    ESP__CANDIDATE_MS = 10000, /* a candidate that has not proven itself by then is dropped                   */
+    ESP__FULL_MS = 300,        /* so long rank 0 goes on without a descriptor for a further connection      */
+    ESP__SECRET_MADE = 24      /* random bytes of a secret that the library makes                           */
 };
 /* The first ones may be ranks of this job, so the log warns of them. */
 static const char *const esp__reasons[ESP__REASONS] = {"with another ESPRESSO_SECRET",
@@ -38,113 +35,11 @@ static const char *const esp__refusals[] = {
     "rank 0 has an ESPRESSO_SECRET, and this process has none. Set the same on all ranks",
     "rank 0 has no ESPRESSO_SECRET, and this process has one. Set the same on all ranks, or on none"};
 
-static const char esp__hello_magic[8] = {'E', 'S', 'P', 'P', 'E', 'E', 'R', '1'};
-static const char esp__meet_magic[8] = {'E', 'S', 'P', 'M', 'E', 'E', 'T', '2'};
-
-/* ---- the handshake's messages ---- */
-/* The code of one side (`host`: rank 0's) over everything that both have sent. */
-static void esp__code(const char *secret, int host, const esp__hello *k, const esp__challenge *ch,
-                      const esp__response *r, uint8_t out[ESP__SHA256_BYTES]) {
-    static const char roles[2][16] = {"espresso joins", "espresso hosts"};
-    esp__hmac m;
-    esp__hmac_start(&m, secret, strlen(secret));
-    esp__hmac_add(&m, roles[host], sizeof roles[host]);
-    esp__hmac_add(&m, k, sizeof *k);
-    esp__hmac_add(&m, ch, sizeof *ch);
-    esp__hmac_add(&m, r, offsetof(esp__response, code));
-    esp__hmac_end(&m, out);
-}
-
-ESP__FN int esp__code_check(const esp__peers *p, int host, const esp__hello *k, const esp__challenge *ch,
-                            const esp__response *r, const uint8_t code[ESP__SHA256_BYTES]) {
-    uint8_t want[ESP__SHA256_BYTES];
-    esp__code(p->secret, host, k, ch, r, want);
-    return esp__same_bytes(want, code, sizeof want);
-}
-
-ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out) {
-    *out = (esp__hello){.rank = p->rank, .size = p->size, .job = job};
-    memcpy(out->magic, esp__hello_magic, sizeof out->magic);
-    /* versions before "/2" had no challenge, and take this hello for a rank of another version */
-    snprintf(out->version, sizeof out->version, "%s/2", ESPRESSO_VERSION);
-}
-
-ESP__FN int esp__challenge_make(const esp__peers *p, esp__challenge *out) {
-    *out = (esp__challenge){.secured = p->secret[0] != 0};
-    memcpy(out->magic, esp__meet_magic, sizeof out->magic);
-    return esp__random_bytes(out->nonce, sizeof out->nonce) == 0;
-}
-
-ESP__FN int esp__response_make(const esp__peers *p, const esp__hello *k, const esp__challenge *ch, esp__response *out) {
-    *out = (esp__response){
-        .secured = p->secret[0] != 0, .rank = p->rank, .size = p->size, .job = k->job, .survivor = p->survivor};
-    memcpy(out->magic, esp__meet_magic, sizeof out->magic);
-    if (esp__random_bytes(out->nonce, sizeof out->nonce) != 0) return 0;
-    esp__code(p->secret, 0, k, ch, out, out->code);
-    return 1;
-}
-
 /* Makes text from another process fit to be printed: it may be anybody's. */
 static void esp__printable(char *text, size_t cap) {
     text[cap - 1] = 0;
     for (; *text; text++)
         if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
-}
-
-/* ---- candidates: also of a regroup ---- */
-ESP__FN int esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
-    l->listen_fd = listen_fd;
-    l->most = ESP__CANDIDATES + ranks;
-    l->candidates = (esp__candidate *)esp__alloc(ctx, sizeof *l->candidates * (uint64_t)l->most);
-    return l->candidates != NULL;
-}
-
-ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l) {
-    for (int32_t i = 0; i < l->n; i++) esp__conn_free(ctx, &l->candidates[i].conn);
-    if (l->candidates) esp__free(ctx, l->candidates);
-}
-
-ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why) {
-    if (why >= 0) l->refused[why]++;
-    esp__conn_free(ctx, &c->conn);
-    *c = l->candidates[--l->n];
-}
-
-/* Until then a candidate keeps its place, where all are taken. There is a place for each rank. */
-static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
-    if (c->member >= 0) return UINT64_MAX;
-    return c->since_ns + (c->spoke ? ESP__CANDIDATE_SPOKE_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;
-}
-
-static esp__candidate *esp__lobby_first_to_go(const esp__lobby *l) {
-    esp__candidate *found = l->candidates;
-    for (int32_t i = 1; i < l->n; i++)
-        if (esp__candidate_safe_ns(&l->candidates[i]) < esp__candidate_safe_ns(found)) found = &l->candidates[i];
-    return found;
-}
-
-/* When there is room for another candidate; 0: now. Until then connections wait in the socket's backlog. */
-static uint64_t esp__lobby_room_ns(const esp__lobby *l) {
-    const uint64_t safe = l->n < l->most ? 0 : esp__candidate_safe_ns(esp__lobby_first_to_go(l));
-    return safe > esp__now_ns() ? safe : 0;
-}
-
-ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l) {
-    for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
-        int pidfd = -1;
-        const int fd = esp__accept(l->listen_fd, &pidfd);
-        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__USER]++;
-        if (fd < 0 && errno != ECONNREFUSED) return errno;
-        if (fd < 0) continue;
-        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__DISPLACED);
-        esp__candidate *c = &l->candidates[l->n++];
-        memset(c, 0, sizeof *c);
-        esp__conn_init(&c->conn, fd, -1);
-        c->conn.pidfd = pidfd;
-        c->member = -1;
-        c->since_ns = esp__now_ns();
-    }
-    return 0;
 }
 
 /* ---- rank 0 ---- */
@@ -195,7 +90,7 @@ static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *g, esp_sta
     esp__hello *k = &g->hello, own;
     if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof *k) return ESP_PENDING;
     memcpy(k, c->body, sizeof *k);
-    if (memcmp(k->magic, esp__hello_magic, sizeof k->magic) != 0) return ESP_PENDING;
+    if (memcmp(k->magic, ESP__HELLO_MAGIC, sizeof k->magic) != 0) return ESP_PENDING;
     if (failed) return esp__meet_refuse(p, c, failed);
     esp__hello_make(p, 0, &own);
     if (strncmp(k->version, own.version, sizeof own.version) != 0) {
@@ -223,7 +118,7 @@ static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__cand
     memcpy(h, c->body, sizeof *h);
     if (!esp__code_check(p, 0, &g->hello, &g->challenge, h, h->code)) {
         const bool with = h->secured != 0, here = p->secret[0] != 0;
-        if (memcmp(h->magic, esp__meet_magic, sizeof h->magic) != 0) return ESP_PENDING;
+        if (memcmp(h->magic, ESP__MEET_MAGIC, sizeof h->magic) != 0) return ESP_PENDING;
         *why = with == here ? ESP__DIFFERS : with ? ESP__WITH : ESP__WITHOUT;
         esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, esp__refusals[*why]);
         esp__meet_refuse(p, c, ESP_E_MISMATCH);
@@ -419,7 +314,7 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     if (j->stage == 2) return ESP_OK;
     if (j->stage == 0 && m->type == ESP__MSG_CHALLENGE && m->bytes == sizeof j->challenge) {
         memcpy(&j->challenge, c->body, sizeof j->challenge);
-        if (memcmp(j->challenge.magic, esp__meet_magic, sizeof j->challenge.magic) == 0) {
+        if (memcmp(j->challenge.magic, ESP__MEET_MAGIC, sizeof j->challenge.magic) == 0) {
             if (!esp__response_make(p, &j->hello, &j->challenge, &j->response))
                 return esp__fail(p->ctx, ESP_E_COMM, "rank %d cannot join: no random numbers", (int)p->rank);
             esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_RESPONSE, p->rank, 0, 0, 0}, &j->response,

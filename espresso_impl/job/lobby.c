@@ -1,0 +1,65 @@
+/* lobby.c: who has connected and not yet proven to be a rank: candidates, when ranks meet and when they regroup. Where all places are
+ * taken, the candidate that has said least for longest goes. */
+#include "espresso_impl/job/peers.h"
+#include <errno.h>
+
+enum {
+    ESP__CANDIDATE_NEW_MS = 20,    /* where all places are taken, a candidate keeps its place so long, and ...     */
+    ESP__CANDIDATE_SPOKE_MS = 250, /* ... if its hello came, so long: a rank needs some time to answer          */
+    ESP__ACCEPTS_AT_ONCE = 32,     /* connections that are accepted before messages are read again              */
+};
+
+ESP__FN int esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
+    l->listen_fd = listen_fd;
+    l->most = ESP__CANDIDATES + ranks;
+    l->candidates = (esp__candidate *)esp__alloc(ctx, sizeof *l->candidates * (uint64_t)l->most);
+    return l->candidates != NULL;
+}
+
+ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l) {
+    for (int32_t i = 0; i < l->n; i++) esp__conn_free(ctx, &l->candidates[i].conn);
+    if (l->candidates) esp__free(ctx, l->candidates);
+}
+
+ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why) {
+    if (why >= 0) l->refused[why]++;
+    esp__conn_free(ctx, &c->conn);
+    *c = l->candidates[--l->n];
+}
+
+/* Until then a candidate keeps its place, where all are taken. There is a place for each rank. */
+static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
+    if (c->member >= 0) return UINT64_MAX;
+    return c->since_ns + (c->spoke ? ESP__CANDIDATE_SPOKE_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;
+}
+
+ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l) {
+    esp__candidate *found = l->candidates;
+    for (int32_t i = 1; i < l->n; i++)
+        if (esp__candidate_safe_ns(&l->candidates[i]) < esp__candidate_safe_ns(found)) found = &l->candidates[i];
+    return found;
+}
+
+/* When there is room for another candidate; 0: now. Until then connections wait in the socket's backlog. */
+ESP__FN uint64_t esp__lobby_room_ns(const esp__lobby *l) {
+    const uint64_t safe = l->n < l->most ? 0 : esp__candidate_safe_ns(esp__lobby_first_to_go(l));
+    return safe > esp__now_ns() ? safe : 0;
+}
+
+ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l) {
+    for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
+        int pidfd = -1;
+        const int fd = esp__accept(l->listen_fd, &pidfd);
+        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__USER]++;
+        if (fd < 0 && errno != ECONNREFUSED) return errno;
+        if (fd < 0) continue;
+        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__DISPLACED);
+        esp__candidate *c = &l->candidates[l->n++];
+        memset(c, 0, sizeof *c);
+        esp__conn_init(&c->conn, fd, -1);
+        c->conn.pidfd = pidfd;
+        c->member = -1;
+        c->since_ns = esp__now_ns();
+    }
+    return 0;
+}
