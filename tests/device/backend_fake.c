@@ -260,7 +260,6 @@ static ESP__UNUSED const esp_plugin *moved_plugin(const esp_host *h) {
         b->traffic = NULL;
     }
     if (!moved_plugin_table.struct_size) {
-        moved_plugin_table.name = "moved";
         moved_plugin_table.n_backends = 3;
         moved_plugin_table.backends = moved_list;
         moved_plugin_table.struct_size = sizeof moved_plugin_table;

@@ -137,7 +137,6 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     if (!fake_plugin_table.struct_size) {
         fake_codec_like(&fake_none, esp__registry_codec_on(h->user, "none", ESP_CPU), fake_none_open);
         fake_codec_like(&fake_topk, esp__registry_codec_on(h->user, "topk", ESP_CPU), fake_topk_open);
-        fake_plugin_table.name = "fake";
         fake_plugin_table.n_codecs = 2;
         fake_plugin_table.codecs = fake_codecs;
         fake_plugin_table.n_devices = 1;
@@ -162,7 +161,6 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     if (!fake_shared_table.struct_size) {
         fake_codec_like(&fake_shared[0], esp__registry_codec_on(h->user, "shared2", ESP_CPU), fake_shared2_open);
         fake_codec_like(&fake_shared[1], esp__registry_codec_on(h->user, "shared3", ESP_CPU), fake_shared3_open);
-        fake_shared_table.name = "fake rounds";
         fake_shared_table.n_codecs = 2;
         fake_shared_table.codecs = fake_shared_list;
         fake_shared_table.struct_size = sizeof fake_shared_table;
@@ -190,7 +188,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin_lists(const esp_host *h) {
 }
 /* Without its codecs: they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
-    static const esp_plugin p = {.struct_size = sizeof p, .name = "fake", .n_devices = 1, .devices = fake_devices};
+    static const esp_plugin p = {.struct_size = sizeof p, .n_devices = 1, .devices = fake_devices};
     (void)h;
     return &p;
 }

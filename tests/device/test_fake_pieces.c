@@ -126,12 +126,8 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
     static esp_codec list, one;
     static const esp_codec *const codecs[] = {&list, &one};
     static const esp_device_table *const devices[] = {&device};
-    static const esp_plugin plugin = {.struct_size = sizeof plugin,
-                                      .n_codecs = 2,
-                                      .n_devices = 1,
-                                      .name = "gated",
-                                      .codecs = codecs,
-                                      .devices = devices};
+    static const esp_plugin plugin = {
+        .struct_size = sizeof plugin, .n_codecs = 2, .n_devices = 1, .codecs = codecs, .devices = devices};
     pthread_mutex_lock(&once);
     if (!device.struct_size) {
         fake_codec_like(&list, esp__registry_codec_on(h->user, "topk", ESP_CPU), list_open);
