@@ -1,25 +1,10 @@
 /* args.c: flags, usage texts and "did you mean" of every subcommand, from one table per subcommand.
  * Must not know what any subcommand does. */
+#include "tools/common/args.h"
+#include "espresso_impl/base/near.h"
+#include <errno.h>
 
-/* One flag of a subcommand. `value` NULL: the flag takes no value. */
-typedef struct tool_flag {
-    const char *name, *value, *help;
-} tool_flag;
-
-typedef struct tool_command {
-    const char *name, *summary, *synopsis, *details;
-    const tool_flag *flags;
-    size_t n_flags;
-    const tool_flag *common; /* flags shared with other subcommands: shown first, numbered from 0, before `flags` */
-    size_t n_common;
-    int (*run)(const struct tool_command *self, int argc, char **argv);
-} tool_command;
-
-enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
-
-/* Says what is wrong with the command line. Returns the exit status. */
-static int tool_usage(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
-static int tool_usage(const tool_command *c, const char *fmt, ...) {
+ESP__FN int tool_usage(const tool_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     fprintf(stderr, "espresso %s: ", c->name);
@@ -29,9 +14,7 @@ static int tool_usage(const tool_command *c, const char *fmt, ...) {
     return TOOL_USAGE;
 }
 
-/* Says why the work failed. Returns the exit status. */
-static int tool_fail(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
-static int tool_fail(const tool_command *c, const char *fmt, ...) {
+ESP__FN int tool_fail(const tool_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     fprintf(stderr, "espresso %s: ", c->name);
@@ -41,8 +24,7 @@ static int tool_fail(const tool_command *c, const char *fmt, ...) {
     return TOOL_FAILED;
 }
 
-/* Returns memory, or ends the command with an error when memory is short. */
-static void *tool_realloc(void *p, size_t bytes) {
+ESP__FN void *tool_realloc(void *p, size_t bytes) {
     void *q = realloc(p, bytes ? bytes : 1);
     if (!q) {
         fputs("espresso: out of memory\n", stderr);
@@ -51,8 +33,7 @@ static void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
-/* Reads a whole number inside [low, high]. Returns 0 when `text` is something else. */
-static int tool_number(const char *text, long low, long high, long *out) {
+ESP__FN int tool_number(const char *text, long low, long high, long *out) {
     char *end;
     errno = 0;
     long v = strtol(text, &end, 10);
@@ -66,11 +47,7 @@ static const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
     return i < c->n_common ? &c->common[i] : &c->flags[i - c->n_common];
 }
 
-/* Reads the next flag. Returns the flag's index with *value set; -1 at the first word that is no flag (*at is its
- * index, after a "--"); -2 after an error, which is printed; -3 for -h and --help, after the help is printed. */
-static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
-
-static void tool_help(const tool_command *c) {
+ESP__FN void tool_help(const tool_command *c) {
     printf("usage: espresso %s %s\n\n%s\n", c->name, c->synopsis, c->summary);
     if (tool_flags(c)) putchar('\n');
     for (size_t i = 0; i < tool_flags(c); i++) {
@@ -112,7 +89,7 @@ static int tool_is_flag(const tool_flag *f, const char *word, const char **value
     return word[n] == '=' || (word[n] >= '0' && word[n] <= '9');
 }
 
-static int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value) {
+ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value) {
     if (*at >= argc) return -1;
     const char *word = argv[*at];
     if (strcmp(word, "--") == 0) {

@@ -90,11 +90,7 @@ typedef struct page_content {
     double base_ns;
     const page_bounds *bounds;
     const page_info *info;
-    const page_runs *runs; /* NULL: the page shows predictions only */
 } page_content;
-
-/* runs.c */
-static void page_runs_json(FILE *to, const page_content *c);
 
 /* A measured op may be missing. */
 static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
@@ -183,9 +179,7 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
             fputc('{', to);
             page_info_json(to, content->info);
             page_lanes_json(to);
-            if (content->runs)
-                page_runs_json(to, content);
-            else if (content->n_plans)
+            if (content->n_plans)
                 page_timeline_json(to, content);
             else
                 page_compare_json(to, content);
@@ -199,8 +193,8 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
 
 static int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; }
 
-static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info) {
-    page_content c = {.plans = {fp32 ? fp32 : plan, plan}, .n_plans = fp32 ? 2 : 1, .info = info};
+static int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info) {
+    page_content c = {.plans = {above ? above : plan, plan}, .n_plans = above ? 2 : 1, .info = info};
     page_put(to, "timeline.html", &c);
     return page_end(to);
 }
@@ -212,5 +206,4 @@ static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double 
     return page_end(to);
 }
 
-#include "tools/page/runs.c"
 #include "tools/page/trace.c"
