@@ -1,6 +1,6 @@
 /* executor.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
  * lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
- * of its chain that is running. Allocates nothing. The dispatcher decides which op is next, and when its lane is free again.
+ * of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
  *
  * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
  * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link

@@ -92,9 +92,6 @@ typedef struct page_content {
     const page_info *info;
 } page_content;
 
-/* A measured op may be missing. */
-static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
-
 /* How long an op keeps a lane of its: a core, or a link. */
 static uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
@@ -117,7 +114,7 @@ static void page_plan_json(FILE *to, const page_plan *p) {
     for (uint32_t i = 0; i < p->n_events; i++) {
         const esp_plan_event *e = &p->events[i];
         fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",", i ? ",\n" : "", e->unit, e->step, e->kind, e->lanes, e->bytes);
-        if (page_is_op(e))
+        if (e->end_ns != UINT64_MAX)
             fprintf(to, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns,
                     page_kept(p, e, 0), page_kept(p, e, 2));
         else
