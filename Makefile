@@ -161,7 +161,7 @@ accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see 
 # pictures and tables of all cases, from the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
-	@for s in plan_plot replay_plot converge_plot accuracy_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
+	@for s in plan_plot converge_plot accuracy_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
 demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo

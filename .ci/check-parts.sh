@@ -24,7 +24,6 @@ planner/builtin: planner espresso_impl/base espresso_impl/plugins espresso_impl/
 planner/files: planner espresso_impl/base espresso_impl/strategy
 espresso_impl/executor: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy codecs/common
 espresso_impl/observe: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
-espresso_impl/clocked: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe planner
 espresso_impl/costs: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
 espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner
 '

@@ -61,7 +61,7 @@ done
 # shellcheck disable=SC2046
 plugin backends $(included backends/ backends/backends.inc)
 part planner planner/planner.c
-for folder in clocked costs autopilot; do
+for folder in costs autopilot; do
     # shellcheck disable=SC2046
     part $folder $(included "espresso_impl/$folder/" $list)
 done

@@ -1,10 +1,9 @@
-"""truth_replay.py: the models that come along as trainers of bench/truth: `espresso replay --compute busy` plays their timing with real
-buffers. Its own costs and predictions are not used: the model is scaled here as replay scales it, and then predicted like any other."""
+"""truth_replay.py: the models that come along as trainers of bench/truth: `espresso replay` plays their timing with real buffers. Its own
+predictions are not used: the model is scaled here as replay scales it, and then predicted like any other."""
 import json
 import os
 
-import truth_rows
-from truth_costs import Problem, Trainer
+from truth_costs import Problem, Trainer, cost_files
 
 MODELS = ["vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"]
 SCALE = {"100mbit": 0.01} # part of the model's elements; on other links a tenth
@@ -36,26 +35,35 @@ class Replay(Trainer):
             json.dump(m, f)
 
 
-def runs(tools, case, known, steps, codecs):
+def costs_file(tools, case):
+    """The case's costs as one file: its path."""
+    place, out = case.place(), os.path.join(tools.work, "replay-costs.json")
+    parts = []
+    for path in cost_files(tools, case)[1:]:
+        with open(path) as f:
+            parts.append(json.load(f))
+    whole = {"espresso": 1, "costs": os.uname().nodename, "system": parts[0], "codecs": parts[1:]}
+    if "--inter" in place:
+        whole["inter"] = place[-1]
+    with open(out, "w") as f:
+        json.dump(whole, f)
+    return out
+
+
+def runs(tools, case, known, steps):
     """Runs all strategies in turn: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
-    words = ["replay", "--model", case.trainer.model, "--compute", "busy", *case.place(), "--elements-scale", str(case.trainer.scale(case)),
-             "--time-scale", "1", "--strategy", ",".join(p["file"] for p in known.values()), "--steps", str(steps), "--force", "--json"]
-    for codec in codecs:
-        words += ["--gc", codec]
+    words = ["replay", "--model", case.trainer.model, "--costs", costs_file(tools, case), *case.place(), "--elements-scale",
+             str(case.trainer.scale(case)), "--strategy", ",".join(p["file"] for p in known.values()), "--steps", str(steps), "--json"]
     found = {s["name"]: s for s in json.loads(tools.call(*words, limit=900))["strategies"]}
     out = {}
     for name, p in known.items():
         s = found.get(p["file"]) or found.get(os.path.basename(p["file"]))
         if not s:
             raise Problem(f"espresso replay said nothing of {p['file']}; it knows {', '.join(found)}")
-        at = {k: (v or 0) / 1e3 for k, v in s["measured_us"].items()}
+        at = {k: v / 1e3 for k, v in s["measured_us"].items()}
         # half of the distance from the 10th to the 90th percentile is about that of the quartiles
-        middle = at["median"] or truth_rows.middle([at["p10"], at["p90"]]) # replay gives no median where it calls the steps noisy
-        spread = (at["p90"] - at["p10"]) / 2 / middle
-        classes = {}
-        for op in s["ops"]:
-            if op["op"] != "backward":
-                classes[op["op"]] = classes.get(op["op"], 0) + op["measured_us"] / 1e3
+        spread = (at["p90"] - at["p10"]) / 2 / at["median"]
+        classes = {op["op"]: op["measured_us"] / 1e3 for op in s["ops"] if op["op"] != "backward"}
         lanes = {k: v / 1e3 for k, v in s["lanes_us"]["measured"].items() if k != "compute"}
-        out[name] = (s["steps"], spread, middle, classes, lanes)
+        out[name] = (s["steps"], spread, at["median"], classes, lanes)
     return out

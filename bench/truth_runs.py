@@ -222,7 +222,7 @@ def trainer_runs(tools, case, known, asked, say, hosts=None):
 def replay_runs(tools, case, known, asked, say):
     say(f"{case}: {len(known)} strategies in turn")
     mean = sum(p["predicted"] for p in known.values()) / len(known)
-    return truth_replay.runs(tools, case, known, int(min(max(asked.rounds * asked.seconds * 1e3 / mean, 6), 30)), CODECS)
+    return truth_replay.runs(tools, case, known, int(min(max(asked.rounds * asked.seconds * 1e3 / mean, 6), 30)))
 
 
 def run_case(tools, case, asked, say):

@@ -125,8 +125,6 @@
 #include "planner/builtin/systems.c"
 #include "planner/builtin/costs.c"
 
-#include "espresso_impl/clocked/match.c"
-#include "espresso_impl/clocked/clock.c"
 #include "espresso_impl/costs/probe.c"
 #include "espresso_impl/costs/links.c"
 #include "espresso_impl/costs/codec_calls.c"

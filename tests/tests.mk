@@ -94,9 +94,9 @@ $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 # what the library asks of libc itself goes through this test
 $(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_alloc): TEST_LIBS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 
-# the address sanitizer: all tests and the command that they start, but for two tests that compile the command anew to look
-# inside it. The thread sanitizer: those of a list; run.sh fails a test that starts threads and is not in it.
-ASAN := $(filter-out %/test_replay_report,$(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%))
+# the address sanitizer: all tests and the command that they start. The thread sanitizer: those of a list; run.sh fails a test that
+# starts threads and is not in it.
+ASAN := $(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%)
 ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso)
 TEST_COMMAND := $(if $(TESTS),$(BUILD)/tests/bin/espresso)
 THREADS := $(shell sed -n 's/^\(tsan\|not\) *\([^ ]*\).*/\2/p' tests/threads.list)

@@ -249,9 +249,6 @@ ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best);
 /* What to expect of the loss with job->plan, as the end of a log line; "": it compresses nothing. */
 ESP__FN void esp__auto_effect_text(const esp__auto_job *job, char *text, size_t room);
 /* ---- plan.c ---- */
-/* What the autopilot has measured, ready for the planner; NULL: it still measures or plans. The survey belongs to the autopilot. All ranks
- * get the same figures after the same step. For `espresso replay --costs auto`. */
-ESP__FN esp_status esp__auto_survey(esp_ctx *ctx, const esp__survey **out);
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN int esp__auto_plan_done(esp__autopilot *a);
 ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need);

@@ -261,7 +261,7 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops && esp__caller_drives(ctx); i++)
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops && ctx->lanes.caller_drives; i++)
         now -= ctx->in_force.op_core_ns[i] < now ? ctx->in_force.op_core_ns[i] : now;
     if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
         a->mine.cpu_ns += now - a->cpu_since;

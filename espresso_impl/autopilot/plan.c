@@ -116,17 +116,6 @@ static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     return s;
 }
 
-ESP__FN esp_status esp__auto_survey(esp_ctx *ctx, const esp__survey **out) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    *out = NULL;
-    if (!a || !a->survey_open)
-        return esp__fail(ctx, ESP_E_STATE, "strategy auto does not measure here: it needs two ranks or more");
-    if (a->phase <= ESP__AUTO_PLAN) return ESP_OK; /* until then another thread may read the survey */
-    a->survey.load = esp__auto_load(ctx);
-    *out = &a->survey;
-    return esp__survey_finish(ctx, &a->survey);
-}
-
 static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char *which, const esp_cost_curve *c) {
     char text[ESP__SPEC_MAX * 2] = "";
     size_t n = 0;

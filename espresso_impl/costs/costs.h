@@ -1,5 +1,5 @@
 /* costs.h: the cost survey: all ranks together measure the job's links and codecs, between steps and in steps, and make the planner's
- * input from what they observed. Used by the autopilot and by the commands profile and replay.
+ * input from what they observed. Used by the autopilot and by espresso profile.
  * An observation is the wall time and the core time of an op of one kind and size, from a probe or from a step. A point's times are the
  * medians of its observations. Steps give points only where no probe did; by how much the ops of a step are later than the points say, under
  * the trainer's load, is the dispatch time of their lane. */

@@ -66,7 +66,7 @@ static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint
  * op beside its computing goes on, and ends, when its next call looks, as the planner knows. */
 static uint64_t esp__survey_watched_from(const esp_ctx *ctx, const esp__survey *s) {
     uint64_t last = 0;
-    if (!esp__caller_drives(ctx) || s->sharing > s->cores) return 0;
+    if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].enter_ns > last) last = ctx->model.tensors[i].enter_ns;
     return last;

@@ -194,7 +194,6 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->steps.loss = NAN;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
-    ctx->lanes.dispatcher = esp__ready_first();
     ctx->config.simd = esp_simd_level();
     pthread_mutex_init(&ctx->lanes.lock, NULL);
     pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */

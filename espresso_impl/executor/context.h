@@ -123,8 +123,7 @@ typedef struct esp__lanes {
     pthread_cond_t done_cv, cpu_cv, link_cv;
     pthread_t cpu_thread, link_thread;
     int threads, stopping;
-    const struct esp__dispatcher *dispatcher; /* of the step under way; never NULL after esp_open */
-    esp__link links[ESP__LEVELS];             /* intra, inter, ...                                   */
+    esp__link links[ESP__LEVELS]; /* intra, inter, ...                                   */
     esp__request request;
     int link_busy;                 /* the link thread has requests in flight              */
     int cpu_busy;                  /* a thread is inside an op of the cpu or compute lane */
@@ -198,7 +197,6 @@ struct esp_ctx {
     int started;
 
     void *observers[ESP__OBSERVERS_MAX]; /* each one's `self`; NULL: not asked for. observe/observe.h numbers them */
-    struct esp__clocked *clocked;        /* clocked/: the plan whose times the ops take; NULL: none */
 };
 _Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for its first member");
 /* Sets where base's parts are. For esp_open, and for tests that fill a context themselves. */

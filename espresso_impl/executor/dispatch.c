@@ -7,12 +7,12 @@
 enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
 
 /* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
-ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
+static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
     esp__heap_push(&ctx->in_force.ready, now, unit);
-    if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
+    if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
-ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx) {
+static const esp__op *esp__ready_pop(esp_ctx *ctx) {
     if (!ctx->in_force.ready.n) return NULL;
     const esp__work_unit *u = &ctx->in_force.strategy.units[esp__heap_pop(&ctx->in_force.ready).key];
     return &ctx->in_force.program.ops[u->first_op + u->pc];
@@ -30,7 +30,7 @@ static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
     return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
 }
 
-ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
+static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
     const esp__op *op = esp__link_head(ctx, lane);
     if (!op || ctx->lanes.links[lane].busy || !esp__op_is_next(ctx, op)) return NULL;
     if (op->lane != ESP__LANE_INTRA + lane) return NULL;
@@ -46,17 +46,17 @@ static int esp__link_any(const esp_ctx *ctx) {
     return 0;
 }
 
-ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
+static int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
     return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase < ESP__PUSHED;
 }
 
-ESP__FN void esp__link_wake(esp_ctx *ctx) {
-    const int caller = esp__caller_drives(ctx);
+static void esp__link_wake(esp_ctx *ctx) {
+    const int caller = ctx->lanes.caller_drives;
     if (ctx->lanes.link_busy && (!caller || ctx->lanes.driving)) esp__comms_wake(ctx);
     if (!caller) pthread_cond_signal(&ctx->lanes.link_cv);
 }
 
-ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
+static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     for (int k = 0; k < ESP__LEVELS; k++) {
         if (!(op->links >> k & 1u)) continue;
         ctx->lanes.links[k].cursor++;
@@ -93,12 +93,12 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
 
 /* A collective has started or ended: wakes the thread for which it may have made room. */
 static void esp__behind_wake(esp_ctx *ctx) {
-    if (ctx->in_force.has_behind && !esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
+    if (ctx->in_force.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
 /* Marks the unit done, and each of its tensors whose units are all done. */
-ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
+static void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (--ctx->model.tensors[k].units_left == 0) {
@@ -115,22 +115,15 @@ ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
     esp__observers_op_done(ctx, op, real);
 }
 
-ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
-    if (!op->on || !esp__op_timed_later(ctx, op)) esp__op_took(ctx, op, real);
-    ctx->in_force.strategy.units[op->unit].pc++;
-    ctx->lanes.dispatcher->unit_ready(ctx, op->unit, real.end_ns, op->kind == ESP__OP_COLLECTIVE);
-}
-
-/* ---- ready-first ------------------------------------------------------------------------------------------------------------- */
-/* Wakes a thread only if it has something to start. from_link: the link thread itself calls, and needs no waking. */
-static void esp__ready_first_unit(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
+/* ---- what is next ------------------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
     esp__work_unit *u = &ctx->in_force.strategy.units[unit];
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
     } else if (esp__unit_waits(ctx, u)) {
         ctx->in_force.pending[ctx->in_force.n_pending++] = unit;
-        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.cpu_cv);
+        if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && esp__link_any(ctx)) esp__link_wake(ctx);
     } else if (!esp__op_awaits_push(ctx, op) && !esp__op_behind(op)) {
@@ -153,33 +146,28 @@ static void esp__pending_poll(esp_ctx *ctx) {
         if (s)
             esp__fatal_locked(ctx, s, esp_last_error(ctx));
         else
-            esp__ready_first_unit(ctx, unit, esp__now_ns(), 0);
+            esp__unit_ready(ctx, unit, esp__now_ns(), 0);
     }
 }
 
-static const esp__op *esp__ready_first_cpu(esp_ctx *ctx, uint64_t *until) {
+ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until) {
     if (ctx->in_force.n_pending) esp__pending_poll(ctx);
     *until = ctx->in_force.n_pending ? esp__now_ns() + ESP__PENDING_LOOK_NS : 0;
     const esp__op *behind = esp__behind_next(ctx);
     return behind ? behind : esp__ready_pop(ctx);
 }
 
-static const esp__op *esp__ready_first_link(esp_ctx *ctx, int lane, uint64_t *until) {
+ESP__FN const esp__op *esp__next_link(esp_ctx *ctx, int lane) {
     const esp__op *op = esp__link_startable(ctx, lane);
-    (void)until;
     if (op && !esp__stream_ordered(ctx, op)) esp__behind_wake(ctx);
     return op;
 }
 
-static void esp__ready_first_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
-    if (op->kind == ESP__OP_COLLECTIVE) esp__link_advance(ctx, op);
-    esp__op_ended(ctx, op, real);
-    if (op->kind == ESP__OP_COLLECTIVE) esp__behind_wake(ctx);
-}
-
-ESP__FN const esp__dispatcher *esp__ready_first(void) {
-    static const esp__dispatcher d = {
-        "ready-first",         1, 1, esp__ready_first_unit, esp__ready_first_cpu, esp__ready_first_link,
-        esp__ready_first_ended};
-    return &d;
+ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    const int collective = op->kind == ESP__OP_COLLECTIVE;
+    if (collective) esp__link_advance(ctx, op);
+    if (!op->on || !esp__op_timed_later(ctx, op)) esp__op_took(ctx, op, real);
+    ctx->in_force.strategy.units[op->unit].pc++;
+    esp__unit_ready(ctx, op->unit, real.end_ns, collective);
+    if (collective) esp__behind_wake(ctx);
 }

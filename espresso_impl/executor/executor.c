@@ -1,6 +1,6 @@
 /* executor.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
  * lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
- * of its chain that is running. Allocates nothing. The dispatcher decides which op is next, and when its lane is free again.
+ * of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
  *
  * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
  * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link
@@ -98,7 +98,7 @@ static uint64_t esp__core_read(esp_ctx *ctx) {
 /* This thread begins to look for ops. Where the library's threads run them, a waiting thread does not. Lock held. */
 ESP__FN void esp__core_enter(esp_ctx *ctx) {
     esp__core_mark = 0;
-    if (esp__caller_drives(ctx) && !ctx->lanes.driving) esp__core_read(ctx);
+    if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);
 }
 
 /* This thread goes on with something else. Lock held. */
@@ -118,8 +118,8 @@ static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
-        const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !esp__caller_drives(ctx);
-        const esp__op *op = mine ? ctx->lanes.dispatcher->next_cpu(ctx, &until) : NULL;
+        const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !ctx->lanes.caller_drives;
+        const esp__op *op = mine ? esp__next_cpu(ctx, &until) : NULL;
         if (op) return op;
         if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.cpu_cv, until);
     }
@@ -136,7 +136,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
                  "decomp@gpu run on the CPU workers");
     }
     const int help =
-        esp__caller_drives(ctx) && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+        ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
     if (help) { /* meanwhile the link thread drives the links */
         ctx->lanes.helped = 1;
         pthread_cond_signal(&ctx->lanes.link_cv);
@@ -156,7 +156,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     if (s)
         esp__fatal_locked(ctx, s, esp_last_error(ctx));
     else
-        ctx->lanes.dispatcher->ended(ctx, op, (esp__span){start, end});
+        esp__op_ended(ctx, op, (esp__span){start, end});
     if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
@@ -209,7 +209,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = l->core_ns;
-    ctx->lanes.dispatcher->ended(ctx, op, (esp__span){l->started_ns, end});
+    esp__op_ended(ctx, op, (esp__span){l->started_ns, end});
     pthread_mutex_unlock(&ctx->lanes.lock);
     return ESP_OK;
 }
@@ -268,13 +268,12 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. `until`: as of next_link.
- * Lock held on entry and exit, but released in between. */
-static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
+/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry and
+ * exit, but released in between. */
+static int esp__links_start_some(esp_ctx *ctx) {
     int started = 0;
-    *until = 0;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
-        const esp__op *op = ctx->lanes.dispatcher->next_link(ctx, k, until);
+        const esp__op *op = esp__next_link(ctx, k);
         if (!op) continue;
         started = 1;
         for (int l = 0; l <= k; l++)
@@ -298,8 +297,8 @@ static int esp__links_start_some(esp_ctx *ctx, uint64_t *until) {
 }
 
 /* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
-static int esp__links_start(esp_ctx *ctx, uint64_t *until) {
-    while (esp__links_start_some(ctx, until)) {
+static int esp__links_start(esp_ctx *ctx) {
+    while (esp__links_start_some(ctx)) {
     }
     for (int k = 0; k < ESP__LEVELS; k++)
         if (ctx->lanes.links[k].req) return 1;
@@ -325,19 +324,17 @@ ESP__FN int esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps until `until` (0: no limit), when
- * the dispatcher wants to be asked again. Lock held on entry and exit. */
-static void esp__links_idle(esp_ctx *ctx, int *yields, uint64_t until) {
+/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and exit. */
+static void esp__links_idle(esp_ctx *ctx, int *yields) {
     const int waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
-    uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
-    if (ctx->steps.open && !ctx->health.fatal && ctx->lanes.dispatcher->yields && ++*yields < ESP__IDLE_YIELDS) {
+    const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
+    if (ctx->steps.open && !ctx->health.fatal && ++*yields < ESP__IDLE_YIELDS) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         sched_yield();
         pthread_mutex_lock(&ctx->lanes.lock);
         return;
     }
-    if (!until || (look && look < until)) until = look;
-    if (esp__sleep(ctx, &ctx->lanes.link_cv, until) == ETIMEDOUT && until == look) {
+    if (esp__sleep(ctx, &ctx->lanes.link_cv, look) == ETIMEDOUT) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp__waits_update(ctx, esp__now_ns());
         pthread_mutex_lock(&ctx->lanes.lock);
@@ -363,18 +360,18 @@ static void esp__links_drop(esp_ctx *ctx) {
 /* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
 static int esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
-    const esp__op *op = mine ? ctx->lanes.dispatcher->next_cpu(ctx, until) : NULL;
+    const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
     if (op) esp__cpu_run(ctx, op);
     return op != NULL;
 }
 
 /* Starts what can start, and tests what is in flight, if no other thread does. 1: something has ended. Lock held, but released
  * meanwhile. */
-static int esp__drive_links(esp_ctx *ctx, uint64_t *until) {
+static int esp__drive_links(esp_ctx *ctx) {
     int progressed = 0;
     if (ctx->lanes.driving) return 0;
     ctx->lanes.driving = 1;
-    ctx->lanes.link_busy = esp__links_start(ctx, until);
+    ctx->lanes.link_busy = esp__links_start(ctx);
     if (ctx->lanes.link_busy && !ctx->health.fatal) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         progressed = esp__links_poll(ctx);
@@ -388,22 +385,21 @@ static int esp__drive_links(esp_ctx *ctx, uint64_t *until) {
 /* Runs all that can run now. 1: something ran. Lock held, but released meanwhile. */
 static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
     const uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
-    uint64_t cpu = 0, link = 0;
     int any = 0;
+    *until = 0;
     for (int more = 1; more && !ctx->health.fatal; any |= more) {
-        more = esp__drive_cpu(ctx, &cpu);
-        more |= esp__drive_links(ctx, &link);
-        more |= esp__drive_cpu(ctx, &cpu); /* what may follow a collective that has started */
+        more = esp__drive_cpu(ctx, until);
+        more |= esp__drive_links(ctx);
+        more |= esp__drive_cpu(ctx, until); /* what may follow a collective that has started */
     }
     ctx->lanes.drove_ns = esp__now_ns();
-    *until = cpu && (!link || cpu < link) ? cpu : link;
     esp__fp_restore(fp);
     return any;
 }
 
 ESP__FN void esp__drive(esp_ctx *ctx) {
     uint64_t until;
-    if (!esp__caller_drives(ctx)) return;
+    if (!ctx->lanes.caller_drives) return;
     esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
     esp__core_leave(ctx);
@@ -444,7 +440,7 @@ ESP__FN int esp__drive_wait(esp_ctx *ctx) {
 ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     static const struct timespec nap = {0, 20000};
     const uint64_t now = esp__now_ns();
-    if (esp__caller_drives(ctx) && !ctx->lanes.driving && now - ctx->lanes.looked_ns > ESP__LATE_LOOK_NS) {
+    if (ctx->lanes.caller_drives && !ctx->lanes.driving && now - ctx->lanes.looked_ns > ESP__LATE_LOOK_NS) {
         ctx->lanes.looked_ns = now;
         esp__drive_sleep(ctx, 0, 1);
     }
@@ -463,8 +459,8 @@ static void esp__drive_spare(esp_ctx *ctx) {
     if (ctx->health.fatal || !ctx->steps.open || ctx->lanes.caller_only) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
     } else if (ctx->lanes.helped && !ctx->lanes.driving) {
-        const int ran = esp__drive_links(ctx, &until);
-        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, until, 0);
+        const int ran = esp__drive_links(ctx);
+        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, 0);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
         /* the op has ended meanwhile, and its thread found this one driving: now it must drive itself */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
@@ -480,16 +476,16 @@ static void esp__drive_spare(esp_ctx *ctx) {
 /* ---- the link thread ------------------------------------------------------------------------------------------------------ */
 static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
-    uint64_t looked = 0, until;
+    uint64_t looked = 0;
     int yields = 0;
     esp__workers_never_lend();
     pthread_mutex_lock(&ctx->lanes.lock);
     while (!ctx->lanes.stopping) {
-        if (esp__caller_drives(ctx)) {
+        if (ctx->lanes.caller_drives) {
             esp__drive_spare(ctx);
             continue;
         }
-        ctx->lanes.link_busy = esp__links_start(ctx, &until);
+        ctx->lanes.link_busy = esp__links_start(ctx);
         if (ctx->health.fatal) {
             esp__links_drop(ctx);
             if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
@@ -497,7 +493,7 @@ static void *esp__link_main(void *arg) {
         }
         if (!ctx->lanes.link_busy) {
             esp__core_mark = 0;
-            esp__links_idle(ctx, &yields, until);
+            esp__links_idle(ctx, &yields);
             continue;
         }
         yields = 0;
@@ -508,7 +504,7 @@ static void *esp__link_main(void *arg) {
                 looked = now;
                 esp__waits_update(ctx, now);
             }
-            esp__comms_sleep(ctx, esp__links_pause(now, until));
+            esp__comms_sleep(ctx, ESP__PROGRESS_US);
         }
         pthread_mutex_lock(&ctx->lanes.lock);
     }

@@ -5,42 +5,21 @@
 #include "espresso_impl/plugins/codec_call.h"
 
 /* ---- dispatch.c: which op is next ---------------------------------------------------------------------------------- */
-/* Decides which op runs next on a lane, and when its lane is free again. Lock held in every call. */
-typedef struct esp__dispatcher {
-    const char *name;
-    int yields; /* an idle link thread yields a few times before it sleeps, because a push often follows soon */
-    int caller; /* 1: the trainer's threads may run ops, inside esp_push, esp_wait and esp_test */
-    /* The input of the unit's next op is there: wakes the thread that can start the op now. */
-    void (*unit_ready)(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link);
-    /* The op that the cpu thread runs next; NULL: the thread sleeps until *until (0: until it is woken). */
-    const esp__op *(*next_cpu)(esp_ctx *ctx, uint64_t *until);
-    /* The op that the link thread starts next on `lane` (0 intra, 1 inter; it asks for 1 first); NULL: none before *until (0:
-     * before it is woken). A call may only make *until earlier. */
-    const esp__op *(*next_link)(esp_ctx *ctx, int lane, uint64_t *until);
-    /* The op's work is done and took `real`. Frees its lanes and lets its unit continue now (esp__op_ended), or does so later. */
-    void (*ended)(esp_ctx *ctx, const esp__op *op, esp__span real);
-} esp__dispatcher;
-ESP__FN const esp__dispatcher *esp__ready_first(void); /* the earliest ready op; on links, the strategy's order */
-
-ESP__FN void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now); /* queues the unit's op for the cpu thread */
-ESP__FN const esp__op *esp__ready_pop(esp_ctx *ctx);                     /* the earliest; NULL: none */
-ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane);
-/* The next op of link lane `lane`, if it can start now; else NULL. A flat op over several machines occupies both lanes and
- * starts from the inter lane. */
-ESP__FN const esp__op *esp__link_startable(const esp_ctx *ctx, int lane);
-/* Does the op pack a tensor that was not pushed yet? Then the push of that tensor starts it. */
-ESP__FN int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op);
-ESP__FN void esp__link_wake(esp_ctx *ctx);
-ESP__FN void esp__unit_done(esp_ctx *ctx, esp__work_unit *u);    /* all ops of the unit have run */
-ESP__FN void esp__link_advance(esp_ctx *ctx, const esp__op *op); /* a collective has ended: frees its lanes */
+/* Lock held in every call. */
+/* The input of the unit's next op is there: wakes the thread that can start the op now. from_link: the link thread itself calls, and needs
+ * no waking. */
+ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link);
+/* The op that the cpu thread runs next, the one that became ready first; NULL: the thread sleeps until *until (0: until it is woken). */
+ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until);
+/* The op that the link thread starts next on `lane` (0 intra, 1 inter; it asks for 1 first), in the strategy's order; NULL: none before it
+ * is woken. A flat op over several machines occupies both lanes and starts from the inter lane. */
+ESP__FN const esp__op *esp__next_link(esp_ctx *ctx, int lane);
+/* The op's work is done and took `real`: frees its lanes and lets its unit continue. */
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
+ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane);
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real); /* the op's time is known */
 
 /* ---- executor.c: the lanes' threads ---------------------------------------------------------------------------------- */
-/* Do the trainer's threads run the ops? */
-static inline int esp__caller_drives(const esp_ctx *ctx) {
-    return ctx->lanes.caller_drives && ctx->lanes.dispatcher->caller;
-}
 /* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
 /* A wait for a device: sleeps for a moment. Where the trainer's threads run the ops, it also looks for late ranks. Lock held, but released

@@ -78,7 +78,6 @@ static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) 
     }
     esp__shards_set(&next->strategy, ctx->model.tensors, ctx->model.n_tensors);
     ctx->in_force = *next;
-    ctx->lanes.dispatcher = esp__ready_first();
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
     ctx->steps.stats.memory_bytes = next->memory_bytes;
     ctx->steps.stats.slots_bytes = next->slots_bytes;

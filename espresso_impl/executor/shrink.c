@@ -85,7 +85,6 @@ static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;
     ctx->steps.step = step;
-    ctx->lanes.dispatcher = esp__ready_first();
 }
 
 /* The new members are the job. */

@@ -43,7 +43,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
             u->after_on = -1;
         } else if (u->pc != id - u->place.first) /* a group's first ops pack its tensors one after another */
             continue;
-        ctx->lanes.dispatcher->unit_ready(ctx, i, now, 0);
+        esp__unit_ready(ctx, i, now, 0);
     }
 }
 
@@ -129,7 +129,7 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
         esp__span in_push = {now, esp__now_ns()};
         esp__meter_push(ctx, t, in_push);
         esp__observers_pushed(ctx, id, in_push);
-        if (ctx->steps.n_pushed == 1 && esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+        if (ctx->steps.n_pushed == 1 && ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
         esp__drive(ctx);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
@@ -158,14 +158,14 @@ ESP__FN void esp__wait_begin(esp_ctx *ctx) {
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
         /* an idle link thread must check for late ranks from now on */
-        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+        if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
     }
 }
 
 /* Sleeps until something changed, or helps with a loop of the cpu thread. 0: the context has failed, and no lane touches the
  * caller's memory any more. */
 static int esp__wait_more(esp_ctx *ctx) {
-    if (esp__caller_drives(ctx)) return esp__drive_wait(ctx);
+    if (ctx->lanes.caller_drives) return esp__drive_wait(ctx);
     if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
     if (esp__workers_offered(ctx->base.workers)) {
         pthread_mutex_unlock(&ctx->lanes.lock);
@@ -271,7 +271,7 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     if (!s && stream.dev.kind > ESP_CPU) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
-        if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+        if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
     return s;
@@ -384,7 +384,6 @@ static void esp__next_step(esp_ctx *ctx) {
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;
-    ctx->lanes.dispatcher = esp__ready_first();
     ctx->steps.step++;
     ctx->steps.stats.steps++;
 }
@@ -500,7 +499,7 @@ ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_co
     ctx->lanes.request.what = what;
     ctx->lanes.request.wanted = 1;
     esp__wait_begin(ctx);
-    if (!esp__caller_drives(ctx)) pthread_cond_signal(&ctx->lanes.link_cv);
+    if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
     while (!ctx->lanes.request.done && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;

@@ -9,7 +9,6 @@
 #endif
 #include "espresso.h"
 #include "espresso_impl/autopilot/autopilot.h"
-#include "espresso_impl/clocked/clocked.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/stats.h"
 #include "planner/search/search.h"

@@ -9,14 +9,12 @@ fail() {
     echo "$*"
     exit 1
 }
-for script in plan_plot replay_plot converge_plot accuracy_plot case_tables; do
+for script in plan_plot converge_plot accuracy_plot case_tables; do
     python3 -B bench/$script.py bench/results "$tmp" || fail "$script.py: exit status $?"
 done
-for picture in plan-quality plan-growth replay converge-train converge-gpt accuracy; do
+for picture in plan-quality plan-growth converge-train converge-gpt accuracy; do
     [ "$(tail -n 1 "$tmp/$picture.svg")" = "</svg>" ] || fail "$picture.svg does not end"
 done
 rows() { grep -cE "$2" "$1"; }
 [ "$(rows "$tmp/plan-cases.txt" ' (nvlink|pcie) +[0-9]')" = "$(rows bench/results/plan-quality.csv ',(nvlink|pcie),')" ] ||
     fail "plan-cases.txt lacks cases"
-[ "$(rows "$tmp/replay-cases.txt" '^(refused: |failed: )|[0-9]  *[0-9.]+  *[0-9.]+( |$)')" = "$(rows bench/results/replay.csv ',(ok|noisy|refused|failed),')" ] ||
-    fail "replay-cases.txt lacks cases"

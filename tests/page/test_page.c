@@ -190,37 +190,43 @@ static void a_trace_of_cores(void **state) {
     fake_free(&plan);
 }
 
-/* Both pages of strategies that were run, with one op that was not measured, and a number that JSON lacks. */
-static void runs_are_json(void **state) {
+/* A page of a step as predicted, above the same ops as measured: each a tenth later, and one not at all. */
+static void write_measured(FILE *f) {
     fake_plan plan;
-    (void)state;
     fake_make(&plan, 12, 1, 1e9, odd_name);
-    page_run run = {.name = odd_name, .noisy = 1, .predicted = plan.page, .measured = plan.page, .p90_ns = 0.0 / 0.0};
+    page_plan predicted = plan.page, measured = plan.page;
     esp_plan_event *events = calloc(plan.page.n_events, sizeof *events);
     assert_non_null(events);
-    memcpy(events, plan.events, plan.page.n_events * sizeof *events);
-    events[3].start_ns = events[3].end_ns = UINT64_MAX;
-    run.measured.events = events;
-    const page_runs runs = {.runs = &run, .n_runs = 1, .how = odd_name, .warning = odd_name};
-    for (int i = 0; i < 2; i++) {
-        FILE *f = tmpfile();
-        assert_int_equal(i ? page_runs_timeline(f, &runs, &info) : page_runs_compare(f, &runs, &info), 0);
-        rewind(f);
-        char *html = page_read_stream(f), *begin = strchr(strstr(html, "application/json"), '>') + 1;
-        const char *end = json_value(begin, 0);
-        assert_non_null(end);
-        assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
-        assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
-        if (i) assert_non_null(strstr(begin, ",-1,0"));
-        fclose(f);
-        free(html);
-        f = fopen("/dev/full", "w");
-        assert_non_null(f);
-        assert_int_equal(i ? page_runs_timeline(f, &runs, &info) : page_runs_compare(f, &runs, &info), -1);
-        fclose(f);
+    for (uint32_t i = 0; i < plan.page.n_events; i++) {
+        events[i] = plan.events[i];
+        events[i].start_ns += events[i].start_ns / 10;
+        events[i].end_ns += events[i].end_ns / 10;
     }
+    events[3].start_ns = events[3].end_ns = UINT64_MAX;
+    predicted.name = "predicted";
+    measured.name = "measured";
+    measured.events = events;
+    measured.measured = 1;
+    measured.report = (esp_plan_report){.iteration_ns = predicted.report.iteration_ns / 0.9,
+                                        .n_tensors = predicted.report.n_tensors,
+                                        .n_units = predicted.report.n_units};
+    assert_int_equal(page_timeline(f, &predicted, &measured, &info), 0);
     free(events);
     fake_free(&plan);
+}
+
+static void measured_is_json(void **state) {
+    (void)state;
+    FILE *f = tmpfile();
+    write_measured(f);
+    rewind(f);
+    char *html = page_read_stream(f), *begin = strchr(strstr(html, "application/json"), '>') + 1;
+    const char *end = json_value(begin, 0);
+    assert_non_null(end);
+    assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
+    assert_non_null(strstr(begin, ",-1,0"));
+    fclose(f);
+    free(html);
 }
 
 static void numbers_that_json_lacks(void **state) {
@@ -300,6 +306,16 @@ static void timeline_on_a_fine_screen(void **state) {
     (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
 }
 
+static void timeline_of_what_was_measured(void **state) {
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "%s/measured.html", page_folder);
+    FILE *f = fopen(path, "w");
+    write_measured(f);
+    fclose(f);
+    page_open(path, "tests/page/page_check_measured.js", "--window-size=1500,1100", odd_name);
+}
+
 /* What the planner makes: the page finds the same exposed time, bubbles and length of the step as the report has. */
 static void timeline_of_a_real_plan(void **state) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
@@ -344,7 +360,7 @@ int main(void) {
         cmocka_unit_test(trace_is_json),
         cmocka_unit_test(a_trace_of_racks),
         cmocka_unit_test(a_trace_of_cores),
-        cmocka_unit_test(runs_are_json),
+        cmocka_unit_test(measured_is_json),
         cmocka_unit_test(numbers_that_json_lacks),
         cmocka_unit_test(a_full_disk_is_noticed),
         cmocka_unit_test(strings_are_those_of_the_sources),
@@ -355,6 +371,7 @@ int main(void) {
         cmocka_unit_test(timeline_of_racks),
         cmocka_unit_test(timeline_of_cores),
         cmocka_unit_test(timeline_on_a_fine_screen),
+        cmocka_unit_test(timeline_of_what_was_measured),
         cmocka_unit_test(timeline_of_a_real_plan),
         cmocka_unit_test(comparison),
     };

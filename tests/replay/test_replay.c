@@ -1,36 +1,44 @@
-/* test_replay.c: `espresso replay`: both modes run real ranks to the end, say the same in all forms, refuse what would measure
- * something else, and leave nothing behind when a rank dies. No test depends on how long anything took. */
+/* test_replay.c: `espresso replay`: runs real ranks to the end with costs from a file, with costs that it measures, and as a program of
+ * `espresso run`; refuses wrong usage before it starts any; and leaves nothing behind when a rank dies. No test depends on how long
+ * anything took. */
 #include "espresso_impl/base/cores.h"
 #include "tests/tools/plan_files.h"
-#include "tests/common/skip.h"
 
-/* Gaps of 200 us and more; a hundredth of its elements is enough to compress. */
 static const char timed[] = "{\"espresso\": 1, \"model\": \"timed\", \"forward_us\": 500, \"update_us\": 100, "
                             "\"dtype\": \"f32\", \"tensors\": [\n"
-                            "  {\"name\": \"head.weight\", \"elements\": 4000000, \"compute_us\": 500},\n"
+                            "  {\"name\": \"head.weight\", \"elements\": 40000, \"compute_us\": 500},\n"
                             "  {\"name\": \"norm.bias\", \"elements\": 10, \"compute_us\": 200},\n"
                             "  {\"name\": \"norm.weight\", \"elements\": 1000, \"compute_us\": 200},\n"
-                            "  {\"name\": \"body.weight\", \"elements\": 2500000, \"compute_us\": 700.5},\n"
-                            "  {\"name\": \"embed\", \"elements\": 900000, \"compute_us\": 900}\n"
+                            "  {\"name\": \"body.weight\", \"elements\": 25000, \"compute_us\": 700.5},\n"
+                            "  {\"name\": \"embed\", \"elements\": 9000, \"compute_us\": 900}\n"
                             "]}\n";
-static const char hurried[] = "{\"espresso\": 1, \"model\": \"hurried\", \"forward_us\": 10, \"dtype\": \"f32\", "
-                              "\"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 20},\n"
-                              "{\"name\": \"b\", \"elements\": 1000, \"compute_us\": 20},\n"
-                              "{\"name\": \"c\", \"elements\": 1000, \"compute_us\": 20}]}\n";
-/* Few ops, and computing so long that nothing else counts. */
-static const char slow[] = "{\"espresso\": 1, \"model\": \"slow\", \"forward_us\": 1000, \"dtype\": \"f32\", "
-                           "\"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 40000}]}\n";
+enum { TIMED_TENSORS = 5 };
+#define TIMED_US 3100.5
 
-static const char profiled[] =
-    "{\"espresso\": 1, \"model\": \"slow\", \"device\": \"cpu: Some Processor 9\", \"forward_us\": 1000, "
-    "\"dtype\": \"f32\", \"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 40000}]}\n";
+/* Costs of `machines` machines with two ranks each. */
+static void put_costs(const char *name, int machines) {
+    char text[2000];
+    snprintf(
+        text, sizeof text,
+        "{\"espresso\": 1, \"costs\": \"here\", \"system\": {\"espresso\": 1, \"system\": \"made up\", \"machines\": "
+        "%d, "
+        "\"ranks_per_machine\": 2, \"devices\": [\"cpu\"], \"intra\": {\"alpha_us\": 20, \"bytes_per_us\": 2000}, "
+        "\"inter\": {\"alpha_us\": 50, \"bytes_per_us\": 100}}, \"codecs\": [{\"espresso\": 1, \"codec\": "
+        "\"dgc:ratio=0.01\", \"error\": 0.6, \"payload\": {\"header_bytes\": 70, \"unit_bytes\": 1, "
+        "\"units_per_element\": 0.06}, \"devices\": {\"cpu\": {\"interpolate\": \"linear\", \"compress\": [[1000, 5], "
+        "[1000000, 900]], \"decompress\": [[1000, 1], [1000000, 50]]}}}]}\n",
+        machines);
+    put_file(name, text);
+}
 
+/* The model "timed" and costs of four ranks, unless `more` says others. */
 #define REPLAY(...) replay((const char *const[]){__VA_ARGS__, NULL})
 static spawned replay(const char *const *more) {
     const char *args[48] = {"replay"};
-    int n = 1, model = 0;
-    for (int i = 0; more[i]; i++) model |= !strcmp(more[i], "--model");
+    int n = 1, model = 0, costs = 0;
+    for (int i = 0; more[i]; i++) model |= !strcmp(more[i], "--model"), costs |= !strcmp(more[i], "--costs");
     if (!model) args[n++] = "--model", args[n++] = in_dir("timed.json");
+    if (!costs) args[n++] = "--costs", args[n++] = in_dir("costs.json");
     for (int i = 0; more[i] && n < 47; i++) args[n++] = more[i];
     spawned s = spawn_all(args);
     assert_true(spawn_nobody_left(&s));
@@ -40,174 +48,136 @@ static spawned replay(const char *const *more) {
 static int open_files(void **state) {
     if (plan_files_open(state)) return 1;
     put_file("timed.json", timed);
-    put_file("hurried.json", hurried);
-    put_file("slow.json", slow);
-    put_file("profiled.json", profiled);
+    put_costs("costs.json", 2);
+    put_costs("one.json", 1);
     return 0;
 }
 
-static void check_strategies(const json_t *j, const char *const *names, size_t n) {
+static double stretch_of(int ranks) {
+    const double ratio = (double)ranks / esp__cores();
+    return ratio > 1 ? ratio : 1;
+}
+
+/* The sums of all ops: each event of the plan was measured, and each tensor's backward is one. */
+static void check_ops(const json_t *row) {
+    const json_t *ops = json_object_get(row, "ops");
+    double backward = 0;
+    for (size_t i = 0; i < json_array_size(ops); i++) {
+        const json_t *op = json_array_get(ops, i);
+        assert_true(number(op, "measured_us") >= 0 && number(op, "predicted_us") > 0);
+        if (!strcmp(text(op, "op"), "backward")) backward = number(op, "n");
+    }
+    assert_true(json_array_size(ops) >= 2);
+    assert_int_equal(backward, TIMED_TENSORS);
+    assert_true(number(json_object_get(json_object_get(row, "lanes_us"), "measured"), "inter") > 0);
+}
+
+/* Computing alone takes as long as the model says, however many ranks share a core. */
+static void check_strategies(const json_t *j, int ranks, const char *const *names, size_t n) {
     const json_t *rows = json_object_get(j, "strategies");
     assert_int_equal(json_array_size(rows), n);
+    assert_true(fabs(number(j, "compute_stretch") - stretch_of(ranks)) < 1e-9);
     for (size_t i = 0; i < n; i++) {
         const json_t *row = json_array_get(rows, i), *measured = json_object_get(row, "measured_us");
         assert_string_equal(text(row, "name"), names[i]);
-        assert_true(number(row, "predicted_us") > 2500); /* computing alone */
-        assert_true(number(measured, "p10") > 2500);
-        assert_true(number(measured, "p10") <= number(measured, "p90"));
-        if (json_is_true(json_object_get(row, "noisy"))) { /* no number then */
-            assert_true(json_is_null(json_object_get(measured, "median")));
-        } else {
-            assert_true(number(measured, "p10") <= number(measured, "median"));
-            assert_true(number(measured, "median") <= number(measured, "p90"));
-        }
-        assert_true(number(json_object_get(row, "bytes"), "intra") > 0);
-        assert_true(number(json_object_get(row, "bytes"), "inter") > 0);
+        assert_true(number(row, "predicted_us") >= TIMED_US * stretch_of(ranks));
+        assert_true(number(measured, "p10") > TIMED_US);
+        assert_true(number(measured, "p10") <= number(measured, "median"));
+        assert_true(number(measured, "median") <= number(measured, "p90"));
+        check_ops(row);
     }
 }
 
-/* Holds end at their deadlines or later, never before: a measured step is never shorter than predicted. */
-static void model_mode(void **state) {
-    (void)state;
-    static const char *const names[] = {"fp32", "hipress", "espresso+"};
-    json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32,hipress,espresso+", "--system", "paper-pcie",
-                               "-n", "4", "--steps", "2", "--json"));
-    check_strategies(j, names, 3);
-    assert_string_equal(text(j, "mode"), "model");
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *row = json_array_get(json_object_get(j, "strategies"), i);
-        assert_true(number(json_object_get(row, "measured_us"), "p10") >= number(row, "predicted_us") - 1);
-    }
-    json_decref(j);
-}
-
-/* Where ops give up cores and links before they end, too. */
-static void model_mode_cores(void **state) {
-    (void)state;
-    static const char *const names[] = {"fp32", "espresso+"};
-    for (int cores = 1; cores <= 3; cores++) {
-        json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32,espresso+", "--system", put_cores(cores),
-                                   "-n", "4", "--machines", "2", "--steps", "1", "--json"));
-        check_strategies(j, names, 2);
-        for (size_t i = 0; i < 2; i++) {
-            const json_t *row = json_array_get(json_object_get(j, "strategies"), i);
-            assert_true(number(json_object_get(row, "measured_us"), "p10") >= number(row, "predicted_us") - 1);
-        }
-        json_decref(j);
-    }
-}
-
-/* The links are made so slow that the ratio holds. */
-static void model_ratio(void **state) {
-    (void)state;
-    json_t *j = json_of(REPLAY("--mode", "model", "--strategy", "fp32", "--ratio", "3", "--steps", "1", "--json"));
-    assert_true(fabs(number(j, "ratio") - 3) < 0.03);
-    json_decref(j);
-}
-
-/* Bytes are exact: fp32 moves every element over each level as often as its collectives do, whatever the time. */
-static void real_mode(void **state) {
+static void costs_of_a_file(void **state) {
     (void)state;
     static const char *const names[] = {"fp32", "layerwise", "espresso+"};
-    json_t *j = json_of(REPLAY("--strategy", "fp32,layerwise,espresso+", "-n", "4", "--machines", "2",
-                               "--elements-scale", "0.01", "--steps", "2", "--time-scale", "2", "--force", "--json"));
-    check_strategies(j, names, 3);
-    assert_string_equal(text(j, "mode"), "real");
-    assert_int_equal(number(j, "n"), 4);
-    const json_t *bytes = json_object_get(json_array_get(json_object_get(j, "strategies"), 0), "bytes");
-    /* 40000, 1, 10, 25000 and 9000 elements: halves of 20000, 1, 5, 12500 and 4500 on each of two machines: reduce_scatter
-     * and allgather bring every rank the other half once each, allreduce each rank the other machine's half */
-    const double elements = 40000 + 10 + 25000 + 9000;
-    assert_true(fabs(number(bytes, "intra") - 4 * 4 * elements) < 64);
-    assert_true(fabs(number(bytes, "inter") - 4 * 2 * elements) < 64);
+    json_t *j = json_of(REPLAY("--strategy", "fp32,layerwise,espresso+", "--steps", "4", "--json"));
+    check_strategies(j, 4, names, 3);
+    assert_int_equal(number(j, "machines"), 2);
+    assert_int_equal(number(j, "ranks_per_machine"), 2);
+    assert_int_equal(number(json_array_get(json_object_get(j, "strategies"), 0), "steps"), 4);
     json_decref(j);
 }
 
-/* Every form at once, and nothing but those files. */
-static void all_forms(void **state) {
+static void costs_that_are_measured(void **state) {
+    (void)state;
+    static const char *const names[] = {"fp32", "espresso+"};
+    const char *const args[] = {
+        "replay", "--model", in_dir("timed.json"), "-n", "2", "--elements-scale", "0.1", "--steps", "1",
+        "--json", NULL};
+    spawned s = spawn_all(args);
+    assert_true(spawn_nobody_left(&s));
+    json_t *j = json_of(s);
+    const json_t *rows = json_object_get(j, "strategies");
+    assert_int_equal(json_array_size(rows), 2);
+    for (size_t i = 0; i < 2; i++) assert_string_equal(text(json_array_get(rows, i), "name"), names[i]);
+    assert_string_equal(text(j, "codec"), "dgc:ratio=0.01");
+    json_decref(j);
+}
+
+/* The table, the page, and nothing but that file. */
+static void table_and_page(void **state) {
     (void)state;
     const int before = files_there(0);
-    check(REPLAY("--mode", "model", "--strategy", "fp32,espresso+", "--steps", "1", "--timeline", in_dir("t.html"),
-                 "--trace", in_dir("t.json"), "--page", in_dir("p.html"), "--csv", in_dir("r.csv")),
-          0, 0, "espresso+");
-    assert_int_equal(files_there(0), before + 4);
+    spawned s = REPLAY("--steps", "1", "--timeline", in_dir("t.html"));
+    if (!spawn_said(&s, 0, "fp32 ") || !spawn_said(&s, 0, "espresso+ ")) fail_msg("%s%s", s.text[0], s.text[1]);
+    spawn_free(&s);
+    assert_int_equal(files_there(0), before + 1);
+    char *html = get_file("t.html");
+    assert_non_null(strstr(html, "\"name\":\"predicted\""));
+    assert_non_null(strstr(html, "\"name\":\"measured\""));
+    assert_non_null(strstr(html, "--timeline"));
+    free(html);
 }
 
 static void a_file_is_a_strategy(void **state) {
     (void)state;
-    check(PLAN("--model", in_dir("hurried.json"), "--machines", "2", "-o", in_dir("h.strategy")), 0, 0, "written");
-    check(REPLAY("--mode", "model", "--strategy", in_dir("h.strategy"), "--steps", "1"), 1, 1, "h.strategy");
+    check(SPAWN("plan", "--model", in_dir("timed.json"), "--costs", in_dir("costs.json"), "-o", in_dir("h.strategy")),
+          0, 0, "written");
+    check(REPLAY("--strategy", in_dir("h.strategy"), "--steps", "1"), 0, 0, "h.strategy");
+    check(REPLAY("--strategy", in_dir("costs.json"), "--steps", "1"), 1, 1, "costs.json");
+}
+
+/* The ranks of a job that somebody started are replay's. */
+static void in_a_job(void **state) {
+    (void)state;
+    const char *const command = getenv("ESPRESSO_COMMAND");
+    const char *const espresso = command ? command : "build/bin/espresso";
+    check(SPAWN("run", "-n", "2", "--", espresso, "replay", "--model", in_dir("timed.json"), "--costs",
+                in_dir("one.json"), "--steps", "1"),
+          0, 0, "espresso+ ");
+    check(SPAWN("run", "-n", "4", "--", espresso, "replay", "--model", in_dir("timed.json"), "--costs",
+                in_dir("one.json")),
+          1, 1, "it is for 1 machine(s) of 2 rank(s), and this run has 1 of 4");
+    check(SPAWN("run", "-n", "2", "--", espresso, "replay", "--model", in_dir("timed.json")), 1, 1,
+          "--costs is missing");
 }
 
 static void wrong_usage(void **state) {
     (void)state;
     check(SPAWN("replay"), 2, 1, "--model is missing");
     check(REPLAY("-n", "5", "--machines", "2"), 2, 1, "does not divide by 2 machines");
-    check(REPLAY("-n", "0"), 2, 1, "whole number");
-    check(REPLAY("--mode", "both"), 2, 1, "model or real");
+    check(REPLAY("-n", "1"), 2, 1, "whole number");
     check(REPLAY("--inter", "fast"), 2, 1, "is no rate");
-    check(REPLAY("--inter", "1gbit", "--machines", "1"), 2, 1, "no effect with one machine");
+    check(REPLAY("--costs", in_dir("one.json"), "--inter", "1gbit"), 2, 1, "no effect with one machine");
     check(REPLAY("--elements-scale", "0"), 2, 1, "expected a number");
     check(REPLAY("--strategy", "fp32,fp32"), 2, 1, "twice");
-    check(REPLAY("--json", "--csv", "-"), 2, 1, "only one of");
-    check(REPLAY("--system", "paper-pcie"), 2, 1, "--mode model");
-    check(REPLAY("--as-rank", "3,4"), 2, 1, "leave it out");
-    setenv("ESPRESSO_RANK", "1", 1); /* ranks that start ranks that start ranks would be the end of the machine */
-    check(REPLAY("--strategy", "fp32"), 1, 1, "run it by itself");
-    check(REPLAY("--as-rank", "3"), 2, 1, "leave it out");
-    unsetenv("ESPRESSO_RANK");
+    check(REPLAY("--strategy", ","), 2, 1, "names none");
+    check(REPLAY("--json", "--timeline", "-"), 2, 1, "only one of");
+    check(REPLAY("--system", "paper-pcie"), 2, 1, "--costs FILE");
+    check(REPLAY("fp32"), 2, 1, "flags only");
 }
 
 static void what_is_not_there(void **state) {
     (void)state;
     check(REPLAY("--model", "nosuch"), 1, 1, "no model 'nosuch'");
     check(REPLAY("--strategy", "hipres"), 1, 1, "did you mean 'hipress'");
-    check(REPLAY("--gc", "topq:ratio=0.1"), 1, 1, "topq");
-    check(REPLAY("--gc", "topk:ratoi=0.1"), 1, 1, "ratoi");
-    check(REPLAY("--mode", "model", "--system", "moon"), 1, 1, "no system 'moon'");
-    check(REPLAY("--page", "/nonexistent/p.html"), 1, 1, "/nonexistent/p.html: cannot be written");
-    check(REPLAY("--model", "llama-1b", "--elements-scale", "10", "-n", "64"), 1, 1, "of memory");
-}
-
-static void refused(void **state) {
-    (void)state;
-    check(REPLAY("--model", in_dir("hurried.json"), "--mode", "model"), 1, 1, "under 20.00 us");
-    check(REPLAY("--model", in_dir("hurried.json"), "--mode", "model", "--force", "--steps", "1"), 0, 0, "--force");
-    /* twice as many ranks that compute as there are cores: too many, however long the rest takes */
-    char n[16];
-    const long cores = (long)esp__cores();
-    snprintf(n, sizeof n, "%ld", 2 * cores);
-    if (cores > 8) test_skip("more than 8 cores: twice as many ranks are no test of a machine that is too small");
-    check(REPLAY("--model", in_dir("slow.json"), "--compute", "busy", "-n", n, "--machines", "2", "--strategy", "fp32"),
-          1, 1, "cores x step");
-    /* so it is where the profile says that the times are a processor's, and not where they are an accelerator's */
-    check(REPLAY("--model", in_dir("profiled.json"), "-n", n, "--machines", "2", "--strategy", "fp32"), 1, 1,
-          "cores x step");
-    put_file("gpu.json",
-             "{\"espresso\": 1, \"model\": \"slow\", \"device\": \"cpuless GPU\", \"forward_us\": 1000, \"dtype\": "
-             "\"f32\", \"tensors\": [{\"name\": \"a\", \"elements\": 1000, \"compute_us\": 4000}]}\n");
-    check(REPLAY("--model", in_dir("gpu.json"), "-n", "2", "--strategy", "fp32", "--steps", "1", "--json"), 0, 0,
-          "\"real\"");
-}
-
-/* A layer's tensors are ready together: most gaps are zero, and the others are what threads must wake up for. */
-static void ready_together(void **state) {
-    (void)state;
-    static const char pairs[] =
-        "{\"espresso\": 1, \"model\": \"pairs\", \"forward_us\": 1000, \"dtype\": \"f32\", \"tensors\": ["
-        "{\"name\": \"b.bias\", \"elements\": 1000, \"compute_us\": %d},"
-        "{\"name\": \"b.weight\", \"elements\": 1000, \"compute_us\": 0},"
-        "{\"name\": \"b.scale\", \"elements\": 1000, \"compute_us\": 0},"
-        "{\"name\": \"a.bias\", \"elements\": 1000, \"compute_us\": %d},"
-        "{\"name\": \"a.weight\", \"elements\": 1000, \"compute_us\": 0}]}\n";
-    char model[sizeof pairs + 32];
-    for (int us = 5; us <= 5000; us *= 1000) {
-        snprintf(model, sizeof model, pairs, us, us);
-        put_file("pairs.json", model);
-        const int far = us > 20;
-        check(REPLAY("--model", in_dir("pairs.json"), "-n", "2", "--strategy", "fp32", "--steps", "1"), !far, !far,
-              far ? "fp32" : "half of all backward gaps are under");
-    }
+    check(REPLAY("--gc", "fp16"), 1, 1, "it has no codec 'fp16'");
+    check(REPLAY("--costs", in_dir("timed.json")), 1, 1, "expected a costs file");
+    check(REPLAY("--timeline", "/nonexistent/p.html"), 1, 1, "/nonexistent/p.html: cannot be written");
+    check(REPLAY("-n", "8"), 1, 1, "it is for 2 machine(s) of 2 rank(s), and this run has 2 of 4");
+    check(REPLAY("--model", "llama-1b", "--elements-scale", "10"), 1, 1, "of memory");
+    check(SPAWN("replay", "--model", in_dir("timed.json"), "-n", "2", "--gc", "topk:ratoi=0.1"), 1, 1, "ratoi");
 }
 
 /* The processes that `parent` started, in the order of their numbers as far as `most` goes. */
@@ -231,8 +201,9 @@ static int children_of(pid_t parent, int *out, int most) {
 static void a_killed_rank(void **state) {
     (void)state;
     const int before = files_there(0);
-    const char *const args[] = {"replay", "--model", in_dir("timed.json"), "--strategy", "fp32", "--inter",
-                                "1mbit",  "--csv",   in_dir("killed.csv"), NULL};
+    const char *const args[] = {
+        "replay", "--model",    in_dir("timed.json"), "--costs", in_dir("costs.json"), "--steps",
+        "10000",  "--timeline", in_dir("never.html"), NULL};
     spawned s = spawn_start(args);
     int children[8], n = 0;
     for (int tries = 0; tries < 500 && n < 5; tries++) { /* the watchdog and four ranks */
@@ -252,10 +223,10 @@ static void a_killed_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(model_mode),     cmocka_unit_test(model_mode_cores),  cmocka_unit_test(model_ratio),
-        cmocka_unit_test(real_mode),      cmocka_unit_test(all_forms),         cmocka_unit_test(a_file_is_a_strategy),
-        cmocka_unit_test(wrong_usage),    cmocka_unit_test(what_is_not_there), cmocka_unit_test(refused),
-        cmocka_unit_test(ready_together), cmocka_unit_test(a_killed_rank),
+        cmocka_unit_test(costs_of_a_file),   cmocka_unit_test(costs_that_are_measured),
+        cmocka_unit_test(table_and_page),    cmocka_unit_test(a_file_is_a_strategy),
+        cmocka_unit_test(in_a_job),          cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(what_is_not_there), cmocka_unit_test(a_killed_rank),
     };
     return cmocka_run_group_tests(tests, open_files, plan_files_close);
 }

@@ -105,21 +105,11 @@ static void test_costs(void **state) {
     check(SPAWN("compare", "--model", in_dir("m.json"), "--costs", in_dir("costs.json"), "--gc", "fp16", "--system",
                 "one-box"),
           0, 1, "fp16 was measured with 2 rank(s)");
-    check(REPLAY("--costs", in_dir("costs.json"), "--strategy", "fp32", "--steps", "1", "--force"), 0, 0, "fp32");
+    check(REPLAY("--costs", in_dir("costs.json"), "--strategy", "fp32", "--steps", "1"), 0, 0, "fp32");
     check(REPLAY("--costs", in_dir("costs.json"), "-n", "4"), 1, 1, "it is for 1 machine(s) of 2 rank(s)");
     check(REPLAY("--costs", in_dir("costs.json"), "--gc", "bf16"), 1, 1, "it has no codec 'bf16'");
     check(REPLAY("--costs", in_dir("m.json")), 1, 1, "this is a model file; expected a costs file");
     check(REPLAY("--costs", in_dir("none.json")), 1, 1, "none.json: cannot be read");
-    check(REPLAY("--costs", in_dir("costs.json"), "--save-costs", in_dir("s.json")), 2, 1, "nothing is measured");
-    check(REPLAY("-n", "2", "--gc", "fp16", "--strategy", "fp32", "--steps", "1", "--force", "--save-costs",
-                 in_dir("saved.json")),
-          0, 0, "fp32");
-    check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("saved.json")), 0, 0, "step ");
-    check(REPLAY("-n", "2", "--gc", "topk:ratio=0.01", "--strategy", "fp32,layerwise", "--steps", "1", "--force",
-                 "--costs", "auto", "--save-costs", in_dir("auto.json")),
-          0, 0, "layerwise");
-    check(SPAWN("plan", "--model", in_dir("m.json"), "--costs", in_dir("auto.json")), 0, 0, "step ");
-    check(REPLAY("--mode", "model", "--costs", "auto", "--system", "one-box"), 2, 1, "nothing is measured");
     check(COSTS("-n", "2", "-o", "/nowhere/c.json"), 1, 1, "/nowhere/c.json: cannot be written");
     check(COSTS("-n", "2"), 2, 1, "-o is missing");
     check(COSTS("-o", "c.json"), 2, 1, "how many ranks?");

@@ -1,12 +1,8 @@
 /* json.c: writes JSON to a text, piece by piece: this file puts commas and brackets, the library's json.h the strings.
  * Must not know what is written. */
+#include "tools/common/json.h"
 #include "espresso_impl/base/json.h"
-
-typedef struct tool_json {
-    esp__text text;
-    int more; /* this object or array has a value already: the next one needs a comma */
-    int depth;
-} tool_json;
+#include <math.h>
 
 /* Writes what comes before a value: a comma and the key. `key` is NULL in an array. */
 static void json_key(tool_json *j, const char *key) {
@@ -18,7 +14,6 @@ static void json_key(tool_json *j, const char *key) {
     j->more = 1;
 }
 
-/* `bracket` is '{' or '['. */
 static void json_open(tool_json *j, const char *key, char bracket) {
     json_key(j, key);
     esp__text_add(&j->text, "%c", bracket);
@@ -40,7 +35,7 @@ static void json_text(tool_json *j, const char *key, const char *value) {
         esp__text_add(&j->text, "null");
 }
 
-/* Writes whole numbers without a fraction. NaN and infinity, which JSON lacks, become null. */
+/* Writes whole numbers without a fraction. */
 static void json_number(tool_json *j, const char *key, double value) {
     json_key(j, key);
     if (!isfinite(value))
@@ -56,5 +51,4 @@ static void json_bool(tool_json *j, const char *key, int value) {
     esp__text_add(&j->text, value ? "true" : "false");
 }
 
-/* Writes the planner's nanoseconds as microseconds, the unit of keys that end in _us. */
 static void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }

@@ -1,12 +1,9 @@
 /* quantity.c: reads numbers with units from the command line, and prints them: times, sizes, bandwidths, factors.
  * Must not know which flag takes what. */
+#include "tools/common/quantity.h"
 #include <math.h>
 #include <strings.h>
 
-typedef struct tool_unit {
-    const char *name;
-    double factor;
-} tool_unit;
 static const tool_unit tool_times[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
 static const tool_unit tool_sizes[] = {
     {"", 1},      {"B", 1},      {"KB", 1e3},      {"MB", 1e6},           {"GB", 1e9},
@@ -17,7 +14,6 @@ static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
 static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 
-/* Reads a finite number above 0 with one of these units. Returns 0 when `text` is something else. */
 static int tool_quantity(const char *text, const tool_unit *units, double *out) {
     char *end;
     /* strtod also accepts blanks, hexadecimal and "nan": refuse these */
@@ -48,7 +44,6 @@ static char *tool_scratch(void) {
     return text[at++ % 8];
 }
 
-/* A time with four digits and a unit chosen by its size. */
 static const char *tool_time(double ns) {
     static const char *const unit[] = {"ns", "us", "ms", "s"};
     char *out = tool_scratch();

@@ -1,9 +1,8 @@
-// chart.js: shared by the two pages with bars: parts of a step, ticks of an axis, lines across. Must not know either page.
+// chart.js: parts of a bar chart: parts of a step, ticks of an axis, lines across. Must not know the page.
 // A step's parts, whose times add up to the step.
 function partsOf(time, report) {
     const { exposed_communication_ns: communication, exposed_compression_ns: compression } = report;
-    const base = data.replay ? data.replay.base_ns : data.base_ns;
-    const compute = Math.min(base || time - communication - compression, time);
+    const compute = Math.min(data.base_ns || time - communication - compression, time);
     return [["backward", "Forward, backward, update", compute], ["comp", "Exposed compression", compression],
         ["exposed", "Exposed communication", communication],
         ["block", "Waiting", Math.max(0, time - compute - communication - compression)]];

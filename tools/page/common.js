@@ -93,14 +93,6 @@ function warn(id, text) {
     if (text && !find(id)) find("subtitle").after(element("p", { id, class: "warning" }, text));
 }
 
-// The heading of a page of strategies that were run: the conditions of the run, and a warning if there is one.
-function runHeading(title) {
-    heading(title);
-    const subtitle = find("subtitle");
-    subtitle.textContent += `${subtitle.textContent && data.replay.how ? " \u00b7 " : ""}${data.replay.how}`;
-    warn("warning", data.replay.warning && `Warning: ${data.replay.warning}`);
-}
-
 // The levels beyond machines over which one of the reports moves bytes: [index in level_bytes, name].
 function outerLevels(reports) {
     return lanes.slice(2).map((name, k) => [k, name]).filter(([k]) => k > 1 && reports.some((report) => report.level_bytes[k] > 0));

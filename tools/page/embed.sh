@@ -4,8 +4,8 @@
 set -eu
 cd "$(dirname "$0")"
 echo "/* page.inc: made by tools/page/embed.sh from the files beside it. Do not edit. */"
-names="timeline.html compare.html measured.html page.css timeline.css compare.css measured.css common.js plan.js lanes.js paint.js
-replay.js timeline.js chart.js compare.js measured.js"
+names="timeline.html compare.html page.css timeline.css compare.css common.js plan.js lanes.js paint.js
+timeline.js chart.js compare.js"
 for name in $names; do
     echo "static const char *const page_file_$(echo "$name" | tr . _)[] = {"
     sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/??/?\\?/g' -e 's/^/    "/' -e 's/$/",/' "$name"

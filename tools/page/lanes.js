@@ -5,21 +5,15 @@ const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, low: 15, g
 class Lanes {
     // on: {hover(plan, op, x, y), leave(), select(plan, op), view(from, to)}
     constructor(canvas, plans, on) {
-        Object.assign(this, { canvas, on, marks: false });
-        this.take(plans);
-        new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
-        matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colors = null; this.draw(); });
-        this.listen();
-        this.resize();
-    }
-
-    // Replaces the plans; does not paint.
-    take(plans) {
-        Object.assign(this, { plans, selected: null, hovered: null, drag: null });
+        Object.assign(this, { canvas, on, plans, selected: null, hovered: null, drag: null });
         this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
         this.shown = laneOrder.filter((lane) => plans.some((plan) => plan.lanes[lane].length));
         this.view = { from: 0, to: this.total };
         this.layout();
+        new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
+        matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colors = null; this.draw(); });
+        this.listen();
+        this.resize();
     }
 
     layout() {
@@ -181,12 +175,6 @@ class Lanes {
 
     select(range) {
         this.selected = range;
-        this.draw();
-    }
-
-    // Marked ops stand out, others fade.
-    mark(on) {
-        this.marks = on;
         this.draw();
     }
 

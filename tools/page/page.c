@@ -88,14 +88,7 @@ typedef struct page_content {
     double base_ns;
     const page_bounds *bounds;
     const page_info *info;
-    const page_runs *runs; /* NULL: the page shows predictions only */
 } page_content;
-
-/* runs.c */
-static void page_runs_json(FILE *to, const page_content *c);
-
-/* A measured op may be missing. */
-static int page_is_op(const esp_plan_event *e) { return e->end_ns != UINT64_MAX && e->start_ns <= e->end_ns; }
 
 /* How long an op keeps a lane of its: a core, or a link. */
 static uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
@@ -119,7 +112,7 @@ static void page_plan_json(FILE *to, const page_plan *p) {
     for (uint32_t i = 0; i < p->n_events; i++) {
         const esp_plan_event *e = &p->events[i];
         fprintf(to, "%s%u,%u,%u,%u,%" PRIu64 ",", i ? ",\n" : "", e->unit, e->step, e->kind, e->lanes, e->bytes);
-        if (page_is_op(e))
+        if (e->end_ns != UINT64_MAX)
             fprintf(to, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, e->start_ns, e->end_ns - e->start_ns,
                     page_kept(p, e, 0), page_kept(p, e, 2));
         else
@@ -181,9 +174,7 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
             fputc('{', to);
             page_info_json(to, content->info);
             page_lanes_json(to);
-            if (content->runs)
-                page_runs_json(to, content);
-            else if (content->n_plans)
+            if (content->n_plans)
                 page_timeline_json(to, content);
             else
                 page_compare_json(to, content);
@@ -197,8 +188,8 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
 
 static int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; }
 
-static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info) {
-    page_content c = {.plans = {fp32 ? fp32 : plan, plan}, .n_plans = fp32 ? 2 : 1, .info = info};
+static int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info) {
+    page_content c = {.plans = {above ? above : plan, plan}, .n_plans = above ? 2 : 1, .info = info};
     page_put(to, "timeline.html", &c);
     return page_end(to);
 }
@@ -210,5 +201,4 @@ static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double 
     return page_end(to);
 }
 
-#include "tools/page/runs.c"
 #include "tools/page/trace.c"

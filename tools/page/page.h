@@ -5,7 +5,7 @@
 #include "espresso.h"
 #include <stdio.h>
 
-/* One strategy's predicted step, from esp_plan_events, esp_plan_units and esp_plan_report_read. */
+/* One strategy's step, from esp_plan_events, esp_plan_units and esp_plan_report_read; or the same ops as they were measured. */
 typedef struct page_plan {
     const char *name; /* of the strategy: "fp32", "espresso+" */
     const esp_plan_model *model;
@@ -13,7 +13,7 @@ typedef struct page_plan {
     const esp_plan_event *events;
     uint32_t n_units, n_events;
     esp_plan_report report;
-    int measured; /* 1: each op is taken to keep its lanes to its end; core_ns and link_ns do not count */
+    int measured; /* 1: an op keeps its lanes to its end, and was not measured if that is UINT64_MAX; report.fp32_ns is 0 */
 } page_plan;
 
 /* The inputs of a plan. Any text may be NULL; 0 machines are not shown. */
@@ -39,36 +39,15 @@ typedef struct page_bounds {
     double bound_ns, bound_any_ns, free_compression_ns;
 } page_bounds;
 
-/* One strategy, predicted and then run. */
-typedef struct page_run {
-    const char *name, *summary; /* summary: one line on what it does, or NULL         */
-    int ours, noisy;            /* noisy: the spread is too wide to report a number   */
-    page_plan predicted;
-    page_plan measured; /* same units and ops, same order; an op with start and end UINT64_MAX was not measured */
-    double median_ns, p10_ns, p90_ns; /* measured steps                       */
-    uint32_t n_steps;
-} page_run;
-
-/* The strategies that were run, and the conditions of the run. */
-typedef struct page_runs {
-    const page_run *runs;
-    uint32_t n_runs, shown; /* shown: index of the run that the timeline page shows first */
-    double base_ns;         /* time of the model's forward, backward and update; 0: unknown */
-    const char *how;        /* "real mode, 100mbit,50us between machines"; or NULL         */
-    const char *warning;    /* or NULL                                                    */
-} page_runs;
-
 /* Each function writes one complete file and returns 0, or -1 with errno where the stream has an error. The pages are
  * HTML that needs nothing else: no network, no fonts, no other file. */
-/* The step as lanes over time: fp32 (may be NULL) above the plan for the same model, on one time scale. */
-static int page_timeline(FILE *to, const page_plan *fp32, const page_plan *plan, const page_info *info);
+/* The step as lanes over time: fp32 (may be NULL), or the step as predicted, above the plan for the same model, on one time scale. */
+static int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
 /* A bar for each row, in the given order. `base_ns`: time of the model's forward, backward and update; 0: unknown. */
 static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
                         const page_info *info);
-/* One strategy at a time: predicted above measured, on one time scale. */
-static int page_runs_timeline(FILE *to, const page_runs *runs, const page_info *info);
-/* A row for each strategy, with predicted beside measured. */
-static int page_runs_compare(FILE *to, const page_runs *runs, const page_info *info);
 /* Chrome/Perfetto trace JSON: a process for each plan, a thread for each lane. */
 static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
+/* An op's name in a trace: "inter.allreduce". */
+static void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap);
 #endif

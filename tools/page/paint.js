@@ -34,7 +34,7 @@ Object.assign(Lanes.prototype, {
         for (const band of this.bands) this.paintShade(pen, band);
         for (const row of this.rows) this.paintLane(pen, row);
         for (const band of this.bands) this.paintBand(pen, band);
-        if (this.hovered) this.paintHovered(pen, this.hovered);
+        if (this.hovered) this.outline(pen, this.hovered, this.colors.text);
         pen.restore();
         for (const band of this.bands) this.paintEnd(pen, band);
     },
@@ -92,10 +92,10 @@ Object.assign(Lanes.prototype, {
         for (let i = firstFrom(ops, this.view.from, (op) => until(op, lane)); i < ops.length && ops[i].start < this.view.to; i++) {
             const op = ops[i], left = this.x(op.start), width = this.x(until(op, lane)) - left;
             const own = selected && touches(plan, op, selected);
-            if (left + width < painted && !own && !(this.marks && op.off)) continue;
+            if (left + width < painted && !own) continue;
             const drawn = Math.max(1, width > 3 ? width - 1 : width);
             painted = Math.floor(left) + 1;
-            pen.globalAlpha = (selected && !own) || (this.marks && !op.off) ? 0.22 : 1;
+            pen.globalAlpha = selected && !own ? 0.22 : 1;
             const name = plan.color(op);
             pen.fillStyle = colors[name];
             pen.fillRect(left, y, own ? Math.max(drawn, 2) : drawn, shape.lane);
@@ -123,7 +123,7 @@ Object.assign(Lanes.prototype, {
         for (let i = firstFrom(late, this.view.from, (l) => l.reach); i < late.length && late[i].start < this.view.to; i++) {
             const { op, start, end } = late[i], left = this.x(start), right = this.x(end);
             if (right < painted + 1) continue;
-            pen.globalAlpha = (selected && !touches(plan, op, selected)) || (this.marks && !op.off) ? 0.1 : 0.4;
+            pen.globalAlpha = selected && !touches(plan, op, selected) ? 0.1 : 0.4;
             pen.fillStyle = colors[plan.color(op)];
             const from = Math.max(left, painted); // what overlaps is painted once
             pen.fillRect(from, y + shape.low, Math.max(right - from, 1), shape.lane - shape.low);
@@ -203,13 +203,7 @@ Object.assign(Lanes.prototype, {
         pen.fillText(says, at, title + 13);
     },
 
-    // An op, and the same op in the other plan, where two plans of the same ops are shown.
-    paintHovered(pen, { plan, op }) {
-        this.outline(pen, plan, op, this.colors.text);
-        const other = op.twin && this.plans.find((p) => p !== plan);
-        if (other) this.outline(pen, other, op.twin, this.colors.text);
-    },
-    outline(pen, plan, op, color) {
+    outline(pen, { plan, op }, color) {
         for (const row of this.rows)
             if (row.plan === plan && op.lanes >> row.lane & 1) {
                 this.outlineBox(pen, this.x(op.start), row.y, Math.max(this.x(until(op, row.lane)) - this.x(op.start), 2), color);

@@ -1,19 +1,23 @@
 // timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
-// It shows two plans: fp32 and the plan, or a run's predicted and measured plan. The table is of the second one.
-let plans, plan, base, table;
+// It shows two plans: fp32 and the plan, or the plan as predicted and as measured. The table is of the second one.
+const plans = data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model));
+const plan = plans[plans.length - 1], base = plans.length > 1 ? plans[0] : null;
+if (!plan.report.fp32_ns) plan.total = Math.max(plan.total, plan.report.iteration_ns); // measured
 
-function take(shown) {
-    plans = shown;
-    plan = plans[plans.length - 1];
-    base = plans.length > 1 ? plans[0] : null;
+function stepCard({ report }) {
+    if (!report.fp32_ns) { // measured
+        const error = base.report.iteration_ns / report.iteration_ns - 1;
+        return card("step", "Step, predicted \u2192 measured", `${format.time(base.report.iteration_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
+            `predicted is ${format.percent(Math.abs(error))} ${error < 0 ? "less" : "more"}`);
+    }
+    return card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
+        `${format.ratio(report.fp32_ns / report.iteration_ns)} the speed of fp32${certificate(report) && `; ${certificate(report)}`}`);
 }
-take(replay ? replayPlans(replay.shown) : data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model)));
 
 function summary() {
     const { report } = plan;
     heading("Timeline of a step");
-    card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
-        `${format.ratio(report.fp32_ns / report.iteration_ns)} the speed of fp32${certificate(report) && `; ${certificate(report)}`}`);
+    stepCard(plan);
     find("summary").lastElementChild.classList.add("first");
     if (report.bound_any_ns || report.bound_ns) {
         const both = report.bound_ns && report.bound_any_ns && report.bound_ns !== report.bound_any_ns;
@@ -29,15 +33,15 @@ function summary() {
     sides(report, base && base.report);
 }
 
-// fp32 and the plan side by side: exposed time, traffic, and how busy each lane is.
+// The two plans side by side: exposed time, traffic, and how busy each lane is.
 function sides(report, other) {
     const priced = report.price.some((price) => price > 0);
     const of = (key, show) => (r) => show(r[key]);
     const rows = [["exposed-communication", "exposed communication", of("exposed_communication_ns", format.time)],
         ["exposed-compression", "exposed compression", of("exposed_compression_ns", format.time)],
         ...outerLevels([report, other].filter(Boolean)).reverse().map(([k, name]) => [name, `traffic of an uplink, ${name}`, (r) => format.bytes(r.level_bytes[k])]),
-        ["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
-        ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)],
+        ...(report.fp32_ns ? [["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
+            ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)]] : []),
         ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]}${data.info.cores ? ` (${laneKind(lane)})` : ""} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
     const heads = ["", other && base.name, plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
     card("sides", "Where the time goes", null, element("table", {}, element("thead", {}, element("tr", {},
@@ -81,7 +85,7 @@ function tooltip(of, op) {
         early(op) && ["keeps", keeps(op)],
         early(op) && ["latency", `${format.time(op.end - Math.max(...lanesOf(op).map((lane) => until(op, lane))))}: its lanes are free, its result is not there`],
         steps && ["waited", op.wait ? `${format.time(op.wait)} for the lane` : "no time for the lane"],
-    ]), replay && op.twin && twinFacts(of, op)];
+    ])];
 }
 
 function hover(of, op, x, y) {
@@ -156,7 +160,7 @@ function unitTable() {
         { name: "Ops take", number: true, title: "sum of its ops", value: (u) => u.busy, cell: (u) => format.time(u.busy) },
         { name: "Waits", number: true, title: "for lanes, from ready to done", value: (u) => u.done - u.ready - u.busy,
             cell: (u) => format.time(Math.max(0, u.done - u.ready - u.busy)) },
-    ].filter((column) => !replay || !replayHides.includes(column.name)).concat(replay ? replayColumns() : []), plan.units, (u) => ({ "data-unit": u.number, onclick: () => select(selected === u ? null : u, { reveal: true }) }));
+    ], plan.units, (u) => ({ "data-unit": u.number, onclick: () => select(selected === u ? null : u, { reveal: true }) }));
 }
 
 function filter() {
@@ -180,22 +184,10 @@ const view = new Lanes(find("lanes"), plans, {
 // Does a click on an op with this range select the unit? An op of the plan selects its own unit, another op the first unit with
 // its tensors.
 function touchesUnit(unit, range) {
-    if (replay && range.unit) return unit.number === range.unit.number;
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }
 
-// Fills everything around the picture for the plans that are shown.
-function show() {
-    for (const id of ["summary", "legend", "unit-table"]) find(id).replaceChildren();
-    table = unitTable();
-    if (replay) replaySummary();
-    else summary();
-    keys();
-    find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
-        `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
-    filter();
-}
-const keys = () => legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
+legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
     ["decomp", "Decomp"],
     ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
         plans.some((p) => p.ops.some((op) => p.color(op) === color))),
@@ -206,6 +198,9 @@ find("zoom-in").addEventListener("click", () => view.zoom(1.5));
 find("zoom-out").addEventListener("click", () => view.zoom(1 / 1.5));
 find("zoom-tail").addEventListener("click", () => view.tail());
 find("zoom-reset").addEventListener("click", () => view.reset());
-show();
-if (replay) replayControls();
+const table = unitTable();
+summary();
+find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
+    `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
+filter();
 view.reset();

@@ -77,7 +77,6 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
                                       : lane + 1);
     page_trace_block(to, "forward", pid, 0, forward);
     for (uint32_t i = 0; i < p->n_events; i++) {
-        if (!page_is_op(&p->events[i])) continue;
         page_trace_event(to, p, pid, &p->events[i]);
         end = fmax(end, (double)p->events[i].end_ns);
     }

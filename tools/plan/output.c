@@ -42,7 +42,6 @@ static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
     return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report, 0};
 }
 
-/* `noisy`: room for a text that lives as long as the result. */
 static page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]) {
     return (page_info){.warning = plan_noisy(in, noisy, PLAN_NOISY) ? noisy : NULL,
                        .model = in->model.name,
@@ -55,7 +54,6 @@ static page_info plan_page_info(const plan_inputs *in, const char *command, char
                        .ranks_per_machine = in->system.ranks_per_machine};
 }
 
-/* Makes the page in memory first, so that the file is complete or not there at all. */
 static int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
                            const void *what) {
     char *text = NULL;

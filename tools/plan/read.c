@@ -194,8 +194,8 @@ static int plan_read(plan_inputs *in) {
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);
-    if (status == TOOL_OK) plan_check_keeps(in);
-    if (status == TOOL_OK) plan_check_measured(in);
+    if (status == TOOL_OK && !in->quiet) plan_check_keeps(in);
+    if (status == TOOL_OK && !in->quiet) plan_check_measured(in);
     return status;
 }
 

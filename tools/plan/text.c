@@ -2,7 +2,6 @@
 
 enum { PLAN_ROWS_MAX = 12 };
 
-static void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
 static void plan_say(FILE *to, const char *label, const char *fmt, ...) {
     va_list ap;
     fprintf(to, "%-11s ", label);

@@ -1,85 +1,165 @@
-/* report.c: prints replay's results for people, and writes the other outputs that the user asked for. Must not know how
- * anything was measured. */
+/* report.c: shows predicted and measured steps as a table, as JSON and as a page. Must not know how anything was measured. */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/quantile.h"
+#include "tools/common/json.h"
+#include "tools/replay/replay.h"
 
-static void report_say_run(FILE *to, const replay_job *job) {
-    char scales[96] = "";
-    plan_say_inputs(to, job->in);
-    plan_say(to, "ranks", "%d on %d machine%s%s%s", job->n, job->machines, plan_s((uint64_t)job->machines),
-             job->inter ? ", between machines " : "", job->inter ? job->inter : "");
-    if (job->elements_scale != 1 || job->time_scale != 1)
-        snprintf(scales, sizeof scales, "; elements x %g, times x %g", job->elements_scale, job->time_scale);
-    plan_say(to, "mode", "%s%s; fp32 communication is %.2f of computing", report_mode(job), scales, job->ratio);
-    plan_say(to, "cores", "%u, computing and codecs need %.0f%% of them; %.1f%% of the time went to others", job->cores,
-             100 * job->load, 100 * job->stolen);
-    if (job->warning) plan_say(to, "warning", "%s", job->warning);
+enum { REPORT_NAME = 48 };
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+static double report_quantile(const replay_strategy *s, double part) {
+    return esp__quantile(s->step_ns, s->n_steps, part);
 }
-
-/* The measured time, or "noisy", or a dash where nothing ran. */
-static const char *report_time(const replay_result *r, double ns) {
-    return r->noisy ? "noisy" : r->n_steps ? tool_time(ns) : "-";
+static double report_median(const replay_strategy *s) { return report_quantile(s, 0.5); }
+static bool report_noisy(const replay_strategy *s) {
+    return report_quantile(s, 0.9) - report_quantile(s, 0.1) > REPLAY_NOISY * report_median(s);
 }
+/* Of the prediction, as a share of the measured step. */
+static double report_error(const replay_strategy *s) { return s->predicted.report.iteration_ns / report_median(s) - 1; }
 
-static void report_say_results(FILE *to, const replay_job *job) {
-    const uint32_t fastest = report_fastest(job), chosen = report_chosen(job);
-    fprintf(to, "\n%-20s %10s %10s %10s %10s %7s  %10s %10s  %9s %9s\n", "strategy", "predicted", "measured", "10%",
-            "90%", "error", "exposed", "exposed", "intra", "inter");
-    fprintf(to, "%-20s %10s %10s %10s %10s %7s  %10s %10s  %9s %9s\n", "", "step", "step", "", "", "", "links",
-            "codecs", "", "");
-    for (uint32_t i = 0; i < job->n_results; i++) {
-        const replay_result *r = &job->results[i];
-        const report_exposed exposed = report_exposed_of(r);
-        char error[16] = "";
-        if (report_is_measured(r)) snprintf(error, sizeof error, "%+.1f%%", 100 * report_error(r));
-        fprintf(to, "%-20s %10s %10s %10s %10s %7s  %10s %10s  %9s %9s%s%s\n", r->name,
-                tool_time(r->predicted.report.iteration_ns), report_time(r, r->median_ns), tool_time(r->p10_ns),
-                tool_time(r->p90_ns), error, tool_time(exposed.communication_ns), tool_time(exposed.compression_ns),
-                tool_bytes((double)r->intra_bytes), tool_bytes((double)r->inter_bytes), i == fastest ? "  fastest" : "",
-                i == chosen ? "  chosen" : "");
+static void report_print(FILE *to, const replay_run *r) {
+    plan_say_inputs(to, &r->in);
+    if (r->stretch > 1)
+        plan_say(to, "cores", "shared by ranks, so that computing takes %.2g times as long as the model says",
+                 r->stretch);
+    fprintf(to, "\n%-24s %10s %10s %10s %10s %8s\n", "strategy", "predicted", "measured", "10%", "90%", "error");
+    for (uint32_t i = 0; i < r->n_list; i++) {
+        const replay_strategy *s = &r->list[i];
+        fprintf(to, "%-24s %10s %10s %10s %10s %+7.1f%%%s\n", s->name, tool_time(s->predicted.report.iteration_ns),
+                tool_time(report_median(s)), tool_time(report_quantile(s, 0.1)), tool_time(report_quantile(s, 0.9)),
+                100 * report_error(s), report_noisy(s) ? "  noisy" : "");
     }
+    fprintf(to, "\nmeasured: median of %u steps of the slowest rank; error: predicted over measured\n",
+            r->list[0].n_steps);
 }
 
-/* Says whether the planner chose the fastest strategy. */
-static void report_say_verdict(FILE *to, const replay_job *job) {
-    const uint32_t fastest = report_fastest(job), chosen = report_chosen(job);
-    fputs("\nerror: predicted over measured; exposed: measured, with no backward running; bytes: received by all ranks "
-          "in a "
-          "step\n",
-          to);
-    if (job->n_results < 2) return;
-    const replay_result *a = &job->results[chosen];
-    switch (report_chosen_is_right(job)) {
-    case -1:
-        fprintf(to, "%s is the planner's choice; it cannot be said whether it is the fastest: too noisy\n", a->name);
-        break;
-    case 1:
-        if (chosen == fastest)
-            fprintf(to, "%s, the planner's choice, is the fastest measured\n", a->name);
-        else
-            fprintf(to, "%s, the planner's choice, is within the spread of the fastest measured, %s\n", a->name,
-                    job->results[fastest].name);
-        break;
-    default:
-        fprintf(to, "%s, the planner's choice, takes %.1f%% longer than the fastest measured, %s\n", a->name,
-                100 * (a->median_ns / job->results[fastest].median_ns - 1), job->results[fastest].name);
+/* ---- ops ------------------------------------------------------------------------------------------------------------------ */
+static bool report_has(const replay_strategy *s, uint32_t event) { return s->measured[event].end_ns != UINT64_MAX; }
+static double report_takes(const esp_plan_event *e) { return (double)(e->end_ns - e->start_ns); }
+
+/* Busy time by lane, of events that were measured. */
+static void report_lanes(const replay_strategy *s, const esp_plan_event *events, double lane_ns[ESP__LANES]) {
+    memset(lane_ns, 0, ESP__LANES * sizeof *lane_ns);
+    for (uint32_t i = 0; i < s->predicted.n_events; i++)
+        for (uint32_t l = 0; l < ESP__LANES && report_has(s, i); l++)
+            if (events[i].lanes >> l & 1) lane_ns[l] += report_takes(&events[i]);
+}
+
+/* Events of one name: "inter.allreduce". */
+typedef struct report_class {
+    char name[REPORT_NAME];
+    uint32_t n;
+    double predicted_ns, measured_ns;
+} report_class;
+
+static int report_by_name(const void *a, const void *b) {
+    const report_class *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* The *n classes; the caller frees them. */
+static report_class *report_classes(const plan_inputs *in, const replay_strategy *s, uint32_t *n) {
+    const page_plan p = plan_as_page(in, &s->predicted);
+    report_class *c = tool_realloc(NULL, ((size_t)p.n_events + 1) * sizeof *c);
+    uint32_t all = 0, out = 0;
+    for (uint32_t i = 0; i < p.n_events; i++) {
+        if (!report_has(s, i)) continue;
+        c[all] = (report_class){"", 1, report_takes(&p.events[i]), report_takes(&s->measured[i])};
+        page_trace_name(&p, &p.events[i], c[all++].name, REPORT_NAME);
     }
+    qsort(c, all, sizeof *c, report_by_name);
+    for (uint32_t i = 0; i < all; i++) {
+        if (!out || report_by_name(&c[out - 1], &c[i]) != 0) {
+            c[out++] = c[i];
+            continue;
+        }
+        c[out - 1].n += c[i].n;
+        c[out - 1].predicted_ns += c[i].predicted_ns;
+        c[out - 1].measured_ns += c[i].measured_ns;
+    }
+    *n = out;
+    return c;
 }
 
-static void report_print(FILE *to, const replay_job *job) {
-    report_say_run(to, job);
-    report_say_results(to, job);
-    report_say_verdict(to, job);
-    report_print_ops(to, job->in, &job->results[report_shown(job)]);
+/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+static void report_json_strategy(tool_json *j, const plan_inputs *in, const replay_strategy *s) {
+    double predicted[ESP__LANES], measured[ESP__LANES];
+    uint32_t n;
+    report_class *c = report_classes(in, s, &n);
+    report_lanes(s, s->predicted.events, predicted);
+    report_lanes(s, s->measured, measured);
+    json_open(j, NULL, '{');
+    json_text(j, "name", s->name);
+    json_us(j, "predicted_us", s->predicted.report.iteration_ns);
+    json_open(j, "measured_us", '{');
+    json_us(j, "median", report_median(s));
+    json_us(j, "p10", report_quantile(s, 0.1));
+    json_us(j, "p90", report_quantile(s, 0.9));
+    json_close(j, '}');
+    json_number(j, "error_percent", 100 * report_error(s));
+    json_bool(j, "noisy", report_noisy(s));
+    json_number(j, "steps", s->n_steps);
+    json_open(j, "lanes_us", '{');
+    plan_json_times(j, "predicted", predicted);
+    plan_json_times(j, "measured", measured);
+    json_close(j, '}');
+    json_open(j, "ops", '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(j, NULL, '{');
+        json_text(j, "op", c[i].name);
+        json_number(j, "n", c[i].n);
+        json_us(j, "predicted_us", c[i].predicted_ns);
+        json_us(j, "measured_us", c[i].measured_ns);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+    free(c);
 }
 
-static int replay_report(const replay_job *job) {
-    const char *const paths[] = {job->json, job->csv, job->timeline, job->trace, job->page};
-    int status = TOOL_OK, to_stdout = 0;
-    if (!job->n_results) return tool_fail(job->in->command, "no strategy was run");
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) to_stdout += paths[i] && strcmp(paths[i], "-") == 0;
-    if (to_stdout > 1) return tool_usage(job->in->command, "only one output can go to standard output");
-    if (job->csv) status = plan_write_page(job->in, job->csv, report_print_csv, job);
-    if (status == TOOL_OK) status = report_pages(job);
-    if (status == TOOL_OK && job->json) status = report_json(job);
-    if (status == TOOL_OK && !to_stdout) report_print(stdout, job);
-    return status;
+static int report_print_json(FILE *to, const void *what) {
+    const replay_run *r = what;
+    tool_json j = {0};
+    json_open(&j, NULL, '{');
+    plan_json_inputs(&j, &r->in);
+    json_text(&j, "inter", r->inter);
+    json_number(&j, "elements_scale", r->elements_scale);
+    json_number(&j, "compute_stretch", r->stretch);
+    json_open(&j, "strategies", '[');
+    for (uint32_t i = 0; i < r->n_list; i++) report_json_strategy(&j, &r->in, &r->list[i]);
+    json_close(&j, ']');
+    json_close(&j, '}');
+    const int failed = j.text.failed || fputs(j.text.data, to) < 0;
+    esp__text_free(&j.text);
+    return failed ? -1 : 0;
+}
+
+/* ---- the page: the last strategy, predicted above measured ------------------------------------------------------------------ */
+static int report_print_page(FILE *to, const void *what) {
+    const replay_run *r = what;
+    const replay_strategy *s = &r->list[r->n_list - 1];
+    char noisy[PLAN_NOISY];
+    const page_info info = plan_page_info(&r->in, r->command, noisy);
+    page_plan predicted = plan_as_page(&r->in, &s->predicted), measured = predicted;
+    predicted.name = "predicted";
+    measured.name = "measured";
+    measured.measured = 1;
+    measured.events = s->measured;
+    measured.report = (esp_plan_report){.struct_size = sizeof measured.report,
+                                        .iteration_ns = report_median(s),
+                                        .exposed_communication_ns = s->exposed_communication_ns / s->n_steps,
+                                        .exposed_compression_ns = s->exposed_compression_ns / s->n_steps,
+                                        .memory_bytes = predicted.report.memory_bytes,
+                                        .n_tensors = predicted.report.n_tensors,
+                                        .n_units = predicted.report.n_units,
+                                        .compressed = predicted.report.compressed};
+    report_lanes(s, s->measured, measured.report.lane_ns);
+    return page_timeline(to, &predicted, &measured, &info);
+}
+
+static int replay_report(const replay_run *r) {
+    if (r->timeline && plan_write_page(&r->in, r->timeline, report_print_page, r) != TOOL_OK) return TOOL_FAILED;
+    if (r->json) return plan_write_page(&r->in, "-", report_print_json, r);
+    if (!r->timeline || strcmp(r->timeline, "-")) report_print(stdout, r);
+    return TOOL_OK;
 }

@@ -1,302 +1,312 @@
-/* run.c: one rank from start to end: takes part in the survey, gets rank 0's plans, runs all strategies round by
- * round, and gives rank 0 its measurements. Must not know how results are shown. */
-#include "espresso_impl/base/machine.h"
+/* run.c: one rank from start to end: makes its gradients, takes rank 0's strategies, runs them in turn, and gives rank 0 what it
+ * measured. Must not know how results are shown. */
+#include "espresso_impl/base/cores.h"
 #include "espresso_impl/base/quantile.h"
 #include "tools/replay/replay.h"
+#include <math.h>
+#include <time.h>
 
-/* ---- rank 0 decides, all follow ---------------------------------------------------------------------------------------- */
-/* Gives rank 0's status to all ranks. */
-static esp_status replay_share_status(replay_run *r, int *status) {
-    int32_t v = *status;
-    const esp_status s = esp_broadcast(r->ctx, &v, sizeof v, 0);
-    *status = v;
-    return s;
+enum { REPLAY_POOL_EXTRA = 1 << 16 };
+
+/* ---- the model ------------------------------------------------------------------------------------------------------- */
+/* Scales elements by --elements-scale, and times by what ranks that share cores need. */
+static void replay_scale(replay_run *r) {
+    esp_plan_model *m = &r->in.model;
+    const double ratio = (double)r->ctx->job.sharing / esp__cores();
+    r->stretch = ratio > 1 ? ratio : 1;
+    r->tensors = tool_realloc(NULL, m->n_tensors * sizeof *r->tensors);
+    memcpy(r->tensors, m->tensors, m->n_tensors * sizeof *r->tensors);
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        esp_plan_tensor *x = &r->tensors[t];
+        const double elements = (double)x->elements * r->elements_scale + 0.5;
+        x->compute_ns *= r->stretch;
+        if (r->elements_scale == 1) continue;
+        x->elements = elements < 1 ? 1 : (uint64_t)elements;
+        x->rows = x->cols = 0;
+    }
+    m->tensors = r->tensors;
+    m->forward_ns *= r->stretch;
+    m->update_ns *= r->stretch;
 }
 
-/* Gives the scales that rank 0 chose to all ranks. */
-static esp_status replay_share_scales(replay_run *r) {
-    double v[2] = {r->elements_scale, r->time_scale};
-    const esp_status s = esp_broadcast(r->ctx, v, sizeof v, 0);
-    if (!s && r->ctx->job.rank) replay_scale(r, v[0], v[1]);
-    return s;
+static uint64_t replay_random(uint64_t *state) { /* splitmix64 */
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
 }
 
-/* ---- before the strategies ------------------------------------------------------------------------------------------------ */
+/* Makes room for the gradients, and a pool of normal numbers to copy them from. Some are ten times as large: a heavy tail, as gradients
+ * have. */
+static void replay_make_gradients(replay_run *r) {
+    const esp_plan_model *m = &r->in.model;
+    uint64_t largest = 0, state = 1000003u * (uint64_t)r->ctx->job.rank + 1;
+    r->grads = tool_realloc(NULL, m->n_tensors * sizeof *r->grads);
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        r->grads[t] = tool_realloc(NULL, m->tensors[t].elements * sizeof(float));
+        if (m->tensors[t].elements > largest) largest = m->tensors[t].elements;
+    }
+    r->pool_count = largest + REPLAY_POOL_EXTRA;
+    r->pool = tool_realloc(NULL, r->pool_count * sizeof(float));
+    for (uint64_t i = 0; i < r->pool_count; i++) {
+        const uint64_t x = replay_random(&state);
+        const double u = ((double)(x >> 40) + 1) / 16777217.0, v = (double)(x >> 8 & 0xffffff) / 16777216.0;
+        const double normal = sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+        r->pool[i] = (float)(normal * 1e-2 * ((x & 0xff) < 3 ? 10 : 1));
+    }
+}
+
+/* Other numbers in every step. */
+static void replay_renew_gradients(replay_run *r) {
+    const esp_plan_model *m = &r->in.model;
+    uint64_t state = r->ctx->steps.step + 1;
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        memcpy(r->grads[t], r->pool + replay_random(&state) % REPLAY_POOL_EXTRA,
+               m->tensors[t].elements * sizeof(float));
+}
+
 static esp_status replay_add_tensors(replay_run *r) {
     esp_status s = ESP_OK;
     for (uint32_t t = 0; t < r->in.model.n_tensors && !s; t++) {
-        esp_tensor_desc d = {.struct_size = sizeof d};
+        const esp_plan_tensor *x = &r->tensors[t];
+        const esp_tensor_desc d = {
+            .struct_size = sizeof d, .name = x->name, .count = x->elements, .rows = x->rows, .cols = x->cols};
         uint32_t id;
-        d.name = r->in.model.tensors[t].name;
-        d.count = r->in.model.tensors[t].elements;
-        d.rows = r->in.model.tensors[t].rows, d.cols = r->in.model.tensors[t].cols;
         s = esp_tensor_add(r->ctx, &d, &id);
     }
-    if (!s) s = esp_start(r->ctx);
-    return s ? s : replay_buffers(r);
+    return s ? s : esp_start(r->ctx);
 }
 
-/* Chooses scales for --ratio with the link times measured so far. */
-static esp_status replay_rescale(replay_run *r, int *status) {
-    if (!(r->ratio > 0)) return ESP_OK;
-    if (r->ctx->job.rank == 0) *status = replay_choose(r);
-    const esp_status s = replay_share_status(r, status);
-    return s || *status != TOOL_OK ? s : replay_share_scales(r);
+/* ---- strategies: rank 0 plans, all ranks simulate the same text ----------------------------------------------------------- */
+/* Simulates without the user's limits, which are for the search, so that the text has the complete order of ops. */
+static int replay_predict(replay_run *r, replay_strategy *s) {
+    plan_inputs in = r->in;
+    in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};
+    if (plan_simulate(&in, s->text.data, s->name, &s->predicted) != ESP_OK)
+        return tool_fail(r->in.command, "%s: %s", s->name, esp_last_error(NULL));
+    esp__text_free(&s->text);
+    esp__text_add(&s->text, "%s", esp_plan_text(s->predicted.plan));
+    return s->text.failed ? tool_fail(r->in.command, "out of memory") : TOOL_OK;
 }
 
-/* Real mode: measures the costs that the planner needs. Scales are chosen twice: first to know which sizes to
- * measure, then with the measured times. */
-static esp_status replay_measure(replay_run *r, int *status) {
-    esp_status s = r->ratio > 0 && !r->in.costs_name ? replay_survey_rough(r) : ESP_OK;
-    r->surveyed = NULL; /* only a first look */
-    if (!s) s = replay_rescale(r, status);
-    if (s || *status != TOOL_OK) return s;
-    if (r->ctx->job.rank == 0) *status = replay_memory_fits(r);
-    s = replay_share_status(r, status);
-    if (r->in.costs_name) return s || *status != TOOL_OK ? s : replay_add_tensors(r);
-    if (!s && *status == TOOL_OK && !r->costs_auto) s = replay_survey_links(r);
-    if (!s && *status == TOOL_OK && !r->costs_auto) s = replay_rescale(r, status);
-    if (s || *status != TOOL_OK) return s;
-    if (!r->costs_auto) s = replay_survey_codecs(r);
-    if (!s) s = replay_add_tensors(r);
-    if (!s) s = r->costs_auto ? replay_survey_auto(r) : replay_survey_in_steps(r);
-    if (!s && r->ctx->job.rank == 0 && r->save_costs) *status = replay_costs_save(r);
-    return s ? s : replay_share_status(r, status);
+static int replay_plan(replay_run *r, replay_strategy *s) {
+    plan_made m;
+    if (s->text.data) return TOOL_OK; /* a file's */
+    if (plan_make(&r->in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK)
+        return tool_fail(r->in.command, "%s: %s", s->name, esp_last_error(NULL));
+    esp__text_add(&s->text, "%s", esp_plan_text(m.plan));
+    plan_free(&m);
+    return TOOL_OK;
 }
 
-static esp_status replay_prepare(replay_run *r, int *status) {
-    esp_status s = r->job.mode == REPLAY_REAL ? replay_measure(r, status) : replay_add_tensors(r);
-    if (s || *status != TOOL_OK) return s;
-    if (r->ctx->job.rank == 0) *status = replay_plan_all(r);
-    if (r->ctx->job.rank == 0 && *status == TOOL_OK) *status = replay_check(r);
-    s = replay_share_status(r, status);
-    if (!s && *status == TOOL_OK) s = replay_share_texts(r);
-    /* every rank makes the same plan, from the same text and costs */
-    for (uint32_t i = 0; i < r->n_list && !s && *status == TOOL_OK; i++)
-        if (r->ctx->job.rank && replay_predict(r, &r->list[i]) != TOOL_OK) s = ESP_E_ARG;
+/* Collective. *status of rank 0 becomes that of all ranks. */
+static esp_status replay_agree_strategies(replay_run *r, int *status) {
+    const bool first = r->ctx->job.rank == 0;
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < r->n_list && !s && *status == TOOL_OK; i++) {
+        replay_strategy *y = &r->list[i];
+        if (first && replay_plan(r, y) != TOOL_OK) esp__text_free(&y->text);
+        uint32_t len = first && y->text.data ? (uint32_t)strlen(y->text.data) + 1 : 0;
+        s = esp_broadcast(r->ctx, &len, sizeof len, 0);
+        if (s || !len) {
+            *status = TOOL_FAILED;
+            return s;
+        }
+        char *text = tool_realloc(NULL, len);
+        if (first) memcpy(text, y->text.data, len);
+        s = esp_broadcast(r->ctx, text, len, 0);
+        esp__text_free(&y->text);
+        if (!s) esp__text_add(&y->text, "%s", text);
+        free(text);
+        if (!s) *status = replay_predict(r, y); /* fails on all ranks, or on none */
+    }
     return s;
 }
 
-/* ---- the strategies ---------------------------------------------------------------------------------------------------------- */
-static void replay_strategy_room(replay_strategy *s, uint32_t steps) {
-    const size_t n = steps;
-    s->step_ns = tool_realloc(NULL, n * sizeof(double));
-    s->communication_ns = tool_realloc(NULL, n * sizeof(double));
-    s->compression_ns = tool_realloc(NULL, n * sizeof(double));
-    s->n_events = s->predicted.n_events;
-    s->spans = tool_realloc(NULL, n * s->n_events * sizeof *s->spans);
+/* ---- a step --------------------------------------------------------------------------------------------------------- */
+static uint64_t replay_thread_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static esp_status replay_turn_begin(replay_run *r, replay_strategy *s) {
-    esp_status status = esp_strategy_set(r->ctx, s->text.data);
-    if (!status && r->job.mode == REPLAY_MODEL) status = esp__clocked_set(r->ctx, s->predicted.plan, 1.0);
-    if (status) return status;
-    s->event_of_op = tool_realloc(s->event_of_op, (r->ctx->in_force.program.n_ops + 1) * sizeof *s->event_of_op);
-    return esp__clocked_match(r->ctx, s->predicted.plan, s->event_of_op);
+/* Computes for `ns`, a time of the model: keeps a core busy for as long as the computing would take if no other rank shared the core. */
+static void replay_burn(const replay_run *r, double ns) {
+    const uint64_t until = replay_thread_ns() + (uint64_t)(ns / r->stretch);
+    while (replay_thread_ns() < until) {
+    }
 }
 
-/* Runs one strategy in one round: a step that is not recorded, then a few that are. */
+static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t begin) {
+    if (!end) return;
+    span->start_ns = start > begin ? start - begin : 0;
+    span->end_ns = end > begin ? end - begin : 0;
+}
+
+/* Notes when the plan's events really ran. */
+static void replay_note_events(const replay_run *r, const replay_strategy *s, uint64_t begin, esp__span *spans) {
+    const esp__in_force *f = &r->ctx->in_force;
+    uint64_t before = begin;
+    memset(spans, 0xff, s->predicted.n_events * sizeof *spans);
+    for (uint32_t i = 0; i < f->program.n_ops; i++)
+        if (s->event_of_op[i] != UINT32_MAX)
+            replay_note(&spans[s->event_of_op[i]], f->op_time[i].start_ns, f->op_time[i].end_ns, begin);
+    for (uint32_t e = 0; e < s->predicted.n_events; e++) {
+        const esp_plan_event *x = &s->predicted.events[e];
+        if (x->kind != ESP_PLAN_BACKWARD) continue;
+        const uint64_t end = r->ctx->model.tensors[x->unit].enter_ns;
+        replay_note(&spans[e], before, end, begin);
+        before = end;
+    }
+}
+
+/* s NULL: nothing is recorded. */
+static esp_status replay_step(replay_run *r, replay_strategy *s) {
+    const esp_plan_model *m = &r->in.model;
+    const esp_stream here = {{ESP_CPU, 0}, NULL};
+    replay_renew_gradients(r);
+    esp_status status = esp_barrier(r->ctx);
+    const uint64_t start = esp__now_ns();
+    replay_burn(r, m->forward_ns);
+    const uint64_t begin = esp__now_ns();
+    for (uint32_t t = 0; t < m->n_tensors && !status; t++) {
+        replay_burn(r, m->tensors[t].compute_ns);
+        status = esp_push(r->ctx, t, r->grads[t], here);
+    }
+    if (!status) status = esp_wait_all(r->ctx);
+    replay_burn(r, m->update_ns);
+    if (status || !s) return status;
+    s->step_ns[s->n_steps] = (double)(esp__now_ns() - start);
+    replay_note_events(r, s, begin, s->spans + (size_t)s->n_steps++ * s->predicted.n_events);
+    return ESP_OK;
+}
+
+/* ---- the strategies in turn, so that other work of the machine disturbs all of them alike --------------------------------- */
+static void replay_room(replay_strategy *s, size_t steps) {
+    s->step_ns = tool_realloc(NULL, steps * sizeof *s->step_ns);
+    s->spans = tool_realloc(NULL, steps * s->predicted.n_events * sizeof *s->spans);
+}
+
+/* One step that is not recorded, then `steps` that are. */
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps) {
     esp_stats before = {.struct_size = sizeof before}, after = before;
-    esp_status status = replay_turn_begin(r, s);
-    if (!status) status = replay_step(r, NULL);
+    esp_status status = esp_strategy_set(r->ctx, s->text.data);
+    if (status) return status;
+    free(s->event_of_op);
+    s->event_of_op = replay_match(r->ctx, &s->predicted);
+    status = replay_step(r, NULL);
     if (!status) status = esp_stats_read(r->ctx, &before);
     for (uint32_t i = 0; i < steps && !status; i++) status = replay_step(r, s);
     if (!status) status = esp_stats_read(r->ctx, &after);
-    if (!status) s->intra_bytes += after.intra_bytes - before.intra_bytes;
-    if (!status) s->inter_bytes += after.inter_bytes - before.inter_bytes;
+    s->exposed_communication_ns += (double)(after.exposed_communication_ns - before.exposed_communication_ns);
+    s->exposed_compression_ns += (double)(after.exposed_compression_ns - before.exposed_compression_ns);
     return status;
 }
 
-/* Runs all strategies in every round, so that other work of the machine disturbs all of them alike. */
-static esp_status replay_rounds(replay_run *r) {
-    const uint32_t rounds = ((uint32_t)r->steps + REPLAY_ROUND_STEPS - 1) / REPLAY_ROUND_STEPS;
+static esp_status replay_turns(replay_run *r) {
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < r->n_list; i++) replay_strategy_room(&r->list[i], (uint32_t)r->steps);
-    for (uint32_t k = 0; k < rounds && !s; k++) {
-        const uint32_t left = (uint32_t)r->steps - k * REPLAY_ROUND_STEPS;
-        for (uint32_t i = 0; i < r->n_list && !s; i++) {
-            replay_say(r, "replay: round %u of %u, %s", k + 1, rounds, r->list[i].name);
-            s = replay_turn(r, &r->list[i], left < REPLAY_ROUND_STEPS ? left : REPLAY_ROUND_STEPS);
-        }
+    for (uint32_t i = 0; i < r->n_list; i++) replay_room(&r->list[i], (size_t)r->steps);
+    for (long done = 0; done < r->steps && !s; done += REPLAY_TURN_STEPS) {
+        const long left = r->steps - done;
+        replay_say(r, "steps %ld to %ld of each strategy", done + 1,
+                   done + (left < REPLAY_TURN_STEPS ? left : REPLAY_TURN_STEPS));
+        for (uint32_t i = 0; i < r->n_list && !s; i++)
+            s = replay_turn(r, &r->list[i], (uint32_t)(left < REPLAY_TURN_STEPS ? left : REPLAY_TURN_STEPS));
     }
     return s;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------------------- */
-/* Begin and end of each op, as medians over the steps. */
-static esp_plan_event *replay_medians(const replay_strategy *s) {
-    esp_plan_event *out = tool_realloc(NULL, (s->n_events + 1) * sizeof *out);
-    double *start = tool_realloc(NULL, s->n_steps * sizeof *start), *end = tool_realloc(NULL, s->n_steps * sizeof *end);
-    for (uint32_t e = 0; e < s->n_events; e++) {
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < s->n_steps; k++) {
-            const esp__span x = s->spans[(size_t)k * s->n_events + e];
-            if (x.end_ns == UINT64_MAX) continue;
-            start[n] = (double)x.start_ns;
-            end[n++] = (double)x.end_ns;
-        }
-        out[e] = s->predicted.events[e];
-        out[e].start_ns = out[e].end_ns = UINT64_MAX;
-        if (!n) continue;
-        out[e].start_ns = (uint64_t)esp__median(start, n);
-        out[e].end_ns = (uint64_t)esp__median(end, n);
-        if (out[e].end_ns < out[e].start_ns) out[e].end_ns = out[e].start_ns;
+/* ---- results ---------------------------------------------------------------------------------------------------------- */
+/* From all ranks: a step takes as long as on its slowest rank. An op lasts from when the last rank began it until the last rank ended it:
+ * the wait for a late rank is not part of it. */
+static esp_status replay_gather_step(const replay_run *r, replay_strategy *s, uint32_t step) {
+    const size_t n = (size_t)r->ctx->job.size, events = s->predicted.n_events;
+    esp__span *mine = s->spans + step * events, *all = tool_realloc(NULL, n * events * sizeof *all);
+    double *ns = tool_realloc(NULL, n * sizeof *ns);
+    esp_status status =
+        esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, mine, all, events * sizeof *all);
+    if (!status)
+        status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, &s->step_ns[step], ns, sizeof *ns);
+    for (size_t i = 0; i < n && !status; i++)
+        if (ns[i] > s->step_ns[step]) s->step_ns[step] = ns[i];
+    for (size_t i = 0; i < n * events && !status; i++) {
+        esp__span *to = &mine[i % events];
+        if (all[i].end_ns == UINT64_MAX) continue;
+        if (to->end_ns == UINT64_MAX) *to = all[i];
+        if (all[i].start_ns > to->start_ns) to->start_ns = all[i].start_ns;
+        if (all[i].end_ns > to->end_ns) to->end_ns = all[i].end_ns;
     }
-    free(start);
-    free(end);
-    return out;
-}
-
-static void replay_result_make(replay_strategy *s, replay_result *out) {
-    double *sorted = tool_realloc(NULL, s->n_steps * sizeof *sorted);
-    memcpy(sorted, s->step_ns, s->n_steps * sizeof *sorted);
-    memset(out, 0, sizeof *out);
-    out->name = s->name;
-    out->predicted = s->predicted;
-    out->step_ns = s->step_ns;
-    out->n_steps = s->n_steps;
-    out->measured = replay_medians(s);
-    out->median_ns = esp__median(sorted, s->n_steps);
-    out->p10_ns = esp__quantile(sorted, s->n_steps, 0.1);
-    out->p90_ns = esp__quantile(sorted, s->n_steps, 0.9);
-    out->exposed_communication_ns = esp__median(s->communication_ns, s->n_steps);
-    out->exposed_compression_ns = esp__median(s->compression_ns, s->n_steps);
-    out->intra_bytes = s->intra_bytes / s->n_steps;
-    out->inter_bytes = s->inter_bytes / s->n_steps;
-    out->noisy = out->p90_ns - out->p10_ns > REPLAY_NOISY * out->median_ns;
-    free(sorted);
-}
-
-/* An op lasts from when the last rank began until the last rank ended it. Earlier ranks' waiting for the last one
- * does not count. */
-static esp_status replay_gather_spans(replay_run *r, replay_strategy *s) {
-    const size_t each = s->n_events * sizeof *s->spans;
-    esp__span *all = tool_realloc(NULL, (size_t)r->ctx->job.size * each);
-    esp_status status = ESP_OK;
-    for (uint32_t k = 0; k < s->n_steps && !status; k++) {
-        esp__span *mine = s->spans + (size_t)k * s->n_events;
-        status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, mine, all, each);
-        for (size_t i = 0; i < (size_t)r->ctx->job.size * s->n_events && !status; i++) {
-            esp__span *to = &mine[i % s->n_events];
-            if (all[i].end_ns == UINT64_MAX) continue; /* this rank has no such op */
-            if (to->end_ns == UINT64_MAX) *to = all[i];
-            if (all[i].start_ns > to->start_ns) to->start_ns = all[i].start_ns;
-            if (all[i].end_ns > to->end_ns) to->end_ns = all[i].end_ns;
-        }
-    }
+    free(ns);
     free(all);
     return status;
 }
 
-/* Gathers from all ranks: each step's time is that of the slowest rank; bytes are summed. */
-static esp_status replay_gather(replay_run *r) {
-    const size_t n = (size_t)r->ctx->job.size;
-    esp_status status = ESP_OK;
-    for (uint32_t i = 0; i < r->n_list && !status; i++) {
-        replay_strategy *s = &r->list[i];
-        double *all = tool_realloc(NULL, n * s->n_steps * sizeof *all);
-        uint64_t bytes[2] = {s->intra_bytes, s->inter_bytes};
-        uint64_t *moved = tool_realloc(NULL, n * sizeof bytes);
-        status =
-            esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, s->step_ns, all, s->n_steps * sizeof *all);
-        if (!status)
-            status = esp__peers_allgather(r->ctx->job.peers, NULL, r->ctx->job.size, bytes, moved, sizeof bytes);
-        for (size_t k = 0; k < n && !status; k++) {
-            for (uint32_t j = 0; j < s->n_steps; j++)
-                if (all[k * s->n_steps + j] > s->step_ns[j]) s->step_ns[j] = all[k * s->n_steps + j];
-            s->intra_bytes = (k ? s->intra_bytes : 0) + moved[2 * k];
-            s->inter_bytes = (k ? s->inter_bytes : 0) + moved[2 * k + 1];
+static void replay_medians(replay_strategy *s) {
+    const uint32_t events = s->predicted.n_events;
+    double *start = tool_realloc(NULL, s->n_steps * sizeof *start), *end = tool_realloc(NULL, s->n_steps * sizeof *end);
+    s->measured = tool_realloc(NULL, (events + 1) * sizeof *s->measured);
+    for (uint32_t e = 0; e < events; e++) {
+        esp_plan_event *x = &s->measured[e];
+        *x = s->predicted.events[e];
+        x->start_ns = x->end_ns = UINT64_MAX;
+        if (s->spans[e].end_ns == UINT64_MAX) continue; /* in no step */
+        for (uint32_t k = 0; k < s->n_steps; k++) {
+            start[k] = (double)s->spans[(size_t)k * events + e].start_ns;
+            end[k] = (double)s->spans[(size_t)k * events + e].end_ns;
         }
-        free(all);
-        free(moved);
-        if (!status) status = replay_gather_spans(r, s);
+        x->start_ns = (uint64_t)esp__median(start, s->n_steps);
+        x->end_ns = (uint64_t)esp__median(end, s->n_steps);
+        if (x->end_ns < x->start_ns) x->end_ns = x->start_ns;
     }
-    return status;
+    free(start);
+    free(end);
+    esp__sort(s->step_ns, s->n_steps);
 }
 
-static int replay_show(replay_run *r) {
-    replay_job *j = &r->job;
-    j->in = &r->in;
-    j->elements_scale = r->elements_scale;
-    j->time_scale = r->time_scale;
-    const double ratio = replay_ratio(&r->in);
-    j->ratio = ratio > 0 ? ratio : 0;
-    j->results = tool_realloc(NULL, r->n_list * sizeof *j->results);
-    j->n_results = r->n_list;
-    for (uint32_t i = 0; i < r->n_list; i++) replay_result_make(&r->list[i], &j->results[i]);
-    if (r->progress_fd >= 0 && write(r->progress_fd, "\r\033[K", 4) < 0) r->progress_fd = -1;
-    const int status = replay_report(j);
-    for (uint32_t i = 0; i < r->n_list; i++) free(j->results[i].measured);
-    free(j->results);
-    return status;
-}
-
-/* What strategy auto may choose from, and so measures: the codecs of this run. */
-static void replay_name_codecs(const replay_run *r, char *text, size_t room) {
-    size_t at = 0;
-    snprintf(text, room, "none");
-    for (uint32_t c = 0; c < r->in.n_codecs && at < room; c++)
-        at += (size_t)snprintf(text + at, room - at, "%s%s", c ? ";" : "", r->in.codecs[c].spec);
-}
-
-/* ---- one rank ---------------------------------------------------------------------------------------------------------------------- */
-static esp_status replay_open(replay_run *r) {
-    static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
-                                           "ESPRESSO_PROFILE"};
-    char codecs[ESP__SURVEY_CODECS * ESP__SPEC_MAX];
-    esp_config cfg = {.struct_size = sizeof cfg};
-    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
-    prctl(PR_SET_TIMERSLACK, 1); /* threads inherit this when they are created */
-    cfg.backend = getenv("ESPRESSO_BACKEND") ? NULL : "shm";
-    cfg.strategy = "fp32";
-    /* a modelled GPU needs no warning that this machine lacks one */
-    if (r->job.mode == REPLAY_MODEL || r->costs_auto) cfg.log_level = ESP_LOG_ERROR;
-    if (r->costs_auto) { /* what it decides is not followed, and so not logged */
-        replay_name_codecs(r, codecs, sizeof codecs);
-        cfg.strategy = "auto";
-        cfg.codec = codecs;
+static esp_status replay_gather(replay_run *r) {
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < r->n_list; i++) {
+        for (uint32_t k = 0; k < r->list[i].n_steps && !s; k++) s = replay_gather_step(r, &r->list[i], k);
+        if (!s) replay_medians(&r->list[i]);
     }
-    cfg.seed = 1;
-    return esp_open(&cfg, &r->ctx);
-}
-
-static esp_status replay_measured_rounds(replay_run *r) {
-    esp__machine_time from, to;
-    esp_status s = replay_cpu_now(r, &from);
-    if (!s) s = replay_rounds(r);
-    if (!s) s = replay_cpu_now(r, &to);
-    if (!s) s = replay_gather(r);
-    if (!s) r->job.stolen = replay_stolen(&from, &to);
     return s;
 }
 
-static void replay_rank_close(replay_run *r) {
-    for (uint32_t t = 0; r->grads && t < r->in.model.n_tensors; t++) free(r->grads[t]);
-    free(r->grads);
-    free(r->pool);
-    free(r->ready_ns);
-    if (r->survey) esp__survey_close(r->ctx, r->survey);
-    esp_close(r->ctx);
-    free(r->survey); /* freed last: the inputs' curves point into it */
+/* ---- one rank ----------------------------------------------------------------------------------------------------------- */
+static esp_status replay_open(replay_run *r) {
+    const esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32", .seed = 1};
+    unsetenv("ESPRESSO_STRATEGY");
+    unsetenv("ESPRESSO_CODEC");
+    const esp_status s = esp_open(&cfg, &r->ctx);
+    if (s) return s;
+    r->n = r->ctx->job.size;
+    r->machines = r->ctx->job.topo.n_machines;
+    return ESP_OK;
 }
 
-/* Runs one rank. Rank 0's status goes to the command that started the ranks. Other ranks do not repeat a peer's
- * error. */
+static esp_status replay_run_all(replay_run *r, int *status) {
+    replay_scale(r);
+    replay_make_gradients(r);
+    esp_status s = replay_add_tensors(r);
+    replay_say(r, "planning");
+    if (!s) s = replay_agree_strategies(r, status);
+    if (!s && *status == TOOL_OK) s = replay_turns(r);
+    if (!s && *status == TOOL_OK) s = replay_gather(r);
+    if (!s && *status == TOOL_OK && r->ctx->job.rank == 0) *status = replay_report(r);
+    return s;
+}
+
 static int replay_as_rank(replay_run *r) {
     int status = TOOL_OK;
     esp_status s = replay_open(r);
-    if (!s) s = replay_prepare(r, &status);
-    if (!s && status == TOOL_OK) s = replay_measured_rounds(r);
-    if (!s && status == TOOL_OK && r->ctx->job.rank == 0) status = replay_show(r);
-    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER))
+    if (!s) status = replay_costs_fit(r);
+    if (!s && status == TOOL_OK) s = replay_run_all(r, &status);
+    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER)) /* one rank is enough to name a dead one */
         tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
-    if (s) status = TOOL_FAILED;
-    if (!s && r->ctx->job.rank == 0 && r->status_fd >= 0) {
-        const char said = (char)status;
-        if (write(r->status_fd, &said, 1) == 1) status = TOOL_OK;
-    }
-    if (!s && r->ctx->job.rank) status = TOOL_OK;
-    replay_rank_close(r);
-    return status;
+    for (uint32_t t = 0; r->grads && t < r->in.model.n_tensors; t++) free(r->grads[t]);
+    free(r->grads);
+    free(r->pool);
+    free(r->tensors);
+    esp_close(r->ctx);
+    return s ? TOOL_FAILED : status;
 }
