@@ -84,8 +84,9 @@ static report_class *report_classes(const plan_inputs *in, const replay_strategy
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
 static void report_json_strategy(tool_json *j, const plan_inputs *in, const replay_strategy *s) {
     double predicted[ESP__LANES], measured[ESP__LANES];
-    uint32_t n;
+    uint32_t n, missing = 0;
     report_class *c = report_classes(in, s, &n);
+    for (uint32_t i = 0; i < s->predicted.n_events; i++) missing += !report_has(s, i);
     report_lanes(s, s->predicted.events, predicted);
     report_lanes(s, s->measured, measured);
     json_open(j, NULL, '{');
@@ -103,6 +104,7 @@ static void report_json_strategy(tool_json *j, const plan_inputs *in, const repl
     plan_json_times(j, "predicted", predicted);
     plan_json_times(j, "measured", measured);
     json_close(j, '}');
+    json_number(j, "ops_missing", missing); /* predicted, but the executor has none */
     json_open(j, "ops", '[');
     for (uint32_t i = 0; i < n; i++) {
         json_open(j, NULL, '{');
