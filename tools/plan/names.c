@@ -5,14 +5,6 @@ static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
     return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
 }
 
-/* The number of chunks of the tensor that unit u belongs to; 1 where the tensor is whole or in a group. */
-static uint32_t plan_chunks(const plan_inputs *in, const plan_made *m, uint32_t u) {
-    uint32_t n = 1;
-    if (!plan_is_chunk(in, &m->units[u])) return 1;
-    while (u + n < m->n_units && m->units[u + n].first == m->units[u].first) n++;
-    return n;
-}
-
 /* How many units are groups and chunks. */
 typedef struct plan_shape {
     uint32_t groups, grouped, split, chunks; /* groups; tensors in groups; split tensors; their chunks */
