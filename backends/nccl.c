@@ -207,9 +207,7 @@ static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *par
     esp_status s = nccl_read_params(m->host, params, p);
     if (s) return s;
     m->library = nccl_open_libraries(why, sizeof why);
-    if (!m->library)
-        return nccl_say(m->host, ESP_E_UNSUPPORTED,
-                        "%s: install NCCL and the GPU's driver, or name the file of NCCL in ESPRESSO_NCCL", why);
+    if (!m->library) return nccl_say(m->host, ESP_E_UNSUPPORTED, "%s", why);
     m->job->library = m->library;
     if (!g->parent) s = nccl_pick_device(m, g, p);
     if (s) return s;

@@ -47,7 +47,7 @@ TEST_LINK_tests := -Wl,--wrap=pthread_create
 CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda_host/*.cc)
 CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
 # shared memory is a section of its own, in which gcc watches arrays only where it is told
-CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version)),,-fsanitize-sections=cuda_shared)
+CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version 2>/dev/null)),,-fsanitize-sections=cuda_shared)
 define CUDA_HOST_WAY
 $(BUILD)/cuda-host/$(1)/%.o: % $(STAMP)
 	@mkdir -p $$(@D)

@@ -102,10 +102,10 @@ typedef struct nccl_library {
 /* Passes the error text to the host and returns `s`; ESP_OK: for information. */
 #define nccl_say(host, ...) engine_say((host), "nccl", __VA_ARGS__)
 
-/* Loads `name`, or says in `why` that and why it cannot. */
-static void *nccl_load(const char *name, char *why, size_t cap) {
+/* Loads `name`, or adds to `why` the reason and what to do. */
+static void *nccl_load(const char *name, const char *advice, char *why, size_t cap) {
     void *p = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!p) snprintf(why + strlen(why), cap - strlen(why), "%s%s", *why ? "; " : "", dlerror());
+    if (!p) snprintf(why + strlen(why), cap - strlen(why), "%s%s: %s", *why ? "; " : "", dlerror(), advice);
     return p;
 }
 /* The function `name`, into *to. 0: it is not there. */
@@ -128,8 +128,9 @@ static const nccl_library *nccl_open_libraries(char *why, size_t cap) {
         pthread_mutex_unlock(&lock);
         return &all;
     }
-    nccl = nccl_load(path && *path ? path : "libnccl.so.2", why, cap);
-    cuda = nccl_load("libcuda.so.1", why, cap);
+    nccl =
+        nccl_load(path && *path ? path : "libnccl.so.2", "install NCCL, or name its file in ESPRESSO_NCCL", why, cap);
+    cuda = nccl_load("libcuda.so.1", "install the GPU's driver", why, cap);
 #define NCCL_FIND(name, arguments)                                                                                     \
     if (nccl && !nccl_find(nccl, #name, &all.name)) missing = #name;
 #define CUDA_FIND(name, arguments)                                                                                     \

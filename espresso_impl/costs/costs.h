@@ -3,8 +3,8 @@
  * An observation is the wall time and the core time of an op of one kind and size, from a probe or from a step. A point's times are the
  * medians of its observations. Steps give points only where no probe did; by how much the ops of a step are later than the points say, under
  * the trainer's load, is the dispatch time of their lane. */
-#ifndef ESP__SURVEY_H
-#define ESP__SURVEY_H
+#ifndef ESP__COSTS_H
+#define ESP__COSTS_H
 #include "espresso_impl/executor/executor.h"
 
 /* ---- probe.c: one microbenchmark, by all ranks at the same time, between steps --------------------------------------- */

@@ -1,6 +1,6 @@
 /* search.h: what Algorithms 1 and 2 and the comparison strategies built on them share. */
-#ifndef ESP__ALGORITHMS_H
-#define ESP__ALGORITHMS_H
+#ifndef ESP__SEARCH_H
+#define ESP__SEARCH_H
 #include "planner/plan.h"
 
 /* The paths that one unit may take. */

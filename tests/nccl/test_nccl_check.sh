@@ -22,10 +22,14 @@ ls -d "$dir"/fake-nccl-* 2>/dev/null && bad "ranks left files behind"
 # neither the library nor its file
 if ESPRESSO_NCCL=/nowhere/libnccl.so.2 ESPRESSO_BACKEND=nccl "$BUILD/bin/hello" >"$dir/log" 2>&1; then bad "no NCCL: no error"; fi
 grep -q '/nowhere/libnccl.so.2: cannot open' "$dir/log" || bad "no NCCL: no file in the error"
-grep -q "install NCCL and the GPU's driver, or name the file of NCCL in ESPRESSO_NCCL" "$dir/log" || bad "no NCCL: no advice"
+grep -q "install NCCL, or name its file in ESPRESSO_NCCL" "$dir/log" || bad "no NCCL: no advice"
 ESPRESSO_NCCL=/nowhere/libnccl.so.2 "$command" plugins --check nccl >"$dir/log" 2>&1
 grep -q "skipped  its probe() says that it cannot run here" "$dir/log" || bad "no NCCL: checked all the same"
 # a library that is not NCCL; where there is no driver, that is said, too
 if ESPRESSO_NCCL=$fake/libespresso-standin.so ESPRESSO_BACKEND=nccl "$BUILD/bin/hello" >"$dir/log" 2>&1; then bad "not NCCL: no error"; fi
 grep -qE 'libcuda.so.1: cannot open|is version 0 and lacks ncclGetErrorString' "$dir/log" || bad "not NCCL: no reason"
+if grep -q 'libcuda.so.1: cannot open' "$dir/log"; then
+    grep -q "libcuda.so.1: .*: install the GPU's driver" "$dir/log" || bad "no driver: no advice"
+    grep -q 'install NCCL' "$dir/log" && bad "no driver: NCCL is there, and the advice is to install it"
+fi
 exit $failed
