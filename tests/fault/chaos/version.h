@@ -5,6 +5,7 @@
 #pragma push_macro("ESPRESSO_VERSION")
 #undef ESPRESSO_VERSION
 #define ESPRESSO_VERSION chaos_version
+#include "espresso_impl/job/handshake.c"
 #include "espresso_impl/job/rendezvous.c"
 #pragma pop_macro("ESPRESSO_VERSION")
 #endif
