@@ -59,11 +59,10 @@
 #include "tools/plan/machines.c"
 #include "tools/plan/plan.c"
 #include "tools/plan/compare.c"
-#include "tools/profile/model.c"
-#include "tools/profile/job.c"
-#include "tools/profile/codecs.c"
+#include "tools/profile/trainer.c"
 #include "tools/profile/links.c"
-#include "tools/profile/costs.c"
+#include "tools/profile/codecs.c"
+#include "tools/profile/ranks.c"
 #include "tools/profile/profile.c"
 #include "tools/top/read.c"
 #include "tools/top/screen.c"
@@ -136,10 +135,6 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     }
     const tool_command *c = espresso_find(argv[0]);
     if (!c) return TOOL_USAGE;
-    if (argc > 1) { /* `help profile codecs`: only the subcommand knows its parts */
-        char *words[] = {argv[1], (char[]){"--help"}, NULL};
-        return c->run(c, 2, words);
-    }
     tool_help(c);
     return TOOL_OK;
 }

@@ -119,8 +119,8 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     esp__codec *on_gpu = NULL; /* a table of its own, or an estimate of the one for CPUs */
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "codec '%s' does not say what it costs (it has no model()): measure it with espresso profile "
-                         "codecs, and give the file",
+                         "codec '%s' does not say what it costs (it has no model()): measure it with espresso profile, "
+                         "and give the file",
                          c->spec);
     const int matrices = (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) != 0;
     if (!matrices && !esp__codec_shrinks(c))

@@ -1,4 +1,4 @@
-/* costs.c: costs files: a system file, codec files and perhaps a model file in one file. Must not know what is in these three. */
+/* costs.c: costs files: a system file, codec files and a model file in one file, or some of them. Must not know what is in these three. */
 #include "planner/files/read.h"
 #include "planner/files/write.h"
 #include <time.h>
@@ -16,8 +16,9 @@ static void files_read_costs(files_input *in, const files_place *root, void *out
     f->host = files_get_line(in, files_at(root, "costs"), "the host's name");
     f->made = files_get_text(in, files_at(root, "made"), "text", FILES_OPTIONAL);
     f->inter = files_get_text(in, files_at(root, "inter"), "text", FILES_OPTIONAL);
-    files_read_system(in, &system, &f->system);
-    const size_t n = files_get_list(in, codecs, "a list of codec files");
+    f->has_system = system.value != NULL;
+    if (f->has_system) files_read_system(in, &system, &f->system);
+    const size_t n = codecs.value ? files_get_list(in, codecs, "a list of codec files") : 0;
     if (n > ESP__COSTS_CODECS) files_fail(in, codecs, "expected at most %d codecs, found %zu", ESP__COSTS_CODECS, n);
     for (f->n_codecs = 0; f->n_codecs < n; f->n_codecs++) {
         const files_place one = files_item(&codecs, f->n_codecs);
@@ -54,9 +55,12 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c)
     files_put_text_line(&t, "  ", "costs", c->host);
     files_put_text_line(&t, "  ", "made", made);
     files_put_text_line(&t, "  ", "inter", c->inter);
-    esp__text_add(&t, "  \"system\": ");
-    files_put_inside(&t, "  ", c->system);
-    esp__text_add(&t, ",\n  \"codecs\": [");
+    if (c->system) {
+        esp__text_add(&t, "  \"system\": ");
+        files_put_inside(&t, "  ", c->system);
+        esp__text_add(&t, ",\n");
+    }
+    esp__text_add(&t, "  \"codecs\": [");
     for (uint32_t i = 0; i < c->n_codecs; i++) {
         esp__text_add(&t, i ? ", " : "");
         files_put_inside(&t, "  ", c->codecs[i]);

@@ -67,7 +67,7 @@ typedef struct esp__system_file {
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);
 ESP__FN void esp__system_free(esp__system_file *f);
 
-/* ---- costs.c: all that was measured at one place, in one file ------------------------------------------------------------------- */
+/* ---- costs.c: all that was measured at one place, in one file. The readers of model and system files also find these in a costs file ---- */
 enum { ESP__COSTS_CODECS = 16 };
 typedef struct esp__costs_file {
     const char *host, *made, *inter; /* made, inter: NULL: not stated */
@@ -75,15 +75,15 @@ typedef struct esp__costs_file {
     esp__gc_file codecs[ESP__COSTS_CODECS];
     uint32_t n_codecs;
     esp__model_file model;
-    bool has_model;
+    bool has_system, has_model;
     esp__arena arena; /* of all members: do not free these one by one */
 } esp__costs_file;
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
 ESP__FN void esp__costs_free(esp__costs_file *f);
-/* The files that a costs file consists of, as texts. */
+/* The files that a costs file consists of, as texts. NULL: it has none. */
 typedef struct esp__costs_texts {
-    const char *host, *inter;                               /* inter: NULL: no emulated link */
-    const char *system, *codecs[ESP__COSTS_CODECS], *model; /* model: NULL: none */
+    const char *host, *inter; /* inter: the emulated link */
+    const char *system, *codecs[ESP__COSTS_CODECS], *model;
     uint32_t n_codecs;
 } esp__costs_texts;
 ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *texts);

@@ -243,8 +243,8 @@ _Noreturn static void files_syntax(files_input *in, const char *text, size_t len
 }
 
 /* The JSON value is *root, which the caller frees: a longjmp passes no local variable on. */
-static void files_parse_catching(files_input *in, const char *text, size_t len, files_reader reader, void *out,
-                                 json_t **root) {
+static void files_parse_catching(files_input *in, const char *text, size_t len, const char *kind, files_reader reader,
+                                 void *out, json_t **root) {
     json_error_t e;
     if (setjmp(in->fail)) {
         if (!in->status) in->status = esp__fail(NULL, ESP_E_NOMEM, "%s: out of memory", in->name);
@@ -254,14 +254,16 @@ static void files_parse_catching(files_input *in, const char *text, size_t len, 
     *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES, &e);
     if (!*root) files_syntax(in, text, len, &e);
     const files_place whole = {NULL, NULL, 0, *root};
-    reader(in, &whole, out);
+    const files_place part = files_at(&whole, kind);
+    const bool in_costs = json_object_get(*root, "costs") && json_is_object(part.value);
+    reader(in, in_costs ? &part : &whole, out);
 }
 
 ESP__FN esp_status files_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
-                               files_reader reader, void *out, esp__arena *arena) {
+                               const char *kind, files_reader reader, void *out, esp__arena *arena) {
     files_input in = {.name = name, .arena = arena, .log = log};
     json_t *root = NULL;
-    files_parse_catching(&in, text, len, reader, out, &root);
+    files_parse_catching(&in, text, len, kind, reader, out, &root);
     json_decref(root);
     arena->on_failure = NULL;
     if (in.status) esp__arena_free(arena);

@@ -26,9 +26,9 @@ ESP__FN files_place files_at(const files_place *object, const char *key);
 ESP__FN files_place files_item(const files_place *list, size_t i);
 
 typedef void (*files_reader)(files_input *in, const files_place *root, void *out);
-/* Reads a JSON text into `out`, whose memory `arena` is; frees the memory if that fails. */
+/* Reads a JSON text, or its part `kind` if it is a costs file, into `out`, whose memory `arena` is; frees the memory if that fails. */
 ESP__FN esp_status files_parse(const char *name, const char *text, size_t len, const esp__files_log *log,
-                               files_reader reader, void *out, esp__arena *arena);
+                               const char *kind, files_reader reader, void *out, esp__arena *arena);
 
 _Noreturn ESP__FN void files_fail(files_input *in, files_place p, const char *fmt, ...) ESP__PRINTF(3, 4);
 /* Fails with "expected ..., found ...". */
@@ -71,7 +71,7 @@ ESP__FN void files_get_version(files_input *in, const files_place *root, const c
     ESP__FN esp_status esp__##kind##_parse(const char *name, const char *text, size_t len, esp__##kind##_file *out,    \
                                            const esp__files_log *log) {                                                \
         memset(out, 0, sizeof *out);                                                                                   \
-        esp_status s = files_parse(name, text, len, log, files_read_##kind, out, &out->arena);                         \
+        esp_status s = files_parse(name, text, len, log, #kind, files_read_##kind, out, &out->arena);                  \
         if (s) memset(out, 0, sizeof *out);                                                                            \
         return s;                                                                                                      \
     }                                                                                                                  \

@@ -1,5 +1,9 @@
-/* progress.c: shows a line on the terminal while work takes more than a second; shows nothing where stderr is no
- * terminal. Must not know what the work is. */
+/* progress.c: a line on the terminal, and the seconds behind it. Must not know what the work is. */
+#include "tools/common/progress.h"
+#include <errno.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 static struct {
     char text[160];
@@ -27,8 +31,6 @@ static void progress_tick(int signal) {
     errno = saved;
 }
 
-/* Sets the line's text. The line shows after the first second. */
-static void progress_say(const char *fmt, ...) ESP__PRINTF(1, 2);
 static void progress_say(const char *fmt, ...) {
     static int ready;
     va_list ap;
@@ -48,7 +50,6 @@ static void progress_say(const char *fmt, ...) {
     progress.length = n < 0 ? 0 : n >= (int)sizeof progress.text ? (int)sizeof progress.text - 1 : n;
 }
 
-/* Clears the line. Call it before anything else is printed. */
 static void progress_done(void) {
     progress.length = 0;
     if (progress.seconds) fputs("\r\033[K", stderr);

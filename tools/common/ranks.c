@@ -1,7 +1,7 @@
-/* ranks.c: runs this command again as the ranks of a job, with the code of `espresso run`, for subcommands that
- * measure. Must not know what the ranks do. The flag --as-rank tells a subcommand that it is a rank. */
+/* ranks.c: the ranks of subcommands that measure. Must not know what the ranks do. */
+#include "tools/common/ranks.h"
+#include "tools/run/run.h"
 
-/* Refuses what `espresso run` would refuse, with the subcommand's name in the error. */
 static int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
     const char *launcher = getenv("ESPRESSO_LAUNCHER");
     if (launcher && !strcmp(launcher, "espresso-run")) /* or ranks would start ranks without end */
@@ -14,14 +14,10 @@ static int ranks_check(const tool_command *self, long n, long machines, const ch
     return inter ? run_check_link(self, "--inter", inter) : TOOL_OK;
 }
 
-/* `argv` is what follows the command's name and ends with NULL: {"profile", "links", "--as-rank", ..., NULL}.
- * machines: 0 means 1. inter NULL: no link is emulated. The ranks' output is forwarded unchanged. Returns the job's
- * exit status. */
 ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]) {
     run_plan p = {.command = self, .inter = inter, .path = "/proc/self/exe"};
     size_t n_argv = 0;
     sigset_t mask;
-    if (machines == 0) machines = 1;
     int status = ranks_check(self, n, machines, inter);
     if (status != TOOL_OK) return status;
     while (argv[n_argv]) n_argv++;

@@ -64,7 +64,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     esp_codec_model two;
     char a[32], b[32];
     if (!esp__codec_has_model(c)) {
-        puts("  model:      none: it takes part in no plan until it is measured (espresso profile codecs)");
+        puts("  model:      none: it takes part in no plan until it is measured (espresso profile)");
         return;
     }
     printf("  payload:    %.4g bits an element (2^20 elements)\n", plugins_bits_each(&m->sent));

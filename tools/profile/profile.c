@@ -1,33 +1,264 @@
-/* profile.c: `espresso profile`: calls the function for the kind of profile that the first word names. */
+/* profile.c: `espresso profile`: reads the flags, has the parts measured, and writes the costs file. Must not know how anything is
+ * measured. */
+#include "tools/profile/profile.h"
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/executor/executor.h"
+#include "tools/common/quantity.h"
+#include "tools/common/ranks.h"
+#include <unistd.h>
+
+enum {
+    PROFILE_N,
+    PROFILE_MACHINES,
+    PROFILE_INTER,
+    PROFILE_CODEC_LIST,
+    PROFILE_DEVICE,
+    PROFILE_STEPS,
+    PROFILE_SIZES,
+    PROFILE_BUDGET,
+    PROFILE_ONLY,
+    PROFILE_O,
+    PROFILE_AS_RANK
+};
+static const tool_flag profile_flags[] = {
+    [PROFILE_N] = {"-n", "N", "how many ranks, as many as train together"},
+    [PROFILE_MACHINES] = {"--machines", "M", "spread them over M emulated machines (default 1)"},
+    [PROFILE_INTER] = {"--inter", "RATE[,LATENCY]",
+                       "with --machines: emulate this link between them, as in 1gbit,50us"},
+    [PROFILE_CODEC_LIST] = {"--codecs", "LIST", "as in 'fp16;dgc:ratio=0.01' (default: those that there are)"},
+    [PROFILE_DEVICE] = {"--device", "cpu|gpu|both", "where codecs compress (default cpu); gpu needs plugin cuda"},
+    [PROFILE_STEPS] = {"--steps", "N", "steps of PROGRAM to measure, after 5 that are not (default 100)"},
+    [PROFILE_SIZES] = {"--sizes", "FROM..TO", "bytes of links and elements of codecs, doubled (default 2^10..2^26)"},
+    [PROFILE_BUDGET] = {"--budget", "TIME", "how long links and codecs may take together (default 60s)"},
+    [PROFILE_ONLY] = {"--only", "PART,...", "of the parts model, links and codecs only these"},
+    [PROFILE_O] = {"-o", "FILE", "the costs file to write; - is standard output (needed)"},
+    [PROFILE_AS_RANK] = {"--as-rank", "FDS", "internal: this is one of the ranks"},
+};
+static const char *const profile_parts_names[] = {"model", "links", "codecs"}; /* by bit */
 
 static int profile_main(const tool_command *self, int argc, char **argv);
 static const tool_command profile_command = {
     .name = "profile",
-    .summary = "Measures codecs, links or a trainer, as files for espresso plan.",
-    .synopsis = "costs|codecs|links|model [flags]",
+    .summary = "Measures a trainer, its links and codecs, as a costs file for espresso plan.",
+    .synopsis = "-n N [--machines M [--inter RATE[,LATENCY]]] [--codecs LIST] -o FILE [-- PROGRAM [ARG...]]",
+    .flags = profile_flags,
+    .n_flags = sizeof profile_flags / sizeof *profile_flags,
     .run = profile_main,
-    .details = "  costs      all of the following, in one file (a costs file)\n"
-               "  codecs     what codecs take to compress and decompress, by size (codec files)\n"
-               "  links      what collectives take between ranks, by size (a system file)\n"
-               "  model      when a trainer's gradients are ready (a model file)\n"
-               "\n"
-               "'espresso profile costs --help' explains one. Strategy \"auto\" measures all of it by itself while it "
-               "trains.\n"
-               "\n"
-               "examples:\n"
-               "  espresso profile costs -n 4 --codec dgc:ratio=0.01 -o costs.json -- ./train\n"
-               "  espresso plan --costs ./costs.json -o plan.strategy",
+    .details =
+        "First PROGRAM, a trainer, is started as N ranks, and ended when its steps are measured; what it prints goes "
+        "to\n"
+        "standard error. Then N ranks measure collectives and compression, all at the same time, as in a step. The "
+        "file is\n"
+        "written when all is measured, or not at all. Without PROGRAM it has no model: espresso plan then needs "
+        "--model.\n"
+        "Measure on a machine that does nothing else: the file of a busy one is marked as noisy.\n"
+        "\n"
+        "On several machines a launcher starts this command, without -n: each process is a rank and measures links and "
+        "codecs.\n"
+        "PROGRAM without -n is started once, as it is, and may be such a launcher.\n"
+        "\n"
+        "examples:\n"
+        "  espresso profile -n 4 -o costs.json -- ./train --batch 64\n"
+        "  espresso plan --costs costs.json -o plan.strategy\n"
+        "  espresso profile -n 4 --machines 2 --inter 1gbit,50us --codecs 'fp16;dgc:ratio=0.01' -o costs.json\n"
+        "  espresso profile -n 2 --only codecs --codecs efsignsgd --device both -o gpu.json\n"
+        "  mpirun -n 8 --hostfile hosts espresso profile -o costs.json\n"
+        "  espresso profile --only model -o model.json -- mpirun -n 8 -x ESPRESSO_PROFILE -x ESPRESSO_STATS ./train\n"
+        "  espresso plan --costs costs.json --model ./model.json",
 };
 
-static int profile_main(const tool_command *self, int argc, char **argv) {
+/* ---- flags ---------------------------------------------------------------------------------------------------------------- */
+/* Reads "4096" or "2^12". Returns 0 for other text. */
+static uint64_t profile_size(const char *text, size_t len) {
+    char word[32], *end;
+    if (!len || len >= sizeof word || *text < '0' || *text > '9') return 0;
+    snprintf(word, sizeof word, "%.*s", (int)len, text);
+    const unsigned long v = strtoul(word, &end, 10);
+    if (!*end) return v;
+    if (v != 2 || *end != '^' || end[1] < '0' || end[1] > '9') return 0;
+    const unsigned long power = strtoul(end + 1, &end, 10);
+    return *end || power > 40 ? 0 : (uint64_t)1 << power;
+}
+
+/* Reads "2^10..2^26": the first size, then its doubles up to the second. */
+static int profile_sizes(profile_job *j, const char *text) {
+    const char *dots = strstr(text, "..");
+    const uint64_t from = profile_size(text, dots ? (size_t)(dots - text) : strlen(text));
+    const uint64_t to = dots ? profile_size(dots + 2, strlen(dots + 2)) : from;
+    j->n_sizes = 0;
+    if (from < 4 || to < from || to > (uint64_t)1 << 36)
+        return tool_usage(j->command, "--sizes %s: write a size or two, 4 to 2^36, as in 2^10..2^20", text);
+    for (uint64_t size = from; size <= to && j->n_sizes < PROFILE_SIZES_MAX; size *= 2) j->sizes[j->n_sizes++] = size;
+    return TOOL_OK;
+}
+
+static int profile_device(profile_job *j, const char *text) {
+    static const char *const devices[] = {"cpu", "gpu", "both"}; /* by bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
+    for (uint32_t k = 0; k < 3; k++)
+        if (!strcmp(text, devices[k])) j->devices = k + 1;
+    return j->devices ? TOOL_OK : tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
+}
+
+static int profile_only(profile_job *j, const char *text) {
+    for (const char *at = text; *at; at += *at == ',') {
+        const size_t n = strcspn(at, ",");
+        uint32_t k = 0;
+        while (k < 3 && (strlen(profile_parts_names[k]) != n || strncmp(at, profile_parts_names[k], n) != 0)) k++;
+        if (k == 3) return tool_usage(j->command, "--only %s: the parts are model, links and codecs", text);
+        j->parts |= 1u << k;
+        at += n;
+    }
+    return j->parts ? TOOL_OK : tool_usage(j->command, "--only: which of model, links and codecs?");
+}
+
+static int profile_flag(profile_job *j, int flag, const char *value) {
+    const tool_command *c = j->command;
+    switch (flag) {
+    case PROFILE_N:
+        if (tool_number(value, 1, 1024, &j->n)) return TOOL_OK;
+        return tool_usage(c, "-n %s: write a number of ranks from 1 to 1024", value);
+    case PROFILE_MACHINES:
+        if (tool_number(value, 1, 1024, &j->machines)) return TOOL_OK;
+        return tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
+    case PROFILE_INTER: j->inter = value; return TOOL_OK;
+    case PROFILE_CODEC_LIST: return profile_codecs_read(j, value);
+    case PROFILE_DEVICE: j->devices = 0; return profile_device(j, value);
+    case PROFILE_STEPS:
+        if (tool_number(value, 1, 1000000, &j->steps)) return TOOL_OK;
+        return tool_usage(c, "--steps %s: write a number of steps from 1 to 1000000", value);
+    case PROFILE_SIZES: return profile_sizes(j, value);
+    case PROFILE_BUDGET:
+        if (tool_quantity(value, tool_times, &j->budget_ns)) return TOOL_OK;
+        return tool_usage(c, "--budget %s: write a time, as in 30s", value);
+    case PROFILE_ONLY: return profile_only(j, value);
+    case PROFILE_O: j->out = value; return TOOL_OK;
+    default:
+        j->started = true;
+        if (getenv("ESPRESSO_RANK") && sscanf(value, "%d,%d", &j->terminal, &j->model_file) == 2) return TOOL_OK;
+        return tool_usage(c, "--as-rank is the command's own: leave it out, and it starts the ranks");
+    }
+}
+
+/* Reads the flags. *words: how many of the words they are. */
+static int profile_parse(profile_job *j, int argc, char **argv, int *words) {
     const char *value;
-    int at = 0, flag = tool_next(self, argc, argv, &at, &value);
-    if (flag == -3) return TOOL_OK;
-    if (flag == -2) return TOOL_USAGE;
-    if (at >= argc) return tool_usage(self, "what? costs, codecs, links or model");
-    if (!strcmp(argv[at], "codecs")) return profile_codecs_main(argc - at - 1, argv + at + 1);
-    if (!strcmp(argv[at], "links")) return profile_links_main(argc - at - 1, argv + at + 1);
-    if (!strcmp(argv[at], "costs")) return profile_costs_main(argc - at - 1, argv + at + 1);
-    if (!strcmp(argv[at], "model")) return profile_model_main(0, argc - at - 1, argv + at + 1);
-    return tool_usage(self, "no profile of '%s': costs, codecs, links or model", argv[at]);
+    int flag, status = TOOL_OK;
+    *words = 0;
+    while (status == TOOL_OK && (flag = tool_next(j->command, argc, argv, words, &value)) != -1)
+        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : profile_flag(j, flag, value);
+    j->program = argv + *words;
+    if (!j->parts) j->parts = PROFILE_LINKS | PROFILE_CODECS | (*j->program ? PROFILE_MODEL : 0u);
+    return status;
+}
+
+/* ---- checks: before anything is measured --------------------------------------------------------------------------------- */
+static int profile_check_parts(profile_job *j, bool launched) {
+    const tool_command *c = j->command;
+    const char *program = *j->program;
+    if (launched && (j->parts & PROFILE_MODEL))
+        return tool_usage(c,
+                          "in ranks that a launcher started, no program is started: let %s --only model start the "
+                          "launcher",
+                          "espresso profile");
+    if (program && !(j->parts & PROFILE_MODEL))
+        return tool_usage(c, "'%s' is no flag, and --only leaves out PROGRAM", program);
+    if (!program && (j->parts & PROFILE_MODEL))
+        return tool_usage(c, "no program to measure: espresso profile -n 4 --only model -o model.json -- ./train");
+    if (!program && j->steps) return tool_usage(c, "--steps needs a PROGRAM to measure, after --");
+    if (!j->out || !*j->out) return tool_usage(c, "-o is missing: the costs file to write, such as -o costs.json");
+    return TOOL_OK;
+}
+
+static int profile_check_place(const profile_job *j, bool launched) {
+    const tool_command *c = j->command;
+    if (launched && (j->machines || j->inter))
+        return tool_usage(c, "%s: ranks of a launcher are on the machines where it starts them: leave it out",
+                          j->inter ? "--inter" : "--machines");
+    if (launched) return TOOL_OK;
+    if (!j->n && j->parts != PROFILE_MODEL)
+        return tool_usage(c, "how many ranks? For example: espresso profile -n 4 -o costs.json -- ./train");
+    if (!j->n && j->machines) return tool_usage(c, "--machines needs -n: how many ranks?");
+    if (j->n == 1 && (j->parts & PROFILE_LINKS))
+        return tool_usage(c, "1 rank has no links: write -n 2 or more, or leave them out with --only");
+    if (!j->n && j->inter) return tool_usage(c, "--inter has no effect with one machine: add --machines");
+    return j->n ? ranks_check(c, j->n, j->machines ? j->machines : 1, j->inter) : TOOL_OK;
+}
+
+static int profile_check_codecs(profile_job *j) {
+    esp_ctx *ctx;
+    if (!(j->parts & PROFILE_CODECS)) return TOOL_OK;
+    esp_status s = esp__open_alone(&ctx);
+    if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
+    s = profile_codecs_choose(j, ctx);
+    if (s) tool_fail(j->command, "%s", esp_last_error(ctx));
+    esp_close(ctx);
+    return s ? TOOL_FAILED : TOOL_OK;
+}
+
+static int profile_check_out(const profile_job *j) {
+    const int error = strcmp(j->out, "-") ? esp__file_check(j->out) : 0;
+    return error ? tool_fail(j->command, "-o %s: cannot be written: %s", j->out, strerror(error)) : TOOL_OK;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
+    char host[256] = "", path[32], *model = NULL;
+    size_t len;
+    esp_status s = ESP_OK;
+    if (gethostname(host, sizeof host - 1) || !*host) snprintf(host, sizeof host, "unknown");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", j->model_file);
+    if (j->model_file >= 0) s = files_input_load(path, &model, &len);
+    t->host = host;
+    t->model = model;
+    if (!s) s = esp__costs_write(j->out, t);
+    free(model);
+    if (!s && strcmp(j->out, "-")) printf("\nwritten: %s\n", j->out);
+    return s;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------------ */
+/* In the process that the user started. */
+static int profile_all(profile_job *j, int words, char **argv) {
+    int status = profile_check_place(j, false);
+    if (status == TOOL_OK) status = profile_check_out(j);
+    if (status == TOOL_OK) status = profile_check_codecs(j);
+    if (status == TOOL_OK && (j->parts & PROFILE_MODEL)) status = profile_trainer(j, &j->model_file);
+    if (status == TOOL_OK && j->parts != PROFILE_MODEL)
+        status = profile_start(j, words, argv);
+    else if (status == TOOL_OK && profile_write(j, &(esp__costs_texts){.inter = j->inter}) != ESP_OK)
+        status = tool_fail(j->command, "%s", esp_last_error(NULL));
+    if (j->model_file >= 0) close(j->model_file);
+    return status;
+}
+
+/* In a rank that a launcher started. */
+static int profile_launched(profile_job *j, int rank) {
+    if (rank == 0) {
+        int status = profile_check_place(j, true);
+        if (status == TOOL_OK) status = profile_check_out(j);
+        if (status != TOOL_OK) return status;
+        if (isatty(2)) j->terminal = 2;
+    }
+    return profile_as_rank(j);
+}
+
+static int profile_main(const tool_command *self, int argc, char **argv) {
+    const esp_config cfg = {.struct_size = sizeof cfg};
+    esp__where w;
+    int words;
+    profile_job *j = tool_realloc(NULL, sizeof *j);
+    memset(j, 0, sizeof *j);
+    j->command = self;
+    j->devices = 1u << ESP_PLAN_CPU;
+    j->budget_ns = 60e9;
+    j->terminal = j->model_file = -1;
+    profile_sizes(j, "2^10..2^26");
+    int status = profile_parse(j, argc, argv, &words);
+    const bool launched = !j->n && !j->started && esp__env_where(&cfg, &w) == ESP_OK && w.size > 1;
+    if (status == TOOL_OK && !j->started) status = profile_check_parts(j, launched);
+    if (!j->steps) j->steps = 100;
+    if (status == TOOL_OK)
+        status = j->started ? profile_as_rank(j) : launched ? profile_launched(j, w.rank) : profile_all(j, words, argv);
+    free(j);
+    return status == -1 ? TOOL_OK : status;
 }

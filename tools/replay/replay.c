@@ -122,21 +122,24 @@ static int replay_costs_fit(replay_run *r) {
 /* Measures links and codecs with `espresso profile`, at sizes up to that of the model, into a file at `path`. */
 static int replay_measure(replay_run *r, const char *path) {
     char n[24], machines[24], sizes[24];
-    const char *words[16 + 2 * PLAN_CODECS_MAX] = {"costs", "-n",       n,     "--machines", machines, "--sizes",
-                                                   sizes,   "--budget", "20s", "-o",         path};
+    const char *words[16] = {"-n",       n,     "--machines", machines, "--sizes", sizes,
+                             "--budget", "20s", "-o",         path,     "--codecs"};
+    esp__text codecs = {0};
     int k = 11, power = 10;
     while (power < 26 && (double)(1 << power) < 4 * replay_elements(r)) power++;
     snprintf(n, sizeof n, "%ld", r->n);
     snprintf(machines, sizeof machines, "%ld", r->machines);
     snprintf(sizes, sizeof sizes, "2^10..2^%d", power);
     if (!r->in.n_codecs) r->in.gc[r->in.n_codecs++] = "dgc:ratio=0.01";
+    for (uint32_t i = 0; i < r->in.n_codecs; i++) esp__text_add(&codecs, "%s%s", i ? ";" : "", r->in.gc[i]);
+    words[k++] = codecs.data ? codecs.data : "";
     if (r->inter) words[k++] = "--inter", words[k++] = r->inter;
-    for (uint32_t i = 0; i < r->in.n_codecs; i++) words[k++] = "--codec", words[k++] = r->in.gc[i];
     replay_say(r, "measuring links and codecs (--costs FILE takes them from a file of espresso profile)");
     fflush(stdout);
     const int out = dup(1), null = open("/dev/null", O_WRONLY);
     dup2(null, 1); /* only what replay measures is printed */
     const int status = profile_command.run(&profile_command, k, (char **)(uintptr_t)words);
+    esp__text_free(&codecs);
     fflush(stdout);
     dup2(out, 1);
     close(out);

@@ -1,0 +1,11 @@
+/* ranks.h: runs this command again as the ranks of a job, with the code of `espresso run`, for subcommands that measure. */
+#ifndef ESPRESSO_TOOLS_RANKS_H
+#define ESPRESSO_TOOLS_RANKS_H
+#include "tools/common/args.h"
+
+/* Refuses what `espresso run` would refuse, with the subcommand's name in the error. */
+static int ranks_check(const tool_command *self, long n, long machines, const char *inter);
+/* `argv` is what follows the command's name and ends with NULL: {"replay", "--model", ..., NULL}. inter NULL: no link is emulated. The
+ * ranks' output is forwarded unchanged. Returns the job's exit status. */
+ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]);
+#endif

@@ -1,0 +1,252 @@
+/* ranks.c: the job of ranks that measures links and codecs: starting it, its time and memory, and what else its machine did meanwhile. */
+#include "espresso_impl/executor/executor.h"
+#include "tools/common/progress.h"
+#include "tools/common/quantity.h"
+#include "tools/common/ranks.h"
+#include "tools/profile/profile.h"
+#include <unistd.h>
+
+/* ---- starting the ranks ------------------------------------------------------------------------------------------------ */
+/* Starts this command again as ranks, with the user's words, without the trainer. */
+ESP__FN int profile_start(const profile_job *j, int argc, char **argv) {
+    char fds[32];
+    int n = 0;
+    const int terminal = isatty(2) ? dup(2) : -1; /* the ranks' stderr is a pipe */
+    const char **words = tool_realloc(NULL, ((size_t)argc + 4) * sizeof *words);
+    snprintf(fds, sizeof fds, "%d,%d", terminal, j->model_file);
+    words[n++] = "profile";
+    words[n++] = "--as-rank";
+    words[n++] = fds;
+    for (int i = 0; i < argc; i++) words[n++] = argv[i];
+    words[n] = NULL;
+    const int status =
+        tool_ranks(j->command, j->n, j->machines ? j->machines : 1, j->inter, (char *const *)(uintptr_t)words);
+    if (terminal >= 0) close(terminal);
+    free(words);
+    return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
+}
+
+/* A codec that costs next to nothing: the first that only rounds. NULL: there is none, and ops that compress stay unmeasured. */
+static esp_status profile_rounding_codec(const char **name) {
+    esp_ctx *ctx;
+    int lossy;
+    esp_status s = esp__open_alone(&ctx);
+    *name = NULL;
+    for (uint32_t i = 0; !s && i < ctx->registry.n_codecs && !*name; i++)
+        if (esp__codec_opens(ctx, i, &lossy) > 0 && !lossy) *name = ctx->registry.codecs[i]->name; /* static storage */
+    if (!s) esp_close(ctx);
+    return s;
+}
+
+static esp_status profile_open(profile_job *j) {
+    static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
+                                           "ESPRESSO_PROFILE"};
+    esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32"};
+    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
+    esp_status s = profile_rounding_codec(&cfg.codec); /* for the steps that measure dispatch times */
+    if (!s) s = esp_open(&cfg, &j->ctx);
+    if (s) return s;
+    if (j->ctx->job.rank) j->terminal = -1;
+    if (j->terminal >= 0) dup2(j->terminal, 2);
+    j->survey = tool_realloc(NULL, sizeof *j->survey);
+    memset(j->survey, 0, sizeof *j->survey);
+    esp__cpu_name(j->device, 128);
+    return ESP_OK;
+}
+
+/* ---- time ---------------------------------------------------------------------------------------------------------------- */
+/* All ranks get rank 0's time that is left for the part. */
+static esp_status profile_left(const profile_job *j, double *ns) {
+    double *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
+    *ns = j->deadline_ns - (double)esp__now_ns();
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, ns, all, sizeof *ns);
+    if (!s) *ns = all[0];
+    free(all);
+    return s;
+}
+
+ESP__FN void profile_say(const profile_job *j, const char *fmt, ...) {
+    char what[120];
+    va_list ap;
+    if (j->terminal < 0) return;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    const double now = (double)esp__now_ns();
+    double left = j->deadline_ns - now;
+    if (j->round_ns > 0) { /* the rounds are alike, and may need less than the part's time */
+        const double rounds = (PROFILE_ROUNDS - j->round) * j->round_ns - (now - j->round_begun_ns);
+        left = rounds < left ? rounds : left;
+    }
+    left += j->later_ns;
+    progress_say("%s, round %d of %d: at most %.0f s left, after", what, j->round + 1, PROFILE_ROUNDS,
+                 left > 0 ? left / 1e9 : 0);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* *n: so many of the sizes fit into *room, the memory of each machine, which then has less. `each`: bytes that a rank needs for each element
+ * or byte of a size. */
+static esp_status profile_fit_memory(profile_job *j, const char *part, double each, double *room, uint32_t *n) {
+    uint32_t *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
+    *n = j->n_sizes;
+    while (*n && (double)j->sizes[*n - 1] * each * j->ctx->job.sharing > *room) --*n;
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, n, all, sizeof *n);
+    for (int32_t r = 0; r < j->ctx->job.size && !s; r++)
+        if (all[r] < *n) *n = all[r];
+    free(all);
+    if (s) return s;
+    if (!*n)
+        return esp__fail(j->ctx, ESP_E_NOMEM, "%s: no size of --sizes fits into the memory of every machine", part);
+    *room -= (double)j->sizes[*n - 1] * each * j->ctx->job.sharing;
+    if (*n < j->n_sizes && !j->ctx->job.rank)
+        fprintf(stderr, "espresso profile: %s: sizes above %llu are left out: there is no memory for them\n", part,
+                (unsigned long long)j->sizes[*n - 1]);
+    return ESP_OK;
+}
+
+/* Finds how many sizes each part can have, and opens the surveys. */
+static esp_status profile_survey(profile_job *j) {
+    const bool cpu = (j->devices >> ESP_PLAN_CPU & 1u) != 0, gpu = (j->devices >> ESP_PLAN_GPU & 1u) != 0;
+    const double there = esp__machine_memory();
+    double room = there > 0 ? there / 2 : 1e18;
+    uint64_t bytes = 0, elements = 0;
+    esp_status s = ESP_OK;
+    if (j->parts & PROFILE_LINKS) s = profile_fit_memory(j, "links", 2.5, &room, &j->n_links);
+    if (!s && (j->parts & PROFILE_CODECS)) s = profile_fit_memory(j, "codecs", 44, &room, &j->n_elements);
+    if (s) return s;
+    if (j->parts & PROFILE_LINKS) bytes = j->sizes[j->n_links - 1];
+    if (j->parts & PROFILE_CODECS) elements = j->sizes[j->n_elements - 1];
+    s = esp__survey_open(j->ctx, j->survey, bytes, cpu ? elements : 0);
+    j->survey->load = gpu ? 0.0 : 1.0; /* where the model is trained, no core is busy with it */
+    if (s || !gpu || !elements) return s;
+    j->gpu = tool_realloc(NULL, sizeof *j->gpu);
+    memset(j->gpu, 0, sizeof *j->gpu);
+    s = esp__survey_open(j->ctx, j->gpu, 0, elements);
+    return s ? s : esp__survey_use(j->ctx, j->gpu, ESP_CUDA);
+}
+
+/* Measures all sizes in several rounds, so that a disturbance of one round has no effect. */
+ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t sizes, profile_measure measure) {
+    double left = 0, took = 0;
+    esp_status s = ESP_OK;
+    j->covered = sizes;
+    j->round_ns = 0;
+    for (j->round = 0; j->round < PROFILE_ROUNDS && !s; j->round++) {
+        s = profile_left(j, &left);
+        if (s || left < 1.2 * j->round_ns) break;
+        const double begun = left;
+        j->round_begun_ns = (double)esp__now_ns();
+        for (uint32_t i = 0; i < sizes && !s; i++) {
+            const double before = left;
+            bool complete = true;
+            s = measure(j, i, left, took, &complete);
+            if (!complete && i < j->covered) j->covered = i;
+            if (!s) s = profile_left(j, &left);
+            took = before - left;
+        }
+        j->round_ns = begun - left;
+    }
+    if (!s && j->covered < sizes && !j->ctx->job.rank) {
+        progress_done();
+        fprintf(stderr, "espresso profile: %s: --budget was used up: some of the sizes above %llu were not measured\n",
+                part, (unsigned long long)j->sizes[j->covered ? j->covered - 1 : 0]);
+    }
+    return s;
+}
+
+/* ---- noise ----------------------------------------------------------------------------------------------------------------- */
+/* Finds what else the machine did since `then`. */
+static esp_status profile_listen(profile_job *j, const esp__machine_time *then) {
+    const esp__machine_time now = esp__machine_time_now();
+    profile_noise *x = &j->noise;
+    double own = now.own - then->own, *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
+    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &own, all, sizeof own);
+    own = 0;
+    for (int32_t r = 0; r < j->ctx->job.size && !s; r++) own += all[r];
+    free(all);
+    const double whole = now.all - then->all, busy = now.busy - then->busy;
+    if (whole > 0) x->others = busy > own ? (busy - own) / whole : 0, x->stolen = (now.stolen - then->stolen) / whole;
+    x->spread = j->survey->noise;
+    if (j->gpu && j->gpu->noise > x->spread) x->spread = j->gpu->noise;
+    x->noisy = x->others > PROFILE_NOISY_OTHERS || x->stolen > PROFILE_NOISY_STOLEN || x->spread > PROFILE_NOISY_SPREAD;
+    return s;
+}
+
+ESP__FN void profile_measured(const profile_job *j, esp__measured *m) {
+    *m = (esp__measured){.ranks = (uint32_t)j->ctx->job.size,
+                         .cores = j->survey->cores,
+                         .spread = j->noise.spread,
+                         .has_spread = true,
+                         .noisy = j->noise.noisy,
+                         .device = *j->device ? j->device : NULL};
+}
+
+/* ---- a rank from start to end ------------------------------------------------------------------------------------------------ */
+static esp_status profile_parts(profile_job *j) {
+    const bool both = (j->parts & PROFILE_LINKS) && (j->parts & PROFILE_CODECS);
+    const double begun = (double)esp__now_ns();
+    const esp__machine_time then = esp__machine_time_now();
+    esp_status s = profile_survey(j);
+    j->deadline_ns = begun + (both ? 0.5 : 1.0) * j->budget_ns;
+    j->later_ns = both ? 0.5 * j->budget_ns : 0;
+    if (!s && (j->parts & PROFILE_LINKS)) s = profile_links(j);
+    j->deadline_ns = begun + j->budget_ns;
+    j->later_ns = 0;
+    if (!s && (j->parts & PROFILE_CODECS)) s = profile_codecs(j);
+    if (!s) s = esp__survey_finish(j->ctx, j->survey);
+    if (!s && j->gpu) s = esp__survey_finish(j->ctx, j->gpu);
+    return s ? s : profile_listen(j, &then);
+}
+
+static esp_status profile_write_all(const profile_job *j) {
+    char source[256];
+    esp__text parts[1 + ESP__SURVEY_CODECS] = {{0}};
+    esp__costs_texts t = {.inter = getenv("ESPRESSO_INTER_LINK")};
+    esp_status s = ESP_OK;
+    snprintf(source, sizeof source, "measured by espresso profile: %d rank(s) on %u core(s), backend %.40s",
+             j->ctx->job.size, j->survey->cores, j->ctx->job.backend->name);
+    if (j->parts & PROFILE_LINKS) {
+        profile_links_print(j, source, &parts[0]);
+        t.system = parts[0].data;
+    }
+    for (; (j->parts & PROFILE_CODECS) && t.n_codecs < j->n_codecs; t.n_codecs++) {
+        profile_codecs_print(j, t.n_codecs, source, &parts[1 + t.n_codecs]);
+        t.codecs[t.n_codecs] = parts[1 + t.n_codecs].data;
+    }
+    for (uint32_t i = 0; i <= t.n_codecs && !s; i++)
+        if (parts[i].failed) s = esp__fail(NULL, ESP_E_NOMEM, "out of memory");
+    if (!s) s = profile_write(j, &t);
+    for (uint32_t i = 0; i <= t.n_codecs; i++) esp__text_free(&parts[i]);
+    return s;
+}
+
+static void profile_show(const profile_job *j) {
+    const profile_noise *x = &j->noise;
+    if (x->noisy)
+        fprintf(stderr,
+                "espresso profile: noisy: other programs took %.0f%% of the machine, %.1f%% of its time was stolen, "
+                "runs spread by %.0f%% (median): measure again when the machine does nothing else\n",
+                100 * x->others, 100 * x->stolen, 100 * x->spread);
+    if (strcmp(j->out, "-") == 0) return;
+    printf("%d rank(s), %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
+           j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", x->noisy ? ": NOISY" : "");
+    if (j->parts & PROFILE_LINKS) profile_links_show(j);
+    if (j->parts & PROFILE_CODECS) profile_codecs_show(j);
+}
+
+ESP__FN int profile_as_rank(profile_job *j) {
+    esp_status s = profile_open(j);
+    const bool first = !j->ctx || j->ctx->job.rank == 0;
+    if (!s && (j->parts & PROFILE_CODECS)) s = profile_codecs_choose(j, j->ctx);
+    if (!s) s = profile_parts(j);
+    progress_done();
+    if (!s && first) profile_show(j);
+    if (!s && first) s = profile_write_all(j);
+    if (s && first) tool_fail(j->command, "%s", esp_last_error(NULL));
+    if (j->gpu) esp__survey_close(j->ctx, j->gpu);
+    if (j->survey) esp__survey_close(j->ctx, j->survey);
+    free(j->gpu);
+    free(j->survey);
+    esp_close(j->ctx);
+    return s ? TOOL_FAILED : TOOL_OK;
+}

@@ -1,0 +1,254 @@
+/* trainer.c: the part "model" of a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library in it has written a model
+ * file, and ends it. Must not know how the library records. */
+#include "espresso_impl/base/file.h"
+#include "tools/common/progress.h"
+#include "tools/common/quantity.h"
+#include "tools/profile/profile.h"
+#include "tools/run/run.h"
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { TRAINER_GRACE_MS = 5000, TRAINER_SILENCE_MS = 30000, TRAINER_LOOK_MS = 100 };
+
+typedef struct profile_watch {
+    const profile_job *job;
+    run_plan program; /* the trainer's argv and path */
+    char file[4200];  /* written by the trainer */
+    char stats[4200]; /* written by the trainer; "": the user set ESPRESSO_STATS */
+    pid_t pid;
+    int status;                   /* from waitpid */
+    bool ended, failed;           /* failed: it ended by itself, without success */
+    int asked;                    /* the signal by which the user asked to end, or 0 */
+    bool heard, complained;       /* heard: the trainer called esp_start */
+    long step, first_step;        /* first_step: the first that was heard of, */
+    int64_t started_ms, first_ms; /* and when */
+} profile_watch;
+
+/* Makes the paths that the trainer writes to: beside the output file, which ranks on other machines may reach too, and absolute, since the
+ * trainer may change its folder. */
+static int trainer_paths(profile_watch *w) {
+    const profile_job *j = w->job;
+    const char *slash = strrchr(j->out, '/');
+    char folder[PATH_MAX] = "/tmp", part[PATH_MAX];
+    snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - j->out) + 1 : 1, slash ? j->out : ".");
+    if (strcmp(j->out, "-") && !realpath(part, folder))
+        return tool_fail(j->command, "-o %s: cannot be written: %s", j->out, strerror(errno));
+    if (strchr(folder, ',')) return tool_fail(j->command, "-o %s: its folder must have no comma in its name", j->out);
+    snprintf(w->file, sizeof w->file, "%s/.espresso-profile-%ld.json", folder, (long)getpid());
+    if (!getenv("ESPRESSO_STATS"))
+        snprintf(w->stats, sizeof w->stats, "%s/.espresso-profile-%ld.stats", folder, (long)getpid());
+    return TOOL_OK;
+}
+
+/* ---- the trainer's process ------------------------------------------------------------------------------------------------ */
+static _Noreturn void trainer_become(const profile_watch *w, pid_t parent) {
+    const profile_job *j = w->job;
+    char ranks[24], machines[24];
+    size_t n = 0, at = 0;
+    while (w->program.argv[n]) n++;
+    const char **argv = tool_realloc(NULL, (n + 12) * sizeof *argv);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the trainer is `espresso run`, its watchdog process then ends the ranks */
+    if (getppid() != parent) _exit(127);
+    if (isatty(0)) { /* its process group is not the terminal's foreground one */
+        const int none = open("/dev/null", O_RDONLY);
+        if (none >= 0) dup2(none, 0), close(none);
+    }
+    dup2(2, 1);
+    if (j->n) {
+        snprintf(ranks, sizeof ranks, "%ld", j->n);
+        snprintf(machines, sizeof machines, "%ld", j->machines ? j->machines : 1);
+        const char *const run[] = {"espresso", "run", "-n", ranks, "--machines", machines};
+        for (; at < 6; at++) argv[at] = run[at];
+        if (j->inter) argv[at++] = "--inter", argv[at++] = j->inter;
+        argv[at++] = "--";
+    }
+    memcpy(argv + at, w->program.argv, (n + 1) * sizeof *argv);
+    execv(j->n ? "/proc/self/exe" : w->program.path, (char *const *)(uintptr_t)argv);
+    fprintf(stderr, "espresso profile: cannot start '%s': %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+static int trainer_start(profile_watch *w, const sigset_t *mask) {
+    char text[4096 + 400];
+    const pid_t parent = getpid();
+    snprintf(text, sizeof text, "%s,steps=%ld,skip=%d", w->file, w->job->steps, PROFILE_SKIP);
+    setenv("ESPRESSO_PROFILE", text, 1);
+    snprintf(text, sizeof text, "%s,every=200ms", w->stats);
+    if (*w->stats) setenv("ESPRESSO_STATS", text, 1);
+    fflush(NULL);
+    w->started_ms = run_now_ms();
+    w->pid = fork();
+    if (w->pid == 0) {
+        sigprocmask(SIG_SETMASK, mask, NULL);
+        trainer_become(w, parent);
+    }
+    unsetenv("ESPRESSO_PROFILE");
+    if (*w->stats) unsetenv("ESPRESSO_STATS");
+    if (w->pid < 0) return tool_fail(w->job->command, "cannot start a process: %s", strerror(errno));
+    setpgid(w->pid, w->pid);
+    return TOOL_OK;
+}
+
+/* Reads the last "step" value of the trainer's statistics file. */
+static void trainer_listen(profile_watch *w) {
+    char tail[8192];
+    const int fd = *w->stats ? open(w->stats, O_RDONLY | O_CLOEXEC) : -1;
+    const off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+    if (size > 0) {
+        const off_t from = size > (off_t)sizeof tail - 1 ? size - (off_t)sizeof tail + 1 : 0;
+        const ssize_t n = pread(fd, tail, sizeof tail - 1, from);
+        tail[n > 0 ? n : 0] = 0;
+        w->heard = true;
+        for (const char *at = tail; (at = strstr(at, "\"kind\":\"sample\"")) != NULL; at++) {
+            const char *step = strstr(at, "\"step\":");
+            if (step) w->step = strtol(step + 7, NULL, 10);
+        }
+    }
+    if (fd >= 0) close(fd);
+    if (w->step && !w->first_step) w->first_step = w->step, w->first_ms = run_now_ms();
+}
+
+static void trainer_say(profile_watch *w) {
+    const profile_job *j = w->job;
+    const long all = j->steps + PROFILE_SKIP;
+    const double later = j->parts == PROFILE_MODEL ? 0 : j->budget_ns / 1e9;
+    if (w->step > w->first_step)
+        progress_say("trainer: step %ld of %ld: about %.0f s left, after", w->step, all,
+                     later + (double)(run_now_ms() - w->first_ms) / 1e3 * (double)(w->step < all ? all - w->step : 0) /
+                                 (double)(w->step - w->first_step));
+    else
+        progress_say("trainer: waiting for the first steps,");
+    if (w->step || w->complained || run_now_ms() - w->started_ms < TRAINER_SILENCE_MS) return;
+    w->complained = true;
+    progress_done();
+    fprintf(stderr,
+            "espresso profile: no step was made in %d s: is it a program that calls esp_start and esp_wait_all? Ctrl-C "
+            "gives up\n",
+            TRAINER_SILENCE_MS / 1000);
+}
+
+/* Sleeps until the trainer ends, a signal comes, or `ms` have passed. */
+static void trainer_sleep(profile_watch *w, const sigset_t *wanted, long ms) {
+    const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    const int sig = sigtimedwait(wanted, NULL, &t);
+    if (sig > 0 && sig != SIGCHLD && !w->asked) w->asked = sig;
+    if (!w->ended) w->ended = waitpid(w->pid, &w->status, WNOHANG) == w->pid;
+}
+
+/* Ends the trainer and what it started: sends `sig`, and SIGKILL after a grace time. */
+static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
+    const int64_t end = run_now_ms() + TRAINER_GRACE_MS;
+    if (!w->ended) kill(-w->pid, sig), kill(-w->pid, SIGCONT);
+    while (!w->ended && run_now_ms() < end) trainer_sleep(w, wanted, 50);
+    kill(-w->pid, SIGKILL);
+    if (!w->ended) waitpid(w->pid, &w->status, 0), w->ended = true;
+}
+
+/* Runs the trainer until the file is there, the trainer has ended, or a signal came. */
+static int trainer_run(profile_watch *w) {
+    static const int all[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    sigset_t wanted, old;
+    sigemptyset(&wanted);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sigaddset(&wanted, all[i]);
+    sigprocmask(SIG_BLOCK, &wanted, &old);
+    const int status = trainer_start(w, &old);
+    while (status == TOOL_OK && !w->ended && !w->asked && access(w->file, F_OK)) {
+        trainer_sleep(w, &wanted, TRAINER_LOOK_MS);
+        trainer_listen(w);
+        trainer_say(w);
+    }
+    progress_done();
+    if (status == TOOL_OK) {
+        w->failed = w->ended && w->status;
+        trainer_end(w, &wanted, w->asked ? w->asked : SIGTERM);
+    }
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return status;
+}
+
+/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* How the trainer ended: "exited with status 3", or by which signal. */
+static const char *trainer_fate(const profile_watch *w, char text[160]) {
+    if (WIFSIGNALED(w->status))
+        snprintf(text, 160, "was killed by signal %d (%s)", WTERMSIG(w->status), strsignal(WTERMSIG(w->status)));
+    else
+        snprintf(text, 160, "exited with status %d", WEXITSTATUS(w->status));
+    return text;
+}
+
+static int trainer_no_file(const profile_watch *w) {
+    const profile_job *j = w->job;
+    const tool_command *c = j->command;
+    const char *name = w->program.argv[0];
+    char fate[160];
+    trainer_fate(w, fate);
+    if (w->asked) {
+        tool_fail(c, "ended by signal %d (%s): nothing was written", w->asked, strsignal(w->asked));
+        return 128 + w->asked;
+    }
+    if (w->failed) return tool_fail(c, "'%s' %s before its times were measured: nothing was written", name, fate);
+    if (*w->stats && !w->heard)
+        return tool_fail(c,
+                         "'%s' %s and never called esp_start: is it a program that uses espresso? With ranks on other "
+                         "machines, -o must be in a folder that they share, and the launcher must pass "
+                         "ESPRESSO_PROFILE on",
+                         name, fate);
+    if (*w->stats && !w->step)
+        return tool_fail(c, "'%s' %s without a step: it called esp_start, but never esp_wait_all", name, fate);
+    return tool_fail(c, "'%s' %s after too few steps: %ld; %d are not counted, and then %ld are wanted (--steps)", name,
+                     fate, w->step, PROFILE_SKIP, j->steps);
+}
+
+static void trainer_show(const esp__model_file *f) {
+    const esp_plan_model *m = &f->model;
+    double backward = 0, elements = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        elements += (double)m->tensors[i].elements;
+        backward += m->tensors[i].compute_ns;
+    }
+    printf("%s: %u tensors, %s elements; forward %s, backward %s (medians of %u steps, %u rank(s), %u cores)\n\n",
+           m->name, m->n_tensors, tool_count(elements), tool_time(m->forward_ns), tool_time(backward), f->steps,
+           f->measured.ranks, f->measured.cores);
+    if (backward + m->forward_ns <= 1.01 * m->forward_ns)
+        printf("All gradients are pushed at the same time: push each when it is ready (esp_push returns at once), or "
+               "communication cannot overlap with the backward pass.\n\n");
+}
+
+/* The file is there: checks and shows it. */
+static int trainer_finish(const profile_watch *w, int *file) {
+    const profile_job *j = w->job;
+    char *text, fate[160];
+    size_t len;
+    esp__model_file f;
+    esp_status s = files_input_load(w->file, &text, &len);
+    if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
+    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* warns if the times are noisy */
+    free(text);
+    if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
+    if (f.steps < (uint32_t)j->steps)
+        fprintf(stderr, "espresso profile: warning: only %u of %ld steps were made, and only rank 0's times count\n",
+                f.steps, j->steps);
+    if (w->failed)
+        fprintf(stderr, "espresso profile: warning: '%s' %s when its times were measured\n", w->program.argv[0],
+                trainer_fate(w, fate));
+    if (strcmp(j->out, "-")) trainer_show(&f);
+    esp__model_free(&f);
+    *file = open(w->file, O_RDONLY);
+    return *file < 0 ? tool_fail(j->command, "%s: %s", w->file, strerror(errno)) : TOOL_OK;
+}
+
+ESP__FN int profile_trainer(profile_job *j, int *file) {
+    profile_watch w = {.job = j, .program = {.command = j->command, .argv = j->program}};
+    int status = run_find_program(&w.program);
+    if (status == TOOL_OK) status = trainer_paths(&w);
+    if (status == TOOL_OK) status = trainer_run(&w);
+    if (status == TOOL_OK)
+        status = access(w.file, F_OK) == 0 && !w.asked ? trainer_finish(&w, file) : trainer_no_file(&w);
+    if (*w.file) unlink(w.file);
+    if (*w.stats) unlink(w.stats);
+    return status;
+}
