@@ -4,7 +4,7 @@
 # others; the last line says how many did.
 #   sh bench/gpu.sh [DIR]      results go to DIR (bench/results): gpu.txt, the machine and what each part said in short; cuda-codecs.csv,
 #                              cuda-torch.csv (python3 with torch), cuda-kernels.txt (registers, shared memory, spills), cuda-train.txt, cuda-timeline.json;
-#                              gpu-codecs/, gpu-models/: codec and model files for espresso plan, as measured here (models: python3 with
+#                              gpu-codecs.json, gpu-models/: costs and model files for espresso plan, as measured here (models: python3 with
 #                              torch, torchvision and transformers), and gpu-plans.txt, what it plans from them
 #   GPU_PARTS="tests bench"    of: build tests sanitize bench torch train plans
 #   BUILD=build                programs that are there already are not built again, so a machine without a compiler can run them
@@ -97,18 +97,16 @@ END
     cp "$build/log/train-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
 fi
 if wanted plans && have bin/espresso; then
-    mkdir -p "$out/gpu-codecs" "$out/gpu-models"
-    codecs="fp16 efsignsgd int8 int4 twobit topk:ratio=0.01 chunktopk dgc:ratio=0.01"
-    # shellcheck disable=SC2046,SC2086
-    part profile 120 "$build/bin/espresso" profile codecs --device both --budget 90s $(printf -- '--codec %s ' $codecs) -o "$out/gpu-codecs/%.json"
+    mkdir -p "$out/gpu-models"
+    part profile 120 "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 90s -o "$out/gpu-codecs.json" \
+        --codecs 'fp16;efsignsgd;int8;int4;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01'
     part models 240 python3 -B planner/models/measure.py --out "$out/gpu-models"
     : >"$out/gpu-plans.txt"
     for model in vgg16 resnet101 bert-base gpt2; do
         [ -e "$out/gpu-models/$model.json" ] || continue
         for system in paper-nvlink paper-pcie; do # links as published, since one GPU has none
-            # shellcheck disable=SC2046
-            part "plan-$model-$system" 60 "$build/bin/espresso" plan --model "$out/gpu-models/$model.json" --system $system --devices cpu,gpu \
-                $(printf -- "--gc $out/gpu-codecs/%s " efsignsgd.json topk-ratio-0.01.json dgc-ratio-0.01.json) &&
+            part "plan-$model-$system" 60 "$build/bin/espresso" plan --model "$out/gpu-models/$model.json" --system $system \
+                --costs "$out/gpu-codecs.json" --devices cpu,gpu --gc efsignsgd --gc topk:ratio=0.01 --gc dgc:ratio=0.01 &&
                 cat "$build/log/gpu-plan-$model-$system.log" >>"$out/gpu-plans.txt"
         done
     done

@@ -147,16 +147,23 @@ class Hosts:
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------------------------
+def model_in(path):
+    """The model of a model file, or of a costs file."""
+    with open(path) as f:
+        file = json.load(f)
+    return file["model"] if "costs" in file else file
+
+
 def model_file(tools, case):
     played = f"-{plain(case.link)}" if not case.trainer.command else "" # a model that is played has a scale for each link
     return os.path.join(tools.costs, f"model-{plain(case.trainer.name)}-{case.ranks}x{case.machines}{played}.json")
 
 
 def cost_files(tools, case, link=None):
-    """The paths of the case's cost files: model, system, one for each codec. case.top: the logarithm of the largest size in them."""
+    """The paths of the case's cost files: model, links, codecs. case.top: the logarithm of the largest size in them."""
     at = f"{case.ranks}x{case.machines}"
     return [model_file(tools, case)] + [os.path.join(tools.costs, f"{name}-{case.top}.json") for name in
-                                        [f"links-{at}-{plain(link or case.link)}"] + [f"codec-{at}-{plain(c)}" for c in CODECS]]
+                                        (f"links-{at}-{plain(link or case.link)}", f"codecs-{at}")]
 
 
 def links_of(case):
@@ -169,10 +176,10 @@ def measure_costs(tools, cases, say, fresh, top):
     """Measures what is not there yet, each in processes of its own. top: the logarithm of the most elements, unless a model has more."""
     done = set()
 
-    def measure(path, what, *words, limit=300):
+    def measure(path, what, part, *words):
         if path not in done and (fresh or not os.path.exists(path)):
             say(what)
-            tools.call("profile", *words[:1], "-o", path, *words[1:], limit=limit)
+            tools.call("profile", "--only", part, "-o", path, *words)
         done.add(path)
 
     for case in cases:
@@ -180,27 +187,25 @@ def measure_costs(tools, cases, say, fresh, top):
             case.trainer.write_model(case, model_file(tools, case)) # known, not measured
         else:
             measure(model_file(tools, case), f"costs: when gradients are ready: {case.trainer.name}, {case.ranks} ranks", "model",
-                    *case.place("none"), "--steps", "40", "--name", plain(case.trainer.name), "--", *case.trainer.words(10000))
-        with open(model_file(tools, case)) as f: # a group of tensors has at most all elements
-            case.top = max(sum(t["elements"] for t in json.load(f)["tensors"]).bit_length(), top)
+                    *case.place("none"), "--steps", "40", "--", *case.trainer.words(10000))
+        # a group of tensors has at most all elements
+        case.top = max(sum(t["elements"] for t in model_in(model_file(tools, case))["tensors"]).bit_length(), top)
         case.top += case.top % 2 # so that models of about the same size share files
     for case in cases:
         if case.ranks == 1:
             continue
-        _, _, *codecs = cost_files(tools, case)
-        for path, codec in zip(codecs, CODECS):
-            measure(path, f"costs: codec {codec}, {case.ranks} ranks", "codecs", "-n", str(case.ranks), "--machines", str(case.machines),
-                    "--codec", codec, "--sizes", f"2^10..2^{top}", "--budget", "15s")
+        measure(cost_files(tools, case)[2], f"costs: codecs, {case.ranks} ranks", "codecs", "-n", str(case.ranks), "--machines",
+                str(case.machines), "--codecs", ";".join(CODECS), "--up-to", str(2**top), "--budget", "45s")
         for link in links_of(case):
             path = cost_files(tools, case, link)[1]
             if case.network(link) and path not in done and (fresh or not os.path.exists(path)):
                 say(f"costs: {case.ranks} ranks on {case.machines} hosts, {link}")
                 with Hosts(tools, case.machines, case.network(link)) as hosts:
-                    call(*hosts.words(case, [os.path.abspath(tools.command), "profile", "links", "-o", os.path.abspath(path), "--sizes",
-                                             f"2^10..2^{top + 2}", "--budget", "60s"], {}))
+                    call(*hosts.words(case, [os.path.abspath(tools.command), "profile", "--only", "links", "-o", os.path.abspath(path),
+                                             "--up-to", str(2**(top + 2)), "--budget", "60s"], {}))
             done.update([path] if case.network(link) else [])
             measure(cost_files(tools, case, link)[1], f"costs: {case.ranks} ranks on {case.machines} machines, link {link}", "links",
-                    *case.place(link), "--sizes", f"2^10..2^{top + 2}", "--budget", "30s")
+                    *case.place(link), "--up-to", str(2**(top + 2)), "--budget", "30s")
 
 
 def costs_say(tools, case):
@@ -210,5 +215,5 @@ def costs_say(tools, case):
     bad = 0
     for path in paths:
         with open(path) as f:
-            bad += bool(json.load(f).get("noisy"))
+            bad += '"noisy": true' in f.read()
     return time.time() - max(os.path.getmtime(p) for p in paths), bad

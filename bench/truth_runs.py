@@ -7,7 +7,7 @@ import re
 
 import truth_replay
 import truth_rows
-from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_say, links_of, model_file, plain
+from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_say, links_of, model_file, model_in, plain
 
 WARM = 3 # first steps of a run that do not count
 
@@ -47,10 +47,10 @@ def plan_times(events):
 
 def plan(tools, case, codecs, strategy, out, link=None):
     """Plans, or predicts a strategy: writes it to `out`, and returns the prediction."""
-    model, system, *files = cost_files(tools, case, link)
-    words = ["plan", "--model", os.path.abspath(model), "--system", os.path.abspath(system), "-o", out, "--json", "--trace", out + ".trace"]
-    for codec, path in zip(CODECS, files):
-        words += ["--gc", os.path.abspath(path)] if codec in codecs else []
+    model, links, measured = (os.path.abspath(path) for path in cost_files(tools, case, link))
+    words = ["plan", "--model", model, "--system", links, "--costs", measured, "-o", out, "--json", "--trace", out + ".trace"]
+    for codec in codecs:
+        words += ["--gc", codec]
     report = json.loads(tools.call(*words, *(["--strategy", strategy] if strategy else [])))
     with open(out + ".trace") as f:
         events = [e for e in json.load(f)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
@@ -63,8 +63,7 @@ def plan(tools, case, codecs, strategy, out, link=None):
 
 def alone(tools, case):
     """One rank has no links to be profiled: its step is its computing."""
-    with open(model_file(tools, case)) as f:
-        m = json.load(f)
+    m = model_in(model_file(tools, case))
     ms = (m["forward_us"] + m.get("update_us", 0) + sum(t["compute_us"] for t in m["tensors"])) / 1e3
     return {"file": "fp32", "predicted": ms, "lanes": {}, "classes": {}, "computing": ms}
 
@@ -74,8 +73,7 @@ def random_strategy(tools, case, seed, out):
     draw = random.Random(f"{seed} {case.trainer.name} {case.ranks} {case.link}")
     part = "--hierarchical" if 1 < case.machines < case.ranks else "--flat"
     options = tools.call("tree", "--devices", "cpu", part).splitlines()
-    with open(cost_files(tools, case)[0]) as f:
-        tensors = json.load(f)["tensors"]
+    tensors = model_in(model_file(tools, case))["tensors"]
     with open(out, "w") as f:
         f.write("espresso-strategy 1\n")
         for t in tensors:

@@ -13,7 +13,7 @@
  * esp__probe_room(...) bytes of zeros or finite floats, as many on every rank. In a larger room the runs use different places,
  * because gradients are not in the caches either. */
 typedef struct esp__probe {
-    uint64_t best_ns, median_ns, worst_ns;
+    uint64_t median_ns;
     uint64_t spread_ns; /* from the first quartile to the third */
     uint64_t core_ns;   /* median of the core time that a run took of this rank */
 } esp__probe;
@@ -68,19 +68,15 @@ typedef struct esp__survey {
         [ESP__LANES]; /* by how much an op of a step is later than its points say: the mean over the step's ops */
     esp__survey_codec codecs[ESP__SURVEY_CODECS];
     uint32_t n_codecs;
-    uint32_t ranks, cores,
-        sharing; /* ranks of the job; cores of a host, and the ranks that share them: of the host where cores are
-                                       shortest */
+    uint32_t cores, sharing; /* cores of a host, and the ranks that share them: of the host where cores are shortest */
     double
         load; /* cores that the computing of one rank keeps busy; 0: it computes on a device. 1 unless the caller sets it */
     double noise; /* median spread of all points so far                    */
     void *room;   /* room_bytes for the buffers of collectives             */
     uint64_t room_bytes, max_bytes, max_elements;
-    uint32_t on;  /* the device on which codecs are measured; 0: the CPU (esp__survey_use) */
-    float *there; /* on a device: data, copied */
-    const float *
-        data; /* max_elements numbers to compress: made up like a gradient, unless the caller sets its own after esp__survey_open */
-    float *own_data;
+    uint32_t on;   /* the device on which codecs are measured; 0: the CPU (esp__survey_use) */
+    float *there;  /* on a device: data, copied */
+    float *data;   /* max_elements numbers to compress, made up like a gradient */
     uint8_t *work; /* the codecs' memory: payload, residual, scratch; where they are measured */
     uint64_t work_bytes;
     double pack_bytes_per_us;

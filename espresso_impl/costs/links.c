@@ -41,7 +41,7 @@ static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t ran
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
     esp__free(ctx, s->room);
-    esp__free(ctx, s->own_data);
+    esp__free(ctx, s->data);
     if (s->there) esp__device_give(ctx, s->on, s->there, s->max_elements * 4u, ESP_MEM_DEVICE);
     if (s->work) esp__device_give(ctx, s->on, s->work, s->work_bytes, ESP_MEM_DEVICE);
     esp__core_times(ctx, ESP__CORE_SURVEY, 0);
@@ -84,24 +84,22 @@ ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_b
             if (need > s->room_bytes) s->room_bytes = need;
         }
     s->room = esp__alloc(ctx, s->room_bytes);
-    s->own_data = esp__alloc(ctx, s->max_elements * 4u);
+    s->data = esp__alloc(ctx, s->max_elements * 4u);
     struct {
         int32_t status;
         uint32_t cores, sharing, reserved0;
         double speed;
-    } mine = {s->room && s->own_data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
+    } mine = {s->room && s->data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
       *all = ctx->job.room; /* not of its own: a rank without memory would leave the others waiting */
     _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     if (!mine.status) {
-        esp__survey_fill(s->own_data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
-        s->data = s->own_data;
+        esp__survey_fill(s->data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
         memset(
             s->room, 0,
             s->room_bytes); /* maps the pages: the kernel maps pages that were never written to one shared page of zeros */
         mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
     }
     esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
-    s->ranks = (uint32_t)ctx->job.size;
     s->load = 1.0;
     for (int32_t r = 0; r < ctx->job.size && !st; r++) {
         if (all[r].status) st = esp__fail(ctx, ESP_E_NOMEM, "measuring: rank %d is out of memory", r);

@@ -72,8 +72,6 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     }
     if (s) return s;
     out->median_ns = (uint64_t)esp__median(ns, repeats);
-    out->best_ns = (uint64_t)ns[0];
-    out->worst_ns = (uint64_t)ns[repeats - 1];
     out->spread_ns = (uint64_t)esp__quartile_distance(ns, repeats);
     out->core_ns = (uint64_t)esp__median(core, repeats);
     return ESP_OK;

@@ -76,19 +76,40 @@ static void says(const char *text, const char *from, const char *to, int warns, 
 static void test_errors(void **state) {
     (void)state;
     char *t = written();
-    esp__system_file y;
+    esp__gc_file g;
     says(t, "\"espresso\": 1", "\"espresso\": 2", 0, "c.json: espresso: the file was made by a newer espresso");
     says(t, "\"costs\": \"h\"", "\"costs\": 1", 0, "c.json: costs: expected the host's name, found 1");
     says(t, "\"costs\"", "\"cost\"", 0, "this is a model file; expected a costs file");
     says(t, "\"made\"", "\"mode\"", 1, "c.json: mode: unknown, ignored (did you mean 'made'?)");
-    says(t, "\"system\": {", "\"systems\": {", 0, "system: ");
+    says(t, "\"system\": {", "\"systems\": {", 1, "systems: unknown, ignored (did you mean 'system'?)");
     says(t, "\"codecs\": [", "\"codecs\": 3, \"x\": [", 0, "codecs: expected a list of codec files, found 3");
     says(t, "\"machines\":", "\"machine\":", 0, ": system.machines: missing");
     says(t, "\"payload\":", "\"pay\":", 0, ": codecs[0].payload");
     says(t, "\"tensors\":", "\"tensor\":", 0, ": model.tensors: ");
-    assert_int_equal(esp__system_parse("c.json", t, strlen(t), &y, NULL), ESP_E_ARG);
-    assert_non_null(strstr(esp_last_error(NULL), "this is a costs file; expected a system file"));
+    assert_int_equal(esp__gc_parse("c.json", t, strlen(t), &g, NULL), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "this is a costs file; expected a codec file: --costs reads it"));
     free(t);
+}
+
+static void test_some_parts(void **state) {
+    (void)state;
+    size_t len;
+    char *model = slurp(full[MODEL], &len);
+    const esp__costs_texts none = {.host = "h"}, one = {.host = "h", .model = model};
+    esp__costs_file f;
+    esp__model_file m;
+    esp__system_file y;
+    assert_int_equal(esp__costs_write(path, &none), ESP_OK);
+    assert_int_equal(esp__costs_read(path, &f, NULL), ESP_OK);
+    assert_true(!f.has_system && !f.has_model && !f.n_codecs);
+    esp__costs_free(&f);
+    assert_int_equal(esp__costs_write(path, &one), ESP_OK);
+    assert_int_equal(esp__model_read(path, &m, NULL), ESP_OK); /* from inside the costs file */
+    assert_true(m.model.n_tensors > 0);
+    esp__model_free(&m);
+    assert_int_equal(esp__system_read(path, &y, NULL), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "this is a costs file; expected a system file"));
+    free(model);
 }
 
 /* Where a part cannot be read, nothing is written. */
@@ -115,6 +136,6 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_three), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_whole_or_not)};
+                                       cmocka_unit_test(test_some_parts), cmocka_unit_test(test_whole_or_not)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,5 +1,5 @@
 /* model_print.h: the text of a model that was read, from which it can be read again: nothing that the reader keeps gets lost.
- * Only tests write models back; `espresso profile model` writes what it measured (observe/profile.c). Include
+ * Only tests write models back; the library writes what it measured (observe/profile.c). Include
  * planner/files/files.c first. */
 #ifndef ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #define ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H

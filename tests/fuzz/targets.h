@@ -84,7 +84,7 @@ static inline int fuzz_costs(const char *data, size_t len) {
         esp__gc_print(&f.codecs[i], &part[i]);
         texts.codecs[i] = part[i].data;
     }
-    esp__system_print(&f.system, &part[ESP__COSTS_CODECS]);
+    if (f.has_system) esp__system_print(&f.system, &part[ESP__COSTS_CODECS]);
     if (f.has_model) model_print(&f.model, &part[ESP__COSTS_CODECS + 1]);
     texts.host = f.host, texts.inter = f.inter, texts.n_codecs = f.n_codecs;
     texts.system = part[ESP__COSTS_CODECS].data, texts.model = part[ESP__COSTS_CODECS + 1].data;

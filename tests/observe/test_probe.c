@@ -44,8 +44,7 @@ static void probes(esp_ctx *ctx, void *user) {
                 uint64_t need = esp__probe_room(ctx, level, coll, bytes), more = coll % 2 ? 0 : 3 * 65536;
                 void *room = calloc(1, (size_t)(need + more)); /* exactly enough, or several places */
                 CHECK(!esp__probe_collective(ctx, level, coll, bytes, 3, room, need + more, &p));
-                CHECK(p.best_ns > 0 && p.best_ns <= p.median_ns && p.median_ns <= p.worst_ns);
-                CHECK(p.worst_ns < 5000000000u);
+                CHECK(p.median_ns > 0 && p.median_ns < 5000000000u && p.spread_ns < 5000000000u);
                 free(room);
             }
     for (int i = 0; i < 100; i++) grad[i] = (float)esp_rank(ctx);

@@ -68,7 +68,7 @@ static void survey(esp_ctx *ctx, void *user) {
     add(ctx, "b", 10000);
     CHECK(!esp_start(ctx));
     CHECK(!esp__survey_open(ctx, s, 1 << 20, 1 << 16));
-    CHECK(s->ranks == 4 && s->cores >= 1 && s->pack_bytes_per_us > 0.0);
+    CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
     CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
     for (uint8_t level = 0; level < 3; level++)
         for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* also from large to small */

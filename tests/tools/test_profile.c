@@ -109,7 +109,7 @@ static void check_codecs(const json_t *codecs) {
 static void everything_in_one_file(void **state) {
     (void)state;
     spawned s = PROFILE("-n", "4", "--machines", "2", "--inter", "1gbit,50us", "--codecs", "dgc:ratio=0.01; fp16",
-                        "--sizes", "2^10..2^14", "--budget", "6s", "--steps", "6", "-o", in_dir("all.json"), "--", self,
+                        "--up-to", "16384", "--budget", "6s", "--steps", "6", "-o", in_dir("all.json"), "--", self,
                         "--trainer", "1000000");
     assert_true(spawn_nobody_left(&s));
     assert_true(spawn_said(&s, 0, "2 tensors, 200 elements; forward "));
@@ -179,13 +179,12 @@ static void parts_alone(void **state) {
     (void)state;
     json_t *model = json_of(MODEL("--steps", "3", "-o", "-", "--", self, "--trainer", "1000000"));
     json_t *codecs =
-        json_of(CODECS("-n", "1", "--codecs", "efsignsgd", "--sizes", "1024", "--budget", "1s", "-o", "-"));
+        json_of(CODECS("-n", "1", "--codecs", "efsignsgd", "--up-to", "1024", "--budget", "1s", "-o", "-"));
     assert_true(!at(model, "system") && json_array_size(at(model, "codecs")) == 0 &&
                 number(at(model, "model"), "ranks") == 1);
     assert_true(!at(codecs, "system") && !at(codecs, "model") && json_array_size(at(codecs, "codecs")) == 1);
     for (int ranks = 2; ranks < 4; ranks++) {
-        json_t *links =
-            json_of(LINKS("-n", ranks == 2 ? "2" : "3", "--sizes", "1024..2048", "--budget", "1s", "-o", "-"));
+        json_t *links = json_of(LINKS("-n", ranks == 2 ? "2" : "3", "--up-to", "2048", "--budget", "1s", "-o", "-"));
         json_t *system = at(links, "system");
         const int cores = (int)number(system, "cores") / ranks; /* one of the rank's threads computes */
         assert_true(number(system, "ranks_per_machine") == ranks && json_array_size(at(links, "codecs")) == 0);
@@ -266,7 +265,7 @@ static const char *command(void) {
 static void launched(void **state) {
     (void)state;
 #define LAUNCHED(...) SPAWN("run", "-n", "2", "--no-prefix", "--", command(), "profile", "--only", "links", __VA_ARGS__)
-    check(LAUNCHED("--sizes", "2^10..2^12", "--budget", "5s", "-o", in_dir("launched.json")), 0, 0, "starting an op");
+    check(LAUNCHED("--up-to", "4096", "--budget", "5s", "-o", in_dir("launched.json")), 0, 0, " to start an op; ");
     json_t *j = load("launched.json"), *system = at(j, "system");
     assert_true(number(system, "ranks") == 2 && number(system, "machines") == 1);
     check_points(at(at(at(at(system, "flat"), "tables"), "allreduce"), "points"), 3, 1024);
@@ -355,7 +354,7 @@ static void progress_on_a_terminal(void **state) {
     (void)state;
     static char shown[1 << 16];
     const char *const words[] = {command(), "profile",        "-n",       "2",   "--codecs",  "fp16;int8;topk;dgc",
-                                 "--sizes", "2^10..2^22",     "--budget", "12s", "--steps",   "2000",
+                                 "--up-to", "4194304",        "--budget", "12s", "--steps",   "2000",
                                  "-o",      in_dir("p.json"), "--",       self,  "--trainer", "1000000",
                                  NULL};
     on_a_terminal(words, shown, sizeof shown);
@@ -385,8 +384,8 @@ static void wrong_usage(void **state) {
         {{"-n", "2", "--codecs", "fp16;fp16", "-o", "c.json"}, 2, "fp16 is there twice"},
         {{"-n", "2", "--codecs", " ;", "-o", "c.json"}, 2, "write codecs with ';' between"},
         {{"-n", "2", "--device", "tpu", "-o", "c.json"}, 2, "write cpu, gpu or both"},
-        {{"-n", "2", "--sizes", "5..4", "-o", "c.json"}, 2, "--sizes 5..4: write a size or two"},
-        {{"-n", "2", "--sizes", "2^99", "-o", "c.json"}, 2, "write a size or two"},
+        {{"-n", "2", "--up-to", "1000", "-o", "c.json"}, 2, "--up-to 1000: write a number from 1024 to 2^36"},
+        {{"-n", "2", "--up-to", "all", "-o", "c.json"}, 2, "--up-to all: write a number"},
         {{"-n", "2", "--budget", "soon", "-o", "c.json"}, 2, "write a time, as in 30s"},
         {{"-n", "2", "--only", "links,all", "-o", "c.json"}, 2, "the parts are model, links and codecs"},
         {{"-n", "2", "--steps", "4", "-o", "c.json"}, 2, "--steps needs a PROGRAM"},

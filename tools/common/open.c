@@ -1,4 +1,5 @@
 /* open.c: opens a context without peers, for subcommands that show parts of the library. */
+#include "tools/common/args.h"
 
 /* Opens the context after removing from the environment the variables that are meant for training jobs. */
 static int tool_open(const tool_command *c, esp_config *cfg, esp_ctx **out) {

@@ -114,7 +114,7 @@ ESP__FN esp_status profile_codecs(profile_job *j) {
 
 /* ---- results -------------------------------------------------------------------------------------------------------------- */
 ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *source, esp__text *out) {
-    esp__gc_file f = {.spec = j->codecs[k], .source = source};
+    esp__gc_file f = {.spec = j->codecs[k], .source = source, .measured = j->measured};
     for (int d = 1; d >= 0; d--) {
         const esp__survey *s = codecs_survey(j, d);
         if (!s) continue;
@@ -125,7 +125,6 @@ ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *
         f.codec.decompress_more[!d] = other.decompress_more[!d];
         f.codec.decompress[d].log_size = f.codec.decompress_more[d].log_size = c->compress[d].log_size;
     }
-    profile_measured(j, &f.measured);
     esp__gc_print(&f, out);
 }
 

@@ -32,7 +32,8 @@ static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};
     if (j->survey->load <= 0) nanosleep(&pause, NULL);
-    while (j->survey->load > 0 && esp__now_ns() < until) esp__cpu_relax();
+    while (j->survey->load > 0 && esp__now_ns() < until) {
+    }
 }
 
 /* Runs steps of a small model, without and with compression, to measure how long ops wait for a thread or a core. */
@@ -71,22 +72,24 @@ ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__
     char name[96];
     const uint32_t cores = j->survey->cores, locals = j->survey->system.ranks_per_machine;
     const char *link = getenv("ESPRESSO_INTER_LINK");
-    esp__system_file f = {
-        .system = j->survey->system, .source = source, .cpu_workers = cores > locals ? cores : locals};
+    esp__system_file f = {.system = j->survey->system,
+                          .source = source,
+                          .cpu_workers = cores > locals ? cores : locals,
+                          .measured = j->measured};
     snprintf(name, sizeof name, "%u x %u ranks, %.40s%s%.20s", f.system.machines, locals, j->ctx->job.backend->name,
              link ? " " : "", link ? link : "");
     f.system.name = name;
-    profile_measured(j, &f.measured);
     esp__system_print(&f, out);
 }
 
 ESP__FN void profile_links_show(const profile_job *j) {
     const esp_plan_system *y = &j->survey->system;
+    const esp_plan_link *const links[] = {&y->intra, &y->inter};
+    const uint32_t ranks[] = {y->ranks_per_machine, y->machines};
     printf("\nlinks: ");
-    if (y->ranks_per_machine > 1)
-        printf("intra %s a hop, %s/s; ", tool_time(y->intra.alpha_ns), tool_bytes(y->intra.bytes_per_us * 1e6));
-    if (y->machines > 1)
-        printf("inter %s a hop, %s/s; ", tool_time(y->inter.alpha_ns), tool_bytes(y->inter.bytes_per_us * 1e6));
-    printf("copying %s/s; starting an op: cpu %s, intra %s, inter %s\n", tool_bytes(y->pack_bytes_per_us * 1e6),
-           tool_time(y->dispatch_ns[1]), tool_time(y->dispatch_ns[2]), tool_time(y->dispatch_ns[3]));
+    for (int k = 0; k < 2; k++)
+        if (ranks[k] > 1)
+            printf("%s %s a hop, %s/s, %s to start an op; ", links_levels[k + 1], tool_time(links[k]->alpha_ns),
+                   tool_bytes(links[k]->bytes_per_us * 1e6), tool_time(y->dispatch_ns[k + 2]));
+    printf("copying %s/s\n", tool_bytes(y->pack_bytes_per_us * 1e6));
 }

@@ -14,7 +14,7 @@ enum {
     PROFILE_CODEC_LIST,
     PROFILE_DEVICE,
     PROFILE_STEPS,
-    PROFILE_SIZES,
+    PROFILE_UP_TO,
     PROFILE_BUDGET,
     PROFILE_ONLY,
     PROFILE_O,
@@ -28,7 +28,7 @@ static const tool_flag profile_flags[] = {
     [PROFILE_CODEC_LIST] = {"--codecs", "LIST", "as in 'fp16;dgc:ratio=0.01' (default: those that there are)"},
     [PROFILE_DEVICE] = {"--device", "cpu|gpu|both", "where codecs compress (default cpu); gpu needs plugin cuda"},
     [PROFILE_STEPS] = {"--steps", "N", "steps of PROGRAM to measure, after 5 that are not (default 100)"},
-    [PROFILE_SIZES] = {"--sizes", "FROM..TO", "bytes of links and elements of codecs, doubled (default 2^10..2^26)"},
+    [PROFILE_UP_TO] = {"--up-to", "SIZE", "the most bytes of links and elements of codecs (default 64MiB)"},
     [PROFILE_BUDGET] = {"--budget", "TIME", "how long links and codecs may take together (default 60s)"},
     [PROFILE_ONLY] = {"--only", "PART,...", "of the parts model, links and codecs only these"},
     [PROFILE_O] = {"-o", "FILE", "the costs file to write; - is standard output (needed)"},
@@ -68,27 +68,13 @@ static const tool_command profile_command = {
 };
 
 /* ---- flags ---------------------------------------------------------------------------------------------------------------- */
-/* Reads "4096" or "2^12". Returns 0 for other text. */
-static uint64_t profile_size(const char *text, size_t len) {
-    char word[32], *end;
-    if (!len || len >= sizeof word || *text < '0' || *text > '9') return 0;
-    snprintf(word, sizeof word, "%.*s", (int)len, text);
-    const unsigned long v = strtoul(word, &end, 10);
-    if (!*end) return v;
-    if (v != 2 || *end != '^' || end[1] < '0' || end[1] > '9') return 0;
-    const unsigned long power = strtoul(end + 1, &end, 10);
-    return *end || power > 40 ? 0 : (uint64_t)1 << power;
-}
-
-/* Reads "2^10..2^26": the first size, then its doubles up to the second. */
+/* Reads the largest size; the others are from 1024 on, each twice the one before. */
 static int profile_sizes(profile_job *j, const char *text) {
-    const char *dots = strstr(text, "..");
-    const uint64_t from = profile_size(text, dots ? (size_t)(dots - text) : strlen(text));
-    const uint64_t to = dots ? profile_size(dots + 2, strlen(dots + 2)) : from;
-    j->n_sizes = 0;
-    if (from < 4 || to < from || to > (uint64_t)1 << 36)
-        return tool_usage(j->command, "--sizes %s: write a size or two, 4 to 2^36, as in 2^10..2^20", text);
-    for (uint64_t size = from; size <= to && j->n_sizes < PROFILE_SIZES_MAX; size *= 2) j->sizes[j->n_sizes++] = size;
+    double most;
+    if (!tool_quantity(text, tool_sizes, &most) || most < 1024 || most > 0x1p36)
+        return tool_usage(j->command, "--up-to %s: write a number from 1024 to 2^36, as in 16MiB", text);
+    for (j->n_sizes = 0; j->n_sizes < PROFILE_SIZES_MAX && UINT64_C(1024) << j->n_sizes <= (uint64_t)most; j->n_sizes++)
+        j->sizes[j->n_sizes] = UINT64_C(1024) << j->n_sizes;
     return TOOL_OK;
 }
 
@@ -126,7 +112,7 @@ static int profile_flag(profile_job *j, int flag, const char *value) {
     case PROFILE_STEPS:
         if (tool_number(value, 1, 1000000, &j->steps)) return TOOL_OK;
         return tool_usage(c, "--steps %s: write a number of steps from 1 to 1000000", value);
-    case PROFILE_SIZES: return profile_sizes(j, value);
+    case PROFILE_UP_TO: return profile_sizes(j, value);
     case PROFILE_BUDGET:
         if (tool_quantity(value, tool_times, &j->budget_ns)) return TOOL_OK;
         return tool_usage(c, "--budget %s: write a time, as in 30s", value);
@@ -222,7 +208,7 @@ static int profile_all(profile_job *j, int words, char **argv) {
     int status = profile_check_place(j, false);
     if (status == TOOL_OK) status = profile_check_out(j);
     if (status == TOOL_OK) status = profile_check_codecs(j);
-    if (status == TOOL_OK && (j->parts & PROFILE_MODEL)) status = profile_trainer(j, &j->model_file);
+    if (status == TOOL_OK && (j->parts & PROFILE_MODEL)) status = profile_trainer(j);
     if (status == TOOL_OK && j->parts != PROFILE_MODEL)
         status = profile_start(j, words, argv);
     else if (status == TOOL_OK && profile_write(j, &(esp__costs_texts){.inter = j->inter}) != ESP_OK)
@@ -252,7 +238,7 @@ static int profile_main(const tool_command *self, int argc, char **argv) {
     j->devices = 1u << ESP_PLAN_CPU;
     j->budget_ns = 60e9;
     j->terminal = j->model_file = -1;
-    profile_sizes(j, "2^10..2^26");
+    profile_sizes(j, "64MiB");
     int status = profile_parse(j, argc, argv, &words);
     const bool launched = !j->n && !j->started && esp__env_where(&cfg, &w) == ESP_OK && w.size > 1;
     if (status == TOOL_OK && !j->started) status = profile_check_parts(j, launched);

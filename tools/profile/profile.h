@@ -12,14 +12,10 @@
 enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* parts, as bits */
 enum { PROFILE_SIZES_MAX = ESP__SURVEY_POINTS, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
 
-/* What was measured. The costs are noisy if: */
+/* What was measured is noisy if: */
 #define PROFILE_NOISY_OTHERS 0.10 /* other programs took this share of the machine's time,                      */
 #define PROFILE_NOISY_STOLEN 0.02 /* or the host of this virtual machine did (steal),                           */
 #define PROFILE_NOISY_SPREAD 0.50 /* or a typical point's quartiles were this far apart, as a share of its time */
-typedef struct profile_noise {
-    double others, stolen, spread;
-    bool noisy;
-} profile_noise;
 
 typedef struct profile_job {
     const tool_command *command;
@@ -40,14 +36,15 @@ typedef struct profile_job {
     /* of a rank */
     esp_ctx *ctx;
     esp__survey *survey, *gpu; /* gpu: of codecs on a GPU; NULL: those are not measured */
-    profile_noise noise;
+    double others, stolen;     /* as above */
+    esp__measured measured;
     char device[256]; /* names of the processor and the GPU */
     uint32_t n_links,
-        n_elements;   /* so many of the sizes fit into memory as bytes of links, and as elements of codecs */
-    uint32_t covered; /* so many of the part's sizes were measured completely */
-    double deadline_ns, later_ns; /* end of the part's time, by esp__now_ns; time for the parts behind it */
-    double round_begun_ns,
-        round_ns; /* when the present round began; how long the last one took, 0: this is the first */
+        n_elements; /* so many of the sizes fit into memory, as bytes of links and as elements of codecs */
+    /* of the part that is measured; times are by esp__now_ns */
+    uint32_t covered;                /* so many of its sizes were measured completely */
+    double deadline_ns, later_ns;    /* later_ns: time for the parts behind it */
+    double round_begun_ns, round_ns; /* round_ns: what the last round took; 0: this is the first */
     int round;
 } profile_job;
 
@@ -56,8 +53,8 @@ static const tool_command profile_command;
 /* Writes the costs file: with what the ranks measured, if they did, and the model, if there is one. */
 ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
 
-/* trainer.c: runs the trainer, and opens the model file that it wrote, for *file. Returns the exit status. */
-ESP__FN int profile_trainer(profile_job *j, int *file);
+/* trainer.c: runs the trainer, and opens the model file that it wrote. Returns the exit status. */
+ESP__FN int profile_trainer(profile_job *j);
 
 /* ranks.c */
 ESP__FN int profile_start(const profile_job *j, int argc, char **argv);
@@ -68,7 +65,6 @@ typedef esp_status (*profile_measure)(profile_job *j, uint32_t size, double left
 ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t sizes, profile_measure measure);
 /* Shows what is measured now, and how long the rest takes. */
 ESP__FN void profile_say(const profile_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
-ESP__FN void profile_measured(const profile_job *j, esp__measured *m);
 
 /* links.c */
 ESP__FN esp_status profile_links(profile_job *j);

@@ -26,25 +26,13 @@ ESP__FN int profile_start(const profile_job *j, int argc, char **argv) {
     return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
 }
 
-/* A codec that costs next to nothing: the first that only rounds. NULL: there is none, and ops that compress stay unmeasured. */
-static esp_status profile_rounding_codec(const char **name) {
-    esp_ctx *ctx;
-    int lossy;
-    esp_status s = esp__open_alone(&ctx);
-    *name = NULL;
-    for (uint32_t i = 0; !s && i < ctx->registry.n_codecs && !*name; i++)
-        if (esp__codec_opens(ctx, i, &lossy) > 0 && !lossy) *name = ctx->registry.codecs[i]->name; /* static storage */
-    if (!s) esp_close(ctx);
-    return s;
-}
-
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
-    esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32"};
+    /* steps that measure dispatch times use the codec: it costs next to nothing */
+    const esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32", .codec = "fp16"};
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
-    esp_status s = profile_rounding_codec(&cfg.codec); /* for the steps that measure dispatch times */
-    if (!s) s = esp_open(&cfg, &j->ctx);
+    const esp_status s = esp_open(&cfg, &j->ctx);
     if (s) return s;
     if (j->ctx->job.rank) j->terminal = -1;
     if (j->terminal >= 0) dup2(j->terminal, 2);
@@ -55,13 +43,17 @@ static esp_status profile_open(profile_job *j) {
 }
 
 /* ---- time ---------------------------------------------------------------------------------------------------------------- */
-/* All ranks get rank 0's time that is left for the part. */
+/* *all: `mine` of every rank, until the next call. */
+static esp_status profile_gather(const profile_job *j, double mine, const double **all) {
+    *all = j->ctx->job.room;
+    return esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &mine, j->ctx->job.room, sizeof mine);
+}
+
+/* The time that is left for the part, by rank 0's clock. */
 static esp_status profile_left(const profile_job *j, double *ns) {
-    double *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
-    *ns = j->deadline_ns - (double)esp__now_ns();
-    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, ns, all, sizeof *ns);
+    const double *all;
+    const esp_status s = profile_gather(j, j->deadline_ns - (double)esp__now_ns(), &all);
     if (!s) *ns = all[0];
-    free(all);
     return s;
 }
 
@@ -87,20 +79,19 @@ ESP__FN void profile_say(const profile_job *j, const char *fmt, ...) {
 /* *n: so many of the sizes fit into *room, the memory of each machine, which then has less. `each`: bytes that a rank needs for each element
  * or byte of a size. */
 static esp_status profile_fit_memory(profile_job *j, const char *part, double each, double *room, uint32_t *n) {
-    uint32_t *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
-    *n = j->n_sizes;
-    while (*n && (double)j->sizes[*n - 1] * each * j->ctx->job.sharing > *room) --*n;
-    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, n, all, sizeof *n);
+    const double *all;
+    uint32_t fits = j->n_sizes;
+    while (fits && (double)j->sizes[fits - 1] * each * j->ctx->job.sharing > *room) fits--;
+    const esp_status s = profile_gather(j, fits, &all);
     for (int32_t r = 0; r < j->ctx->job.size && !s; r++)
-        if (all[r] < *n) *n = all[r];
-    free(all);
+        if (all[r] < fits) fits = (uint32_t)all[r];
+    *n = fits;
     if (s) return s;
-    if (!*n)
-        return esp__fail(j->ctx, ESP_E_NOMEM, "%s: no size of --sizes fits into the memory of every machine", part);
-    *room -= (double)j->sizes[*n - 1] * each * j->ctx->job.sharing;
-    if (*n < j->n_sizes && !j->ctx->job.rank)
+    if (!fits) return esp__fail(j->ctx, ESP_E_NOMEM, "%s: not even 1024 fit into the memory of every machine", part);
+    *room -= (double)j->sizes[fits - 1] * each * j->ctx->job.sharing;
+    if (fits < j->n_sizes && !j->ctx->job.rank)
         fprintf(stderr, "espresso profile: %s: sizes above %llu are left out: there is no memory for them\n", part,
-                (unsigned long long)j->sizes[*n - 1]);
+                (unsigned long long)j->sizes[fits - 1]);
     return ESP_OK;
 }
 
@@ -158,27 +149,20 @@ ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t siz
 /* Finds what else the machine did since `then`. */
 static esp_status profile_listen(profile_job *j, const esp__machine_time *then) {
     const esp__machine_time now = esp__machine_time_now();
-    profile_noise *x = &j->noise;
-    double own = now.own - then->own, *all = tool_realloc(NULL, (size_t)j->ctx->job.size * sizeof *all);
-    const esp_status s = esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &own, all, sizeof own);
-    own = 0;
+    const double *all;
+    double own = 0;
+    const esp_status s = profile_gather(j, now.own - then->own, &all);
     for (int32_t r = 0; r < j->ctx->job.size && !s; r++) own += all[r];
-    free(all);
     const double whole = now.all - then->all, busy = now.busy - then->busy;
-    if (whole > 0) x->others = busy > own ? (busy - own) / whole : 0, x->stolen = (now.stolen - then->stolen) / whole;
-    x->spread = j->survey->noise;
-    if (j->gpu && j->gpu->noise > x->spread) x->spread = j->gpu->noise;
-    x->noisy = x->others > PROFILE_NOISY_OTHERS || x->stolen > PROFILE_NOISY_STOLEN || x->spread > PROFILE_NOISY_SPREAD;
-    return s;
-}
-
-ESP__FN void profile_measured(const profile_job *j, esp__measured *m) {
+    if (whole > 0) j->others = busy > own ? (busy - own) / whole : 0, j->stolen = (now.stolen - then->stolen) / whole;
+    esp__measured *m = &j->measured;
     *m = (esp__measured){.ranks = (uint32_t)j->ctx->job.size,
                          .cores = j->survey->cores,
-                         .spread = j->noise.spread,
                          .has_spread = true,
-                         .noisy = j->noise.noisy,
                          .device = *j->device ? j->device : NULL};
+    m->spread = j->gpu && j->gpu->noise > j->survey->noise ? j->gpu->noise : j->survey->noise;
+    m->noisy = j->others > PROFILE_NOISY_OTHERS || j->stolen > PROFILE_NOISY_STOLEN || m->spread > PROFILE_NOISY_SPREAD;
+    return s;
 }
 
 /* ---- a rank from start to end ------------------------------------------------------------------------------------------------ */
@@ -221,15 +205,15 @@ static esp_status profile_write_all(const profile_job *j) {
 }
 
 static void profile_show(const profile_job *j) {
-    const profile_noise *x = &j->noise;
-    if (x->noisy)
+    const bool noisy = j->measured.noisy;
+    if (noisy)
         fprintf(stderr,
                 "espresso profile: noisy: other programs took %.0f%% of the machine, %.1f%% of its time was stolen, "
                 "runs spread by %.0f%% (median): measure again when the machine does nothing else\n",
-                100 * x->others, 100 * x->stolen, 100 * x->spread);
+                100 * j->others, 100 * j->stolen, 100 * j->measured.spread);
     if (strcmp(j->out, "-") == 0) return;
     printf("%d rank(s), %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
-           j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", x->noisy ? ": NOISY" : "");
+           j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", noisy ? ": NOISY" : "");
     if (j->parts & PROFILE_LINKS) profile_links_show(j);
     if (j->parts & PROFILE_CODECS) profile_codecs_show(j);
 }

@@ -219,8 +219,7 @@ static void trainer_show(const esp__model_file *f) {
 }
 
 /* The file is there: checks and shows it. */
-static int trainer_finish(const profile_watch *w, int *file) {
-    const profile_job *j = w->job;
+static int trainer_finish(const profile_watch *w, profile_job *j) {
     char *text, fate[160];
     size_t len;
     esp__model_file f;
@@ -237,17 +236,16 @@ static int trainer_finish(const profile_watch *w, int *file) {
                 trainer_fate(w, fate));
     if (strcmp(j->out, "-")) trainer_show(&f);
     esp__model_free(&f);
-    *file = open(w->file, O_RDONLY);
-    return *file < 0 ? tool_fail(j->command, "%s: %s", w->file, strerror(errno)) : TOOL_OK;
+    j->model_file = open(w->file, O_RDONLY);
+    return j->model_file < 0 ? tool_fail(j->command, "%s: %s", w->file, strerror(errno)) : TOOL_OK;
 }
 
-ESP__FN int profile_trainer(profile_job *j, int *file) {
+ESP__FN int profile_trainer(profile_job *j) {
     profile_watch w = {.job = j, .program = {.command = j->command, .argv = j->program}};
     int status = run_find_program(&w.program);
     if (status == TOOL_OK) status = trainer_paths(&w);
     if (status == TOOL_OK) status = trainer_run(&w);
-    if (status == TOOL_OK)
-        status = access(w.file, F_OK) == 0 && !w.asked ? trainer_finish(&w, file) : trainer_no_file(&w);
+    if (status == TOOL_OK) status = access(w.file, F_OK) == 0 && !w.asked ? trainer_finish(&w, j) : trainer_no_file(&w);
     if (*w.file) unlink(w.file);
     if (*w.stats) unlink(w.stats);
     return status;

@@ -121,15 +121,16 @@ static int replay_costs_fit(replay_run *r) {
 
 /* Measures links and codecs with `espresso profile`, at sizes up to that of the model, into a file at `path`. */
 static int replay_measure(replay_run *r, const char *path) {
-    char n[24], machines[24], sizes[24];
-    const char *words[16] = {"-n",       n,     "--machines", machines, "--sizes", sizes,
+    char n[24], machines[24], most[24];
+    const char *words[16] = {"-n",       n,     "--machines", machines, "--up-to", most,
                              "--budget", "20s", "-o",         path,     "--codecs"};
     esp__text codecs = {0};
-    int k = 11, power = 10;
-    while (power < 26 && (double)(1 << power) < 4 * replay_elements(r)) power++;
+    int k = 11;
+    long up_to = 1024;
+    while (up_to < 1 << 26 && (double)up_to < 4 * replay_elements(r)) up_to *= 2;
     snprintf(n, sizeof n, "%ld", r->n);
     snprintf(machines, sizeof machines, "%ld", r->machines);
-    snprintf(sizes, sizeof sizes, "2^10..2^%d", power);
+    snprintf(most, sizeof most, "%ld", up_to);
     if (!r->in.n_codecs) r->in.gc[r->in.n_codecs++] = "dgc:ratio=0.01";
     for (uint32_t i = 0; i < r->in.n_codecs; i++) esp__text_add(&codecs, "%s%s", i ? ";" : "", r->in.gc[i]);
     words[k++] = codecs.data ? codecs.data : "";
