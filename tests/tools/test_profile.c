@@ -274,7 +274,8 @@ static void launched(void **state) {
     check(LAUNCHED("--machines", "2", "-o", "x"), 2, 1, "on the machines where it starts them: leave it out");
     check(LAUNCHED("-o", "/no/such/folder/x.json"), 1, 1, "cannot be written");
     check(LAUNCHED("-n", "2", "-o", "x"), 1, 1, "starts ranks of its own");
-    check(SPAWN("run", "-n", "2", "--", command(), "profile", "-o", "x", "./train"), 2, 1, "no program is started");
+    check(SPAWN("run", "-n", "2", "--", command(), "profile", "-o", "x", "./train"), 2, 1,
+          "ranks of a launcher measure no PROGRAM");
     assert_int_equal(files_there(0), before);
 }
 

@@ -80,9 +80,10 @@ static int profile_sizes(profile_job *j, const char *text) {
 
 static int profile_device(profile_job *j, const char *text) {
     static const char *const devices[] = {"cpu", "gpu", "both"}; /* by bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
-    for (uint32_t k = 0; k < 3; k++)
-        if (!strcmp(text, devices[k])) j->devices = k + 1;
-    return j->devices ? TOOL_OK : tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
+    uint32_t k = 0;
+    while (k < 3 && strcmp(text, devices[k])) k++;
+    j->devices = k + 1;
+    return k < 3 ? TOOL_OK : tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
 }
 
 static int profile_only(profile_job *j, const char *text) {
@@ -108,7 +109,7 @@ static int profile_flag(profile_job *j, int flag, const char *value) {
         return tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
     case PROFILE_INTER: j->inter = value; return TOOL_OK;
     case PROFILE_CODEC_LIST: return profile_codecs_read(j, value);
-    case PROFILE_DEVICE: j->devices = 0; return profile_device(j, value);
+    case PROFILE_DEVICE: return profile_device(j, value);
     case PROFILE_STEPS:
         if (tool_number(value, 1, 1000000, &j->steps)) return TOOL_OK;
         return tool_usage(c, "--steps %s: write a number of steps from 1 to 1000000", value);
@@ -142,10 +143,7 @@ static int profile_check_parts(profile_job *j, bool launched) {
     const tool_command *c = j->command;
     const char *program = *j->program;
     if (launched && (j->parts & PROFILE_MODEL))
-        return tool_usage(c,
-                          "in ranks that a launcher started, no program is started: let %s --only model start the "
-                          "launcher",
-                          "espresso profile");
+        return tool_usage(c, "ranks of a launcher measure no PROGRAM: see the example with --only model");
     if (program && !(j->parts & PROFILE_MODEL))
         return tool_usage(c, "'%s' is no flag, and --only leaves out PROGRAM", program);
     if (!program && (j->parts & PROFILE_MODEL))
@@ -241,7 +239,7 @@ static int profile_main(const tool_command *self, int argc, char **argv) {
     profile_sizes(j, "64MiB");
     int status = profile_parse(j, argc, argv, &words);
     const bool launched = !j->n && !j->started && esp__env_where(&cfg, &w) == ESP_OK && w.size > 1;
-    if (status == TOOL_OK && !j->started) status = profile_check_parts(j, launched);
+    if (status == TOOL_OK && !j->started && (!launched || w.rank == 0)) status = profile_check_parts(j, launched);
     if (!j->steps) j->steps = 100;
     if (status == TOOL_OK)
         status = j->started ? profile_as_rank(j) : launched ? profile_launched(j, w.rank) : profile_all(j, words, argv);

@@ -210,12 +210,12 @@ static void trainer_show(const esp__model_file *f) {
         elements += (double)m->tensors[i].elements;
         backward += m->tensors[i].compute_ns;
     }
-    printf("%s: %u tensors, %s elements; forward %s, backward %s (medians of %u steps, %u rank(s), %u cores)\n\n",
+    printf("%s: %u tensors, %s elements; forward %s, backward %s (medians of %u steps, %u rank(s), %u cores)\n",
            m->name, m->n_tensors, tool_count(elements), tool_time(m->forward_ns), tool_time(backward), f->steps,
            f->measured.ranks, f->measured.cores);
     if (backward + m->forward_ns <= 1.01 * m->forward_ns)
         printf("All gradients are pushed at the same time: push each when it is ready (esp_push returns at once), or "
-               "communication cannot overlap with the backward pass.\n\n");
+               "communication cannot overlap with the backward pass.\n");
 }
 
 /* The file is there: checks and shows it. */
