@@ -170,7 +170,7 @@ static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
     return !bad;
 }
 
-/* One compress with a unit for each block. Levels go to `levels` or, two in a byte, through `pack` to `halves`. */
+/* One compress with a unit for each block. pack: puts two levels into a byte; NULL: each has a byte. */
 typedef struct quant_job {
     const dense_self *self;
     const esp_codec_args *args;
@@ -179,8 +179,7 @@ typedef struct quant_job {
     uint64_t block;
     float most;
     dense_f32 *units;
-    int8_t *levels;
-    unsigned char *halves;
+    unsigned char *levels;
     uint64_t (*pack)(unsigned char *restrict out, const int8_t *restrict in, uint64_t n);
     uint32_t bad;
 } quant_job;
@@ -210,8 +209,9 @@ static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
         const uint64_t n = end - at < j->block ? end - at : j->block;
         const quant_range r = quant_range_of(dense_bits(j->units[at / j->block]), j->most);
         j->units[at / j->block] = r.unit;
-        j->encode(j->levels ? j->levels + at : tmp, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
-        if (!j->levels) j->pack(j->halves + at / 2, tmp, n);
+        int8_t *to = j->pack ? tmp : (int8_t *)j->levels + at;
+        j->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
+        if (j->pack) j->pack(j->levels + at / 2, tmp, n);
     }
 }
 /* Without feedback nothing is lost if an element is not finite, and one pass over memory is enough. */

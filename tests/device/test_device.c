@@ -30,7 +30,6 @@ static esp_plugin plugin_of(const esp_device_table *const *devices, uint32_t n) 
     esp_plugin p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
-    p.name = "two";
     p.devices = devices;
     p.n_devices = n;
     return p;
