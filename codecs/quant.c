@@ -99,9 +99,9 @@ ESP_KERNEL_PICK(int4_add, (float *restrict out, const int8_t *restrict in, float
 typedef struct quant_format {
     const char *name;
     float most;
-    uint32_t block, per_byte; /* block: the default; per_byte: levels in a byte */
+    uint32_t block, halving; /* block: the default; halving 1: two levels in a byte, else one */
 } quant_format;
-static const quant_format int8_format = {"int8", INT8_MOST, 256, 1}, int4_format = {"int4", INT4_MOST, 128, 2};
+static const quant_format int8_format = {"int8", INT8_MOST, 256, 0}, int4_format = {"int4", INT4_MOST, 128, 1};
 
 typedef struct quant_self {
     dense_self dense; /* first */
@@ -130,8 +130,8 @@ static esp_status quant_open(const quant_format *f, const esp_host *h, double bl
     s->block = shared ? 0 : block > 0 ? (uint64_t)block : f->block;
     s->top = quant_top_for(level);
     s->encode = quant_encode_for(level);
-    s->pack = f->per_byte == 2 ? int4_pack_for(level) : NULL;
-    s->add = f->per_byte == 2 ? int4_add_for(level) : quant_add8_for(level);
+    s->pack = f->halving ? int4_pack_for(level) : NULL;
+    s->add = f->halving ? int4_add_for(level) : quant_add8_for(level);
     s->widen = quant_widen_for(level);
     s->add16 = quant_add16_for(level);
     s->add32 = quant_add32_for(level);
@@ -173,9 +173,8 @@ static esp_status int8_traits(void *self, esp_traits *out) {
 static uint64_t int8_width(uint32_t n_reduced) { return n_reduced < 2 ? 1 : n_reduced <= INT8_RANKS_16 ? 2 : 4; }
 
 static uint64_t quant_body(const quant_self *s, uint64_t count, uint32_t n_reduced) {
-    const uint64_t per_byte = s->format->per_byte;
     if (!s->block) return count * int8_width(n_reduced);
-    return quant_units(count, s->block) * sizeof(float) + (count + per_byte - 1) / per_byte;
+    return quant_units(count, s->block) * sizeof(float) + ((count + s->format->halving) >> s->format->halving);
 }
 
 static esp_status quant_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
@@ -196,12 +195,13 @@ static int quant_valid(const void *self, const esp_payload_header *h, const unsi
 }
 static void quant_add(const void *self, const dense_block *b) {
     const quant_self *s = (const quant_self *)self;
-    const uint64_t per_byte = s->format->per_byte, block = s->block;
+    const uint64_t block = s->block;
+    const uint32_t halving = s->format->halving;
     const dense_f32 *units = (const dense_f32 *)(const void *)b->body + b->at / block;
     const int8_t *levels =
-        (const int8_t *)b->body + quant_units(b->header->count, block) * sizeof(float) + b->at / per_byte;
+        (const int8_t *)b->body + quant_units(b->header->count, block) * sizeof(float) + (b->at >> halving);
     for (uint64_t i = 0; i < b->n; i += block)
-        s->add(b->out + i, levels + i / per_byte, units[i / block] * b->scale, b->set,
+        s->add(b->out + i, levels + (i >> halving), units[i / block] * b->scale, b->set,
                b->n - i < block ? b->n - i : block);
 }
 
@@ -362,7 +362,7 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
     const double part = 1 << 20, block = s->block ? (double)s->block : part; /* a part's size is not known here */
-    const double level = 1.0 / s->format->per_byte;
+    const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, s->block ? level + 4 / block : level, 0, 0},

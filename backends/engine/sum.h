@@ -33,7 +33,14 @@ ESP_INLINE uint64_t engine_sum_f32_body(void *out, const void *a, const void *b,
     }
     return n;
 }
+/* out = x scale, rounded */
+ESP_INLINE uint64_t engine_round_bf16_body(half_u16 *out, const float *x, uint64_t n, float scale) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(x[i] * scale);
+    return n;
+}
 ESP_KERNEL(engine_sum_f32, (void *out, const void *a, const void *b, uint64_t n, float scale), (out, a, b, n, scale))
+ESP_KERNEL(engine_round_bf16, (half_u16 * out, const float *x, uint64_t n, float scale), (out, x, n, scale))
 
 /* How numbers are reduced. */
 typedef struct engine_sums {
@@ -49,7 +56,10 @@ ENGINE_FN void engine_widen(const engine_sums *s, float *acc, const uint8_t *x, 
 /* out = x scale, rounded. A NaN becomes the one quiet NaN of half.h, as in reduce.h. */
 ENGINE_FN void engine_round(const engine_sums *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
-    half_encode_for(s->type == ESP_F16, s->level)(h, x, NULL, scale, 1.0f, n);
+    if (s->type == ESP_BF16)
+        engine_round_bf16_for(s->level)(h, x, n, scale);
+    else
+        half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
 }
 /* acc = a + b, or acc + b where a is NULL; then out, if it is not NULL, is acc scale. */
 ENGINE_FN void engine_sum_halves(const engine_sums *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,

@@ -40,19 +40,20 @@ ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return half_float(v << 16); }
-/* out = bf16(down * phi), and with a residual: residual = phi - up * out, where up * down == 1. */
+/* With a residual: residual = phi - out. bf16 has the range of f32, so nothing is scaled: down and up are 1. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                           uint64_t n) {
+    (void)down, (void)up;
     if (!residual) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(down * phi[i]);
+        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(phi[i]);
         return 0;
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        const uint32_t v = half_bf16_sent(down * phi[i]);
+        const uint32_t v = half_bf16_sent(phi[i]);
         out[i] = (uint16_t)v;
-        residual[i] = phi[i] - up * half_from_bf16(v);
+        residual[i] = phi[i] - half_from_bf16(v);
     }
     return 0;
 }

@@ -191,10 +191,11 @@ static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n)
 /* First, into the place of a block's unit: the bits of its largest |phi|. Pieces begin at multiples of a block. */
 static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
+    dense_f32 *unit = j->units + begin / j->block;
     uint32_t largest = 0;
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint32_t top = quant_top_at(j, at, end - at < j->block ? end - at : j->block);
-        j->units[at / j->block] = dense_float(top);
+        *unit++ = dense_float(top);
         largest = top > largest ? top : largest;
     }
     if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
@@ -204,11 +205,12 @@ static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
     float *e = esp_residual_of(a, 0);
+    dense_f32 *unit = j->units + begin / j->block;
     int8_t tmp[DENSE_BLOCK];
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint64_t n = end - at < j->block ? end - at : j->block;
-        const quant_range r = quant_range_of(dense_bits(j->units[at / j->block]), j->most);
-        j->units[at / j->block] = r.unit;
+        const quant_range r = quant_range_of(dense_bits(*unit), j->most);
+        *unit++ = r.unit;
         int8_t *to = j->pack ? tmp : (int8_t *)j->levels + at;
         j->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
         if (j->pack) j->pack(j->levels + at / 2, tmp, n);
