@@ -74,8 +74,9 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     const size_t n = strcspn(spec, ":");
     memset(c, 0, sizeof *c);
     for (const esp_plugin_fn *e = entries; *e && !c->table; e++) {
-        const esp_codec *t = (*e)(&bench_host)->codecs[0];
-        if (strlen(t->name) == n && !memcmp(t->name, spec, n)) c->table = t;
+        const esp_plugin *p = (*e)(&bench_host);
+        for (uint32_t i = 0; i < p->n_codecs; i++)
+            if (strlen(p->codecs[i]->name) == n && !memcmp(p->codecs[i]->name, spec, n)) c->table = p->codecs[i];
     }
     if (!c->table) die("no such codec is built in", spec);
     for (int l = 0; l <= best; l++) {

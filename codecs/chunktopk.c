@@ -410,18 +410,17 @@ static int chunktopk_valid(const void *self, const esp_payload_header *h, const 
     return 1;
 }
 
-static void chunktopk_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
-                          uint64_t at, uint64_t n, float scale, int set) {
+static void chunktopk_add(const void *self, const dense_block *b) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const unsigned char *record = body + at / s->chunk * chunktopk_record(s, s->chunk);
-    const uint64_t k = chunktopk_k(s, n);
+    const unsigned char *record = b->body + b->at / s->chunk * chunktopk_record(s, s->chunk);
+    const uint64_t k = chunktopk_k(s, b->n);
+    float *out = b->out;
     const uint32_t mask = (uint32_t)s->chunk - 1;
     chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
     uint32_t head;
-    (void)h;
     memcpy(&head, record, sizeof head);
-    const float magnitude[2] = {dense_float(head << 16) * scale, dense_float(head & 0xFFFF0000u) * scale};
-    if (set) memset(out, 0, n * sizeof *out);
+    const float magnitude[2] = {dense_float(head << 16) * b->scale, dense_float(head & 0xFFFF0000u) * b->scale};
+    if (b->set) memset(out, 0, b->n * sizeof *out);
     for (uint64_t i = 0; i < k; i++) {
         const uint32_t code = chunktopk_next(&r);
         out[code & mask] += chunktopk_value(code, s->width, magnitude);

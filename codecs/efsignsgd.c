@@ -100,12 +100,11 @@ static int efsign_valid(const void *self, const esp_payload_header *h, const uns
     (void)self;
     return efsign_body_ok(body, h->count);
 }
-static void efsign_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
-                       uint64_t at, uint64_t n, float scale, int set) {
+static void efsign_add(const void *self, const dense_block *b) {
+    const unsigned char *signs = b->body + EFSIGN_SCALE_BYTES + b->at / 8;
     float s;
-    (void)h;
-    memcpy(&s, body, sizeof s);
-    ((const efsign_self *)self)->unpack(out, body + EFSIGN_SCALE_BYTES + at / 8, s * scale, set, n);
+    memcpy(&s, b->body, sizeof s);
+    ((const efsign_self *)self)->unpack(b->out, signs, s * b->scale, b->set, b->n);
 }
 static const dense_format efsign_format = {"efsignsgd", 1, 0, efsign_valid, efsign_add};
 

@@ -220,9 +220,9 @@ static int twobit_valid(const void *self, const esp_payload_header *h, const uns
     memcpy(&last, body + h->body_bytes - sizeof last, sizeof last);
     return twobit_padding_ok(last, (uint32_t)(h->count % 16));
 }
-static void twobit_add(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
-                       uint64_t at, uint64_t n, float scale, int set) {
-    ((const twobit_self *)self)->add(out, body + at / 4, dense_float((uint32_t)h->aux) * scale, set, n);
+static void twobit_add(const void *self, const dense_block *b) {
+    const float t = dense_float((uint32_t)b->header->aux) * b->scale;
+    ((const twobit_self *)self)->add(b->out, b->body + b->at / 4, t, b->set, b->n);
 }
 static const dense_format twobit_format = {"twobit", 1, 0, twobit_valid, twobit_add};
 

@@ -51,7 +51,7 @@ typedef struct engine_sums {
 /* acc = x, or acc + x */
 ENGINE_FN void engine_widen(const engine_sums *s, float *acc, const uint8_t *x, uint64_t n, int set) {
     const half_u16 *h = (const half_u16 *)(const void *)x;
-    (s->type == ESP_F16 ? half_f16_add_for(s->level) : half_bf16_add_for(s->level))(acc, h, 1.0f, set, n);
+    half_add_for(s->type == ESP_F16, s->level)(acc, h, 1.0f, set, n);
 }
 /* out = x scale, rounded. A NaN becomes the one quiet NaN of half.h, as in reduce.h. */
 ENGINE_FN void engine_round(const engine_sums *s, uint8_t *out, const float *x, uint64_t n, float scale) {

@@ -161,6 +161,16 @@ static inline int dense_encode(const dense_self *s, const esp_codec_args *a, voi
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */
+/* What of a payload is added to a block of the result: elements [at, at + n) of the part. */
+typedef struct dense_block {
+    const esp_payload_header *header;
+    const unsigned char *body;
+    float *out; /* of element `at` */
+    uint64_t at, n;
+    float scale;
+    int set; /* 1: out is overwritten */
+} dense_block;
+
 /* A codec's format, as decoding needs it. */
 typedef struct dense_format {
     const char *name;
@@ -168,9 +178,8 @@ typedef struct dense_format {
     int nan_body; /* 1: a payload with the flag NONFINITE has a body too (REDUCIBLE codecs) */
     /* 1 if header and body are valid; NULL: every body of the right size is. */
     int (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
-    /* out := (set ? 0 : out) + scale * decoded, for one block. */
-    void (*add)(const void *self, const esp_payload_header *h, const unsigned char *body, float *out, uint64_t at,
-                uint64_t n, float scale, int set);
+    /* out := (set ? 0 : out) + scale * decoded */
+    void (*add)(const void *self, const dense_block *b);
 } dense_format;
 
 typedef struct dense_sum {
@@ -182,16 +191,17 @@ typedef struct dense_sum {
 } dense_sum;
 
 static inline void dense_sum_block(const dense_sum *d, float *out, uint64_t at, uint64_t n, float scale) {
-    int set = d->args->mode == ESP_OUT_SET;
+    esp_payload_header h;
+    dense_block b = {&h, NULL, out, at, n, scale, d->args->mode == ESP_OUT_SET};
     for (uint32_t p = 0; p < d->args->n_payloads; p++) {
         const unsigned char *data = (const unsigned char *)d->args->payload[p].data.ptr;
-        esp_payload_header h;
         memcpy(&h, data, sizeof h);
         if (h.flags & ESP_PAYLOAD_EMPTY) continue;
-        d->format->add(d->self, &h, data + ESP_PAYLOAD_HEADER, out, at, n, scale, set);
-        set = 0;
+        b.body = data + ESP_PAYLOAD_HEADER;
+        d->format->add(d->self, &b);
+        b.set = 0;
     }
-    if (set) memset(out, 0, n * sizeof *out);
+    if (b.set) memset(out, 0, n * sizeof *out);
 }
 
 static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {

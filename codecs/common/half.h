@@ -40,7 +40,10 @@ ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return half_float(v << 16); }
-ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, uint64_t n) {
+/* With a residual: residual = phi - out. bf16 has the range of f32, so nothing is scaled: down and up are 1. */
+ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+                                          uint64_t n) {
+    (void)down, (void)up;
     if (!residual) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(phi[i]);
@@ -65,7 +68,8 @@ ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float sca
     }
     return 0;
 }
-ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, uint64_t n), (out, phi, residual, n))
+ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
+           (out, phi, residual, down, up, n))
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
@@ -181,4 +185,14 @@ ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16
 #endif
 ESP_KERNEL_PICK(half_f16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n))
 ESP_KERNEL_PICK(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n))
+
+/* ---- either format ------------------------------------------------------------------------------------------ */
+typedef half_f16_encode_fn half_encode_fn;
+typedef half_f16_add_fn half_add_fn;
+static inline half_encode_fn half_encode_for(int is_f16, int level) {
+    return is_f16 ? half_f16_encode_for(level) : half_bf16_encode_for(level);
+}
+static inline half_add_fn half_add_for(int is_f16, int level) {
+    return is_f16 ? half_f16_add_for(level) : half_bf16_add_for(level);
+}
 #endif

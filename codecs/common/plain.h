@@ -23,14 +23,12 @@ static inline void plain_encode(void *user, const float *phi, float *residual, u
 }
 
 /* add() of a dense_format; `self` begins with a dense_self. */
-static inline void plain_decode(const void *self, const esp_payload_header *h, const unsigned char *body, float *out,
-                                uint64_t at, uint64_t n, float scale, int set) {
-    (void)h;
-    if (set && scale == 1)
-        memcpy(out, body + at * sizeof(float), n * sizeof(float));
+static inline void plain_decode(const void *self, const dense_block *b) {
+    const unsigned char *in = b->body + b->at * sizeof(float);
+    if (b->set && b->scale == 1)
+        memcpy(b->out, in, b->n * sizeof(float));
     else
-        plain_add_for(((const dense_self *)self)->level)(out, (const dense_f32 *)(body + at * sizeof(float)), scale,
-                                                         set, n);
+        plain_add_for(((const dense_self *)self)->level)(b->out, (const dense_f32 *)in, b->scale, b->set, b->n);
 }
 
 static inline esp_status plain_compress(const dense_self *s, const dense_format *f, const esp_codec_args *a) {

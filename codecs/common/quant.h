@@ -170,7 +170,7 @@ static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
     return !bad;
 }
 
-/* One compress with a unit for each block. Levels go to `levels` or, two in a byte, through `pack` to `halves`. */
+/* One compress with a unit for each block. pack: puts two levels into a byte; NULL: each has a byte. */
 typedef struct quant_job {
     const dense_self *self;
     const esp_codec_args *args;
@@ -179,8 +179,7 @@ typedef struct quant_job {
     uint64_t block;
     float most;
     dense_f32 *units;
-    int8_t *levels;
-    unsigned char *halves;
+    unsigned char *levels;
     uint64_t (*pack)(unsigned char *restrict out, const int8_t *restrict in, uint64_t n);
     uint32_t bad;
 } quant_job;
@@ -192,10 +191,11 @@ static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n)
 /* First, into the place of a block's unit: the bits of its largest |phi|. Pieces begin at multiples of a block. */
 static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
+    dense_f32 *unit = j->units + begin / j->block;
     uint32_t largest = 0;
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint32_t top = quant_top_at(j, at, end - at < j->block ? end - at : j->block);
-        j->units[at / j->block] = dense_float(top);
+        *unit++ = dense_float(top);
         largest = top > largest ? top : largest;
     }
     if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
@@ -205,13 +205,15 @@ static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
     float *e = esp_residual_of(a, 0);
+    dense_f32 *unit = j->units + begin / j->block;
     int8_t tmp[DENSE_BLOCK];
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint64_t n = end - at < j->block ? end - at : j->block;
-        const quant_range r = quant_range_of(dense_bits(j->units[at / j->block]), j->most);
-        j->units[at / j->block] = r.unit;
-        j->encode(j->levels ? j->levels + at : tmp, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
-        if (!j->levels) j->pack(j->halves + at / 2, tmp, n);
+        const quant_range r = quant_range_of(dense_bits(*unit), j->most);
+        *unit++ = r.unit;
+        int8_t *to = j->pack ? tmp : (int8_t *)j->levels + at;
+        j->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
+        if (j->pack) j->pack(j->levels + at / 2, tmp, n);
     }
 }
 /* Without feedback nothing is lost if an element is not finite, and one pass over memory is enough. */

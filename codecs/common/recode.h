@@ -2,7 +2,7 @@
  * its body travel in the shorter format. Knows neither the inner codec nor the format.
  *
  * Body: the inner codec's, with its f32 values (the table's values()) as 16-bit numbers; what lies before and after them stays.
- * aux and flags: the inner codec's. Where bodies are summed, values are sent times 2^-a, a = exponent(n_reduced); the decoder
+ * aux and flags: the inner codec's. Where bodies are summed, values are sent times 2^-a, a = recode_exponent(n_reduced); the decoder
  * knows n_reduced. Values beyond the format's range are cut to it. The host keeps the residual, so what is cut is not lost. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
@@ -15,18 +15,24 @@ enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements */
 /* Capabilities that a table must list for instances that wrap another codec, and that others do not have. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
 
-/* The outer format. encode: down * value, which lies within the range. decode: up * number. */
+/* The outer format. */
 typedef struct recode_format {
     const char *name;
     uint32_t wire_version;
+    int is_f16; /* else bf16 */
     float largest;
     uint16_t nan;
-    double error; /* of rounding, as in esp_codec_model */
-    uint64_t (*exponent)(uint32_t n_reduced);
-    void (*encode)(int simd, half_u16 *out, const float *in, float down, float up, uint64_t n);
-    void (*decode)(int simd, float *out, const half_u16 *in, float up, uint64_t n);
+    uint64_t most_exponent;  /* bodies that are summed have values times 2^-a, a up to this */
+    double error;            /* of rounding, as in esp_codec_model */
     const esp_round *rounds; /* [1] */
 } recode_format;
+
+/* a where n bodies are summed: the sum of values within the range is then within it, too. */
+static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
+    uint64_t a = 0;
+    while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
+    return a;
+}
 
 typedef struct recode {
     const recode_format *format;
@@ -105,11 +111,11 @@ static inline void recode_to_halves(void *arg, uint64_t begin, uint64_t end) {
         const float c = v[i] > most ? most : v[i];
         v[i] = c < -most ? -most : c;
     }
-    j->r->format->encode(j->r->simd, j->halves + begin, v + begin, j->down, j->up, end - begin);
+    half_encode_for(j->r->format->is_f16, j->r->simd)(j->halves + begin, v + begin, NULL, j->down, j->up, end - begin);
 }
 static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
-    j->r->format->decode(j->r->simd, j->values + begin, j->halves + begin, j->up, end - begin);
+    half_add_for(j->r->format->is_f16, j->r->simd)(j->values + begin, j->halves + begin, j->up, 1, end - begin);
 }
 static inline void recode_run(const recode *r, uint64_t n, void (*body)(void *, uint64_t, uint64_t), recode_job *j) {
     const esp_host *h = r->inner.host;
@@ -119,7 +125,7 @@ static inline void recode_run(const recode *r, uint64_t n, void (*body)(void *, 
         body(j, 0, n);
 }
 static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a) {
-    const float up = (float)((uint64_t)1 << (r->reducible ? r->format->exponent(a->n_reduced) : 0));
+    const float up = (float)((uint64_t)1 << (r->reducible ? recode_exponent(r->format, a->n_reduced) : 0));
     const recode_job j = {r, NULL, NULL, 1 / up, up};
     return j;
 }

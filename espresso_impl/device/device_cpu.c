@@ -66,10 +66,8 @@ enum { ESP__CPU_BLOCK = 1024 };
 /* out := (sum: out) + scale * in, where `in` has any dtype. */
 static void esp__cpu_decode(float *out, const void *in, esp_dtype dtype, float scale, int sum, uint64_t n) {
     const float *f = in;
-    if (dtype == ESP_F16)
-        half_f16_add_for(esp_simd_level())(out, in, scale, !sum, n);
-    else if (dtype == ESP_BF16)
-        half_bf16_add_for(esp_simd_level())(out, in, scale, !sum, n);
+    if (dtype != ESP_F32)
+        half_add_for(dtype == ESP_F16, esp_simd_level())(out, in, scale, !sum, n);
     else if (sum)
         for (uint64_t i = 0; i < n; i++) out[i] += scale * f[i];
     else
@@ -86,10 +84,8 @@ static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const vo
         uint8_t *out = (uint8_t *)dst + at * to_bytes;
         if (sum) esp__cpu_decode(block, out, to, 1.0f, 0, n);
         esp__cpu_decode(block, (const uint8_t *)src + at * from_bytes, from, scale, sum != 0, n);
-        if (to == ESP_F16)
-            half_f16_encode_for(esp_simd_level())((half_u16 *)(void *)out, block, NULL, 1.0f, 1.0f, n);
-        else if (to == ESP_BF16)
-            half_bf16_encode_for(esp_simd_level())((half_u16 *)(void *)out, block, NULL, n);
+        if (to != ESP_F32)
+            half_encode_for(to == ESP_F16, esp_simd_level())((half_u16 *)(void *)out, block, NULL, 1.0f, 1.0f, n);
         else
             memcpy(out, block, n * sizeof *block);
     }

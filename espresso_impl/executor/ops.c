@@ -160,16 +160,10 @@ typedef struct esp__piece {
 } esp__piece;
 
 static void esp__half_decode(const esp__piece *p, float *out, const uint16_t *in, float scale, uint64_t n) {
-    if (p->dtype == ESP_F16)
-        half_f16_add_for(p->ctx->config.simd)(out, in, scale, 1, n);
-    else
-        half_bf16_add_for(p->ctx->config.simd)(out, in, scale, 1, n);
+    half_add_for(p->dtype == ESP_F16, p->ctx->config.simd)(out, in, scale, 1, n);
 }
 static void esp__half_encode(const esp__piece *p, uint16_t *out, const float *in, uint64_t n) {
-    if (p->dtype == ESP_F16)
-        half_f16_encode_for(p->ctx->config.simd)(out, in, NULL, 1.0f, 1.0f, n);
-    else
-        half_bf16_encode_for(p->ctx->config.simd)(out, in, NULL, n);
+    half_encode_for(p->dtype == ESP_F16, p->ctx->config.simd)(out, in, NULL, 1.0f, 1.0f, n);
 }
 
 static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {

@@ -56,7 +56,7 @@ typedef struct rig {
 } rig;
 
 /* simd: "scalar", "avx2", "avx512" or NULL for the best. */
-static inline rig rig_open(esp_plugin_fn entry, const char *params, uint64_t count, const char *simd, int threads) {
+static inline rig rig_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd, int threads) {
     rig r = {0};
     esp_bound b = {0};
     b.struct_size = sizeof b;
@@ -65,7 +65,7 @@ static inline rig rig_open(esp_plugin_fn entry, const char *params, uint64_t cou
     else
         unsetenv("ESPRESSO_SIMD");
     rig_host.parallel_for = threads ? rig_parallel : NULL;
-    r.codec = entry(&rig_host)->codecs[0];
+    r.codec = codec;
     assert_int_equal(r.codec->open(&rig_host, params, &r.self), ESP_OK);
     r.count = count;
     r.tensor = (esp_tensor){sizeof(esp_tensor), ESP_F32, 4711, count, {NULL, count * 4, {ESP_CPU, 0}}, 0, 0};

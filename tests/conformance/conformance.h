@@ -113,13 +113,21 @@ typedef struct cf_codec {
     esp_traits traits; /* of this instance */
 } cf_codec;
 
+/* The built-in codec number i; NULL: there are fewer. */
+CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
+    for (const esp_plugin_fn *e = cf_entries; *e; e++) {
+        const esp_plugin *p = (*e)(&cf_plain);
+        if (i < p->n_codecs) return p->codecs[i];
+        i -= p->n_codecs;
+    }
+    return NULL;
+}
 /* NULL if no codec of that name is built in (yet). */
 CF_UNUSED static const esp_codec *cf_find(const char *spec) {
     const size_t n = strcspn(spec, ":");
-    for (const esp_plugin_fn *e = cf_entries; *e; e++) {
-        const esp_codec *c = (*e)(&cf_plain)->codecs[0];
+    const esp_codec *c;
+    for (uint32_t i = 0; (c = cf_nth(i)) != NULL; i++)
         if (strlen(c->name) == n && !memcmp(c->name, spec, n)) return c;
-    }
     return NULL;
 }
 CF_UNUSED static int cf_open(const char *spec, const esp_host *h, cf_codec *out) {

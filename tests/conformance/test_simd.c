@@ -116,7 +116,7 @@ static void nan_to_half(void **unused) {
                 const float scale = k < CF_COUNT(nans) ? 1.0f : 0.0f;
                 for (uint64_t i = 0; i < n; i++) in[i] = i % 2 ? 1.0f : scale == 0 ? INFINITY : half_float(nans[k]);
                 half_f16_encode_for(l)(f16, in, NULL, scale, 1, n);
-                half_bf16_encode_for(l)(bf16, in, NULL, n);
+                half_bf16_encode_for(l)(bf16, in, NULL, 1, 1, n);
                 for (uint64_t i = 0; i < n; i++) {
                     assert_int_equal(f16[i], i % 2 ? (scale == 0 ? 0 : 0x3C00) : 0x7E00);
                     if (scale != 0) assert_int_equal(bf16[i], i % 2 ? 0x3F80 : 0x7FC0);

@@ -1,4 +1,4 @@
-/* quant.h: shared by the twins of block codecs (int8, int4): units, then levels. A warp takes 512 neighbouring elements (1024 where a unit has
+/* quant.h: shared by the twins of block codecs: units, then levels. A warp takes 512 neighbouring elements (1024 where a unit has
  * as many) and so has whole units; a thread's are 32 apart. Knows no format: F has
  *     float most;                                                                       the highest level
  *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const;  called by all lanes, i may be >= count */

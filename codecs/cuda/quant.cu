@@ -1,36 +1,49 @@
-/* int8.cu: codec "int8" on CUDA; its maths and bodies are in codecs/int8.c.
- *   blocks:   a compress is a launch and reads 4 bytes an element, writes 1.02; with feedback it is 2 launches, reads 16, writes 5.02.
- *   shared=1: round 0 is 1 launch and reads 4 (with feedback 8); round 1 is 1 launch, reads as much again and writes the levels (1, 2 or
- *             4 bytes) and the residual.
+/* quant.cu: codecs "int8" and "int4" on CUDA; their maths and bodies are in codecs/quant.c.
+ *   blocks:         a compress is a launch and reads 4 bytes an element, writes 1.02 (int4: 0.53); with feedback it is 2 launches, reads 16,
+ *                   writes 4 more.
+ *   int8:shared=1:  round 0 is 1 launch and reads 4 (with feedback 8); round 1 is 1 launch, reads as much again and writes the levels (1, 2
+ *                   or 4 bytes) and the residual.
  * A decompress is 2 launches (shared=1: one), reads the levels of each payload, and reads (to add) and writes 4. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/int8.c"
+#include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"
 #include "codecs/cuda/common/tile.h"
 
 /* ---- blocks ----------------------------------------------------------------------------------------------------------- */
-typedef struct int8_cuda_levels {
+template <int PER_BYTE> struct quant_cuda_levels {
     float most;
     __device__ void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const {
-        if (i < count) cuda_put((int8_t *)levels + i, level);
+        if constexpr (PER_BYTE == 1) {
+            if (i < count) cuda_put((int8_t *)levels + i, level);
+        } else {
+            const uint32_t own = (uint32_t)level & 0x0Fu, next = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
+            if (cuda_lane() % 2 == 0 && i < count) cuda_put(levels + i / 2, (unsigned char)(own | next << 4));
+        }
     }
-} int8_cuda_levels;
+};
 
-typedef struct int8_cuda_blocks {
+template <int PER_BYTE> struct quant_cuda_blocks {
     enum { BODIES = 1 };
     uint32_t codec, wire, nan_body, shift;
+    __host__ __device__ uint64_t units(uint64_t count) const { return quant_units(count, (uint64_t)1 << shift); }
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
     }
-    __host__ __device__ uint64_t pieces(uint64_t count) const { return quant_units(count, (uint64_t)1 << shift); }
-    __device__ int piece_ok(const unsigned char *body, uint64_t, uint64_t piece) const {
-        return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
+    /* the units, and of int4 the byte of the last element */
+    __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
+    __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
+        if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
+        return count % 2 == 0 || cuda_get(body + units(count) * sizeof(float) + count / 2) <= 0x0F;
     }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
-        const int8_t level = cuda_get((const int8_t *)body + pieces(h->count) * sizeof(float) + i);
-        return cuda_quant_unit(body, i, shift) * scale * (float)level;
+        const unsigned char *levels = body + units(h->count) * sizeof(float);
+        const float unit = cuda_quant_unit(body, i, shift) * scale;
+        if constexpr (PER_BYTE == 1)
+            return unit * (float)cuda_get((const int8_t *)levels + i);
+        else
+            return unit * (float)int4_level(cuda_get_same(levels + i / 2, 2), (uint32_t)(i % 2));
     }
-} int8_cuda_blocks;
+};
 
 /* ---- a shared range --------------------------------------------------------------------------------------------------- */
 enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 }; /* flags->own[]: the bits of the largest |phi| */
@@ -50,7 +63,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
     top = *(const volatile uint32_t *)&cuda_flags_of(p)->own[INT8_OWN_TOP];
     const int bad = top >= 0x7F800000u;
     if (p->count) cuda_put((uint32_t *)(void *)cuda_body(p), bad ? 0x7FC00000u : top);
-    cuda_write_header(p, codec, INT8_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, p->count ? sizeof(float) : 0,
+    cuda_write_header(p, codec, QUANT_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, p->count ? sizeof(float) : 0,
                       bad ? 0 : top);
 }
 
@@ -65,7 +78,7 @@ static __device__ __forceinline__ int8_cuda_range int8_cuda_range_of(const unsig
     int8_cuda_range r = {0, 0, 1};
     if (!count) return r;
     const cuda_header h = cuda_read_header(&s);
-    r.ok = cuda_header_ok(&h, &s, codec, INT8_WIRE, count) && h.body == sizeof r.top;
+    r.ok = cuda_header_ok(&h, &s, codec, QUANT_WIRE, count) && h.body == sizeof r.top;
     r.top = cuda_get((const uint32_t *)(const void *)(reduced + ESP_PAYLOAD_HEADER));
     r.nan = h.flags & ESP_PAYLOAD_NONFINITE || r.top >= 0x7F800000u;
     return r;
@@ -82,7 +95,7 @@ __global__ void __launch_bounds__(CUDA_THREADS)
     if (cuda_thread() == 0 && !shared.ok) cuda_found(finding, codec);
     if (!shared.ok) return;
     if (cuda_thread() == 0)
-        cuda_write_header(p, codec, INT8_WIRE, shared.nan ? ESP_PAYLOAD_NONFINITE : 0, p->count * sizeof(L),
+        cuda_write_header(p, codec, QUANT_WIRE, shared.nan ? ESP_PAYLOAD_NONFINITE : 0, p->count * sizeof(L),
                           shared.nan ? 0 : shared.top);
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
@@ -116,7 +129,7 @@ typedef struct int8_cuda_shared {
 } int8_cuda_shared;
 
 /* The kernels read a range's payload without looking at its size. */
-static esp_status int8_cuda_ranges(const int8_self *s, const esp_codec_args *a) {
+static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         if (!a->tensor[t]->count) continue;
         if (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < INT8_RANGE_BYTES) return ESP_E_CORRUPT;
@@ -128,11 +141,11 @@ static esp_status int8_cuda_ranges(const int8_self *s, const esp_codec_args *a) 
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------- */
-static esp_status int8_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                  esp_bound *out) {
+static esp_status quant_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                   esp_bound *out) {
     return cuda_bound(&int8_codec, self, like, round, n_reduced, 0, out);
 }
-static esp_status int8_cuda_compress_shared(const int8_self *s, const esp_codec_args *a) {
+static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("int8");
     const uint64_t width = int8_width(a->n_reduced);
     cuda_call c;
@@ -155,22 +168,24 @@ static esp_status int8_cuda_compress_shared(const int8_self *s, const esp_codec_
                         cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c.device->finding);
         });
 }
-static esp_status int8_cuda_compress(void *self, const esp_codec_args *a) {
-    const int8_self *s = (const int8_self *)self;
-    const cuda_dense_end end = {esp_name_hash("int8"), INT8_WIRE, 0, 0, 0, sizeof(float), s->block, 1, 1};
+template <int PER_BYTE> static esp_status quant_cuda_compress(void *self, const esp_codec_args *a) {
+    const quant_self *s = (const quant_self *)self;
+    const char *name = s->format->name;
+    const cuda_dense_end end = {esp_name_hash(name), QUANT_WIRE, 0, 0, 0, sizeof(float), s->block, 1, PER_BYTE};
     if (!s->block) return int8_cuda_compress_shared(s, a);
-    return cuda_quant_compress(s->dense.host, "int8", a, end, s->block, int8_cuda_levels{INT8_MOST});
+    return cuda_quant_compress(s->dense.host, name, a, end, s->block, quant_cuda_levels<PER_BYTE>{s->format->most});
 }
-static esp_status int8_cuda_decompress(void *self, const esp_codec_args *a) {
-    const int8_self *s = (const int8_self *)self;
-    const uint32_t codec = esp_name_hash("int8");
-    const auto full = [&](uint64_t n) { return int8_body(s, n, a->n_reduced); };
+template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, const esp_codec_args *a) {
+    const quant_self *s = (const quant_self *)self;
+    const uint32_t codec = esp_name_hash(s->format->name);
+    const auto full = [&](uint64_t n) { return quant_body(s, n, a->n_reduced); };
     if (s->block) {
-        const int8_cuda_blocks f = {codec, INT8_WIRE, 0, cuda_quant_shift(s->block)};
-        return cuda_dense_decompress(s->dense.host, "int8", a, full, f);
+        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, cuda_quant_shift(s->block)};
+        return cuda_dense_decompress(s->dense.host, s->format->name, a, full, f);
     }
-    const int8_cuda_shared f = {codec, INT8_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};
+    const int8_cuda_shared f = {codec, QUANT_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};
     const esp_status st = int8_cuda_ranges(s, a);
     return st == ESP_OK ? cuda_dense_decompress(s->dense.host, "int8", a, full, f) : st;
 }
-CUDA_TWIN(int8, int8_codec, int8_cuda_bound, int8_cuda_compress, int8_cuda_decompress)
+CUDA_TWIN(int8, int8_codec, quant_cuda_bound, quant_cuda_compress<1>, quant_cuda_decompress<1>)
+CUDA_TWIN(int4, int4_codec, quant_cuda_bound, quant_cuda_compress<2>, quant_cuda_decompress<2>)

@@ -1,0 +1,102 @@
+/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths and bodies are in codecs/half.c. A compress is a launch and reads 4 bytes an
+ * element, writes 2; with feedback it is 2 launches, reads 16 and writes 6. A decompress is a launch, reads 2 for each payload, and reads
+ * (to add) and writes 4. With of=(SPEC) they do not open. */
+#include "codecs/cuda/common/dense.h"
+#include "codecs/half.c"
+
+/* code: the number that is sent; left: the residual. */
+template <int F16> struct half_cuda_code {
+    float down, up;
+    __device__ uint32_t code(float phi, int feedback) const {
+        if constexpr (F16)
+            return half_to_f16(down * (feedback ? half_f16_clamp(phi) : phi));
+        else
+            return feedback ? half_bf16_sent(phi) : half_to_bf16(phi);
+    }
+    __device__ float left(float phi, uint32_t code) const {
+        if constexpr (F16)
+            return phi - up * half_from_f16(code & 0xFFFFu);
+        else
+            return phi - half_from_bf16(code);
+    }
+};
+
+template <int F16>
+__global__ void __launch_bounds__(CUDA_THREADS)
+    half_cuda_encode(cuda_parts all, half_cuda_code<F16> half, cuda_dense_end end) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    uint16_t *body = (uint16_t *)(void *)cuda_body(p);
+    if (cuda_dense_skip(p, end)) return;
+    uint32_t any = 0;
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4];
+        cuda_dense_phi(&all, p, at, phi);
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = cuda_dense_at(at, k);
+            if (i >= p->count) continue;
+            const uint32_t code = half.code(phi[k], p->e != NULL);
+            any |= dense_nonfinite(phi[k]);
+            cuda_put(body + i, (uint16_t)code);
+            if (p->e) cuda_put(p->e + i, half.left(phi[k], code));
+        }
+    }
+    cuda_dense_finish(p, end, any >> 31 != 0);
+}
+
+template <int F16> struct half_cuda_format {
+    enum { BODIES = 0 };
+    uint32_t codec, wire, nan_body, most_exponent;
+    __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
+        return !cuda_dense_plain(h) || h->aux <= most_exponent;
+    }
+    __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
+        const uint32_t half = cuda_get((const uint16_t *)(const void *)body + i);
+        if constexpr (F16)
+            return (float)(1u << (uint32_t)h->aux) * scale * half_from_f16(half);
+        else
+            return scale * half_from_bf16(half);
+    }
+};
+
+/* What these codecs wrap is shortened on the CPU: with of=(SPEC), ESP_E_UNSUPPORTED, and the host runs the codec on the CPU workers. */
+static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const char *params, void **self) {
+    char own[WRAP_SPEC], of[WRAP_SPEC];
+    const esp_status s = wrap_params(h, cpu->name, params, own, of);
+    if (s != ESP_OK) return s;
+    if (*of)
+        return wrap_fail(h, cpu->name, of, ESP_E_UNSUPPORTED,
+                         "values of another codec are shortened on the CPU alone: write comp@cpu and decomp@cpu");
+    return cpu->open(h, params, self);
+}
+static esp_status fp16_cuda_open(const esp_host *h, const char *params, void **self) {
+    return half_cuda_open(&fp16_codec, h, params, self);
+}
+static esp_status bf16_cuda_open(const esp_host *h, const char *params, void **self) {
+    return half_cuda_open(&bf16_codec, h, params, self);
+}
+static esp_status half_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                  esp_bound *out) {
+    return cuda_bound(&fp16_codec, self, like, round, n_reduced, 0, out);
+}
+template <int F16> static esp_status half_cuda_compress(void *self, const esp_codec_args *a) {
+    const half_self *s = (const half_self *)self;
+    const uint64_t exponent = recode_exponent(s->format, a->n_reduced);
+    const cuda_dense_end end = {esp_name_hash(s->format->name), 1, s->format->nan, 2, exponent, 2, 1, 0, 0};
+    const float up = (float)((uint64_t)1 << exponent);
+    const half_cuda_code<F16> half = {1 / up, up};
+    return cuda_dense_compress(s->dense.host, s->format->name, a, end,
+                               [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+                                   cuda_launch(c, "half", half_cuda_encode<F16>,
+                                               cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, half, end);
+                               });
+}
+template <int F16> static esp_status half_cuda_decompress(void *self, const esp_codec_args *a) {
+    const half_self *s = (const half_self *)self;
+    const half_cuda_format<F16> f = {esp_name_hash(s->format->name), 1, 1, (uint32_t)s->format->most_exponent};
+    return cuda_dense_decompress(
+        s->dense.host, s->format->name, a, [](uint64_t n) { return 2 * n; }, f);
+}
+CUDA_TWIN(fp16, fp16_codec, half_cuda_bound, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
+CUDA_TWIN(bf16, bf16_codec, half_cuda_bound, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)

@@ -1,0 +1,164 @@
+/* half.c: codecs "fp16" and "bf16": each number in 16 bits, rounded to nearest, ties to even.
+ *
+ *     fp16   decode(code(x)) = x (1 + d), |d| <= 2^-11, between 2^-14 and 65504; below, steps of 2^-24
+ *     bf16   decode(code(x)) = x (1 + d), |d| <= 2^-8, over f32's whole range
+ *
+ * Body: count x f16 or bf16, in which collectives can sum it (REDUCIBLE). Where a collective will sum n bodies, fp16 sends values times
+ * 2^-a with a = ceil(log2 n), so that the sum of values within its range cannot overflow. header.aux is a, and decoding multiplies by
+ * 2^a; bf16 has the range of f32, and a is 0.
+ * Without feedback, a value beyond the range becomes Inf; with feedback, the largest finite value is sent and the rest stays in the
+ * residual. A part with a NaN or Inf sends a body of NaN.
+ * of=(SPEC), for example of=(topk:ratio=0.01): another codec compresses, and the f32 values in its body travel as halves (recode.h). */
+#include "codecs/common/dense.h"
+#include "codecs/common/half.h"
+#include "codecs/common/recode.h"
+
+typedef struct half_self {
+    dense_self dense; /* first */
+    const recode_format *format;
+    recode wrap; /* with of= */
+    half_encode_fn encode;
+    half_add_fn add;
+} half_self;
+
+static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
+static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};
+/* errors: measured, about 2^-22 / 5.5 for fp16; bf16 has three bits less, and 64 times the error */
+static const recode_format fp16_format = {"fp16", 1, 1, HALF_F16_MAX, HALF_F16_NAN, 31, 4.33e-8, fp16_rounds};
+static const recode_format bf16_format = {"bf16", 1, 0, HALF_BF16_MAX, HALF_BF16_NAN, 0, 2.77e-6, bf16_rounds};
+static const char half_params[] = "of=(SPEC)";
+
+/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+static esp_status half_open(const recode_format *f, const esp_host *h, const char *params, void **self) {
+    char own[WRAP_SPEC], of[WRAP_SPEC];
+    esp_status st = wrap_params(h, f->name, params, own, of);
+    if (st == ESP_OK) st = esp_params_parse(h, f->name, own, NULL, 0, half_params);
+    if (st != ESP_OK) return st;
+    half_self *s = (half_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    s->format = f;
+    s->encode = half_encode_for(f->is_f16, s->dense.level);
+    s->add = half_add_for(f->is_f16, s->dense.level);
+    if (*of) st = recode_open(&s->wrap, f, h, of);
+    if (st != ESP_OK)
+        esp_codec_self_free(h, s, sizeof *s);
+    else
+        *self = s;
+    return st;
+}
+static esp_status fp16_open(const esp_host *h, const char *params, void **self) {
+    return half_open(&fp16_format, h, params, self);
+}
+static esp_status bf16_open(const esp_host *h, const char *params, void **self) {
+    return half_open(&bf16_format, h, params, self);
+}
+static const recode *half_wrap(const void *self) {
+    const recode *r = &((const half_self *)self)->wrap;
+    return r->inner.table ? r : NULL;
+}
+static void half_close(void *self) {
+    half_self *s = (half_self *)self;
+    wrap_close(&s->wrap.inner);
+    esp_codec_self_free(s->dense.host, s, sizeof *s);
+}
+
+static esp_status half_traits(void *self, esp_traits *out) {
+    if (half_wrap(self)) return recode_traits(half_wrap(self), out);
+    out->caps &= ~(uint64_t)RECODE_CAPS;
+    return ESP_OK;
+}
+
+static esp_status half_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    (void)round;
+    if (half_wrap(self)) return recode_bound(half_wrap(self), like, n_reduced, out);
+    return esp_bound_fill(out, 2 * like->count, 0, 0);
+}
+
+/* ---- compress ------------------------------------------------------------------------------------------------------------ */
+typedef struct half_job {
+    half_encode_fn encode;
+    unsigned char *body;
+    float down, up;
+} half_job;
+
+static void half_encode_block(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const half_job *j = (const half_job *)user;
+    j->encode((half_u16 *)(j->body + 2 * at), phi, residual, j->down, j->up, n);
+}
+
+static esp_status half_compress(void *self, const esp_codec_args *a) {
+    const half_self *s = (const half_self *)self;
+    if (half_wrap(self)) return recode_compress(half_wrap(self), a);
+    const uint64_t n = a->tensor[0]->count, exponent = recode_exponent(s->format, a->n_reduced);
+    esp_payload_header h = esp_payload_header_of(esp_name_hash(s->format->name), 1, 0, n, 2 * n, exponent);
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    const float up = (float)((uint64_t)1 << exponent);
+    half_job j = {s->encode, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
+    if (dense_encode(&s->dense, a, &j, half_encode_block)) return ESP_OK;
+    half_fill(j.body, s->format->nan, n);
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    return esp_payload_begin(a->payload, &h);
+}
+
+/* ---- decompress ---------------------------------------------------------------------------------------------------------- */
+static int half_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    (void)body;
+    return h->aux <= ((const half_self *)self)->format->most_exponent;
+}
+static void half_add(const void *self, const dense_block *b) {
+    const float up = (float)((uint64_t)1 << b->header->aux) * b->scale;
+    ((const half_self *)self)->add(b->out, (const half_u16 *)(b->body + 2 * b->at), up, b->set, b->n);
+}
+
+static esp_status half_decompress(void *self, const esp_codec_args *a) {
+    const half_self *s = (const half_self *)self;
+    if (half_wrap(self)) return recode_decompress(half_wrap(self), a);
+    const dense_format f = {s->format->name, 1, 1, half_valid, half_add};
+    return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count);
+}
+
+/* ---- the tables ---------------------------------------------------------------------------------------------------------- */
+static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                             esp_codec_model *out) {
+    if (half_wrap(self)) return recode_model(half_wrap(self), like, n_reduced, d, out);
+    const esp_facts f = {
+        .reducible = 1,
+        .size = {0, 0, 2, 0, 0},
+        .error = ((const half_self *)self)->format->error,
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(6), esp_model_stream(10)},
+        .launches = {1, 1},
+        .bytes = {6, 10},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
+}
+
+#define HALF_CODEC(id, text)                                                                                           \
+    static const esp_codec id##_codec = {                                                                              \
+        .struct_size = sizeof(esp_codec),                                                                              \
+        .wire_version = 1,                                                                                             \
+        .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK |     \
+                RECODE_CAPS,                                                                                           \
+        .dtypes = ESP_BIT(ESP_F32),                                                                                    \
+        .devices = ESP_BIT(ESP_CPU),                                                                                   \
+        .name = #id,                                                                                                   \
+        .summary = text ": 16 bits an element, or 16 bits a value of another codec",                                   \
+        .params = half_params,                                                                                         \
+        .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",          \
+        .n_rounds = 1,                                                                                                 \
+        .rounds = id##_rounds,                                                                                         \
+        .open = id##_open,                                                                                             \
+        .close = half_close,                                                                                           \
+        .bound = half_bound,                                                                                           \
+        .compress = half_compress,                                                                                     \
+        .decompress = half_decompress,                                                                                 \
+        .traits = half_traits,                                                                                         \
+        .model = half_model,                                                                                           \
+    }
+HALF_CODEC(fp16, "half precision, rounded to nearest");
+HALF_CODEC(bf16, "bfloat16, rounded to nearest");
+
+ESP_PLUGIN_CODEC(half, &fp16_codec, &bf16_codec)

@@ -1,0 +1,431 @@
+/* quant.c: codecs "int8" and "int4": whole levels of a unit, from -127 to 127 in 8 bits an element, or from -7 to 7 in 4. Rounded to
+ * nearest; no random numbers.
+ *
+ *     unit = max |phi| / most;   level = phi / unit, rounded;   decoded: unit * level;   e = phi - unit * level, exactly (quant.h)
+ *
+ * Symmetric, so that 0 is exact and the largest element of either sign too. Bagua's MinMaxUInt8, ZeRO++ (qgZ: 16 levels from -8 to 7 with
+ * unit = max |phi| / 8) and CGX (from the smallest to the largest element) cut the largest number, or have no level 0.
+ * block=N: each block of N elements has its own unit; one round, and payloads are decoded before they are summed. Others take 32
+ * (QuickReduce, with half units), 128 (QSGD's buckets), 256 (FP8 of QuickReduce), 1024 (CGX), or one unit for a whole share (Bagua; groups
+ * of ZeRO++). int8: 256 is the smallest whose f32 units cost less than 2% more bytes: 8.125 bits an element. int4: of normal numbers 0.8%
+ * of |x|^2 is lost with 32, 1.2% with 128, 1.7% with 1024; halving 128 costs a quarter bit and gains little.
+ * int8:shared=1: one unit for a part, which all ranks share, so that levels are summed undecoded: two rounds.
+ *     round 0   max |phi| of the rank's part              the maximum over all ranks
+ *     round 1   levels of the common unit                 summed
+ * Levels have 8 bits where no collective sums them, 16 where it sums up to 258 ranks' (258 * 127 < 2^15), and else 32: sums never
+ * overflow. The common unit costs accuracy where parts or ranks differ in size (grace issue 14, with TernGrad on BERT): hence not
+ * the default.
+ *
+ * Wire, block=N: f32 unit[ceil(d / N)]; then i8 level[d], or for int4 ceil(d / 2) bytes, element 2 j in the low half of byte j and 2 j + 1
+ * in the high half, as two's complement; the half behind the last element is 0. aux 0. Input with NaN or Inf: header flag, no body.
+ * shared=1, round 0: f32, the largest |phi|; round 1: i8, i16 or i32 level[d]; aux of both: the bits of the largest |phi|, in round 0 the
+ * rank's own, in round 1 that of all ranks. Input with NaN or Inf: header flag, in round 0 a body of NaN, in round 1 a body of zeros.
+ * A part without elements: header alone. Where a number is not finite, the residual stays. */
+#include "codecs/common/quant.h"
+
+enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
+#define INT8_MOST 127.0f
+#define INT4_MOST 7.0f
+
+/* ---- two in a byte ---------------------------------------------------------------------------------------------------- */
+ESP_INLINE uint64_t int4_pack_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t n) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n / 2; i++) {
+        uint16_t pair; /* the second in its high byte */
+        memcpy(&pair, in + 2 * i, sizeof pair);
+        out[i] = (unsigned char)((pair & 0x0Fu) | (pair >> 4 & 0xF0u));
+    }
+    if (n % 2) out[n / 2] = (unsigned char)((uint32_t)in[n - 1] & 0x0Fu);
+    return 0;
+}
+ESP_KERNEL(int4_pack, (unsigned char *restrict out, const int8_t *restrict in, uint64_t n), (out, in, n))
+
+/* The level in the low half of a byte, and in the high one where `high` is 1. */
+ESP_ELEMENT int32_t int4_level(uint32_t byte, uint32_t high) {
+    const int32_t half = (int32_t)(byte >> (high * 4) & 0x0Fu);
+    return (half ^ 8) - 8;
+}
+/* out := (set ? 0 : out) + unit * level */
+ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = unit * (float)int4_level((unsigned char)in[i / 2], (uint32_t)(i % 2));
+        out[i] = set ? x : out[i] + x;
+    }
+    return 0;
+}
+ESP_KERNEL_OPT static uint64_t int4_add_scalar(float *restrict out, const int8_t *restrict in, float unit, int set,
+                                               uint64_t n) {
+    return int4_add_body(out, in, unit, set, n);
+}
+#ifdef ESP_SIMD_X86
+/* The 16 levels of 8 bytes, one in a byte, from 0 to 15. */
+ESP_TARGET_AVX2 static inline __m128i int4_sixteen(const int8_t *in) {
+    const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)in), low = _mm_set1_epi8(0x0F);
+    return _mm_unpacklo_epi8(_mm_and_si128(x, low), _mm_and_si128(_mm_srli_epi16(x, 4), low));
+}
+ESP_TARGET_AVX2 static uint64_t int4_add_avx2(float *restrict out, const int8_t *restrict in, float unit, int set,
+                                              uint64_t n) {
+    const __m128i value = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    const __m256 u = _mm256_set1_ps(unit);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m128i level = _mm_shuffle_epi8(value, int4_sixteen(in + i / 2));
+        __m256 x = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(level)));
+        __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
+        if (!set) {
+            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
+            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
+        }
+        _mm256_storeu_ps(out + i, x);
+        _mm256_storeu_ps(out + i + 8, y);
+    }
+    return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const int8_t *restrict in, float unit, int set,
+                                                  uint64_t n) {
+    const __m512 value =
+        _mm512_mul_ps(_mm512_set1_ps(unit), _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 x = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(int4_sixteen(in + i / 2)), value);
+        _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
+    }
+    return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
+}
+#endif
+ESP_KERNEL_PICK(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n))
+
+/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+typedef struct quant_format {
+    const char *name;
+    float most;
+    uint32_t block, halving; /* block: the default; halving 1: two levels in a byte, else one */
+} quant_format;
+static const quant_format int8_format = {"int8", INT8_MOST, 256, 0}, int4_format = {"int4", INT4_MOST, 128, 1};
+
+typedef struct quant_self {
+    dense_self dense; /* first */
+    const quant_format *format;
+    uint64_t block; /* 0: int8:shared=1 */
+    quant_top_fn top;
+    quant_encode_fn encode;
+    int4_pack_fn pack; /* NULL: one level in a byte */
+    quant_add8_fn add;
+    quant_widen_fn widen;
+    quant_add16_fn add16;
+    quant_add32_fn add32;
+} quant_self;
+
+static const char int8_params[] = "block=256,shared=0", int4_params[] = "block=128";
+
+/* block: as the user wrote it, or 0. */
+static esp_status quant_open(const quant_format *f, const esp_host *h, double block, int shared, void **self) {
+    const esp_status st = block > 0 ? quant_block_check(h, f->name, (uint64_t)block) : ESP_OK;
+    if (st != ESP_OK) return st;
+    quant_self *s = (quant_self *)esp_codec_self(h, sizeof *s);
+    if (!s) return ESP_E_NOMEM;
+    dense_open(&s->dense, h);
+    const int level = s->dense.level;
+    s->format = f;
+    s->block = shared ? 0 : block > 0 ? (uint64_t)block : f->block;
+    s->top = quant_top_for(level);
+    s->encode = quant_encode_for(level);
+    s->pack = f->halving ? int4_pack_for(level) : NULL;
+    s->add = f->halving ? int4_add_for(level) : quant_add8_for(level);
+    s->widen = quant_widen_for(level);
+    s->add16 = quant_add16_for(level);
+    s->add32 = quant_add32_for(level);
+    *self = s;
+    return ESP_OK;
+}
+static const char quant_takes[] = "a power of two from 32 to 1024";
+static esp_status int8_open(const esp_host *h, const char *params, void **self) {
+    double block = 0, shared = 0;
+    esp_param p[] = {{"block", &block, 1, 1e9, 0, 1, quant_takes}, {"shared", &shared, 0, 1, 0, 1, "0 or 1"}};
+    esp_status st = esp_params_parse(h, "int8", params, p, 2, int8_params);
+    if (st == ESP_OK && shared > 0 && block > 0)
+        st = esp_codec_fail(h, "int8", ESP_E_ARG,
+                            "int8: shared=1 has one range for a whole part: leave block= out, or take shared=0");
+    return st == ESP_OK ? quant_open(&int8_format, h, block, shared > 0, self) : st;
+}
+static esp_status int4_open(const esp_host *h, const char *params, void **self) {
+    double block = 0;
+    esp_param p = {"block", &block, 1, 1e9, 0, 1, quant_takes};
+    const esp_status st = esp_params_parse(h, "int4", params, &p, 1, int4_params);
+    return st == ESP_OK ? quant_open(&int4_format, h, block, 0, self) : st;
+}
+static void quant_close(void *self) { esp_codec_self_free(((quant_self *)self)->dense.host, self, sizeof(quant_self)); }
+
+/* ---- what an instance is ---------------------------------------------------------------------------------------------- */
+static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_I8, 0, 0}};
+static const char quant_gathers[] = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
+
+static esp_status int8_traits(void *self, esp_traits *out) {
+    if (!((const quant_self *)self)->block) return ESP_OK;
+    out->caps &= ~(uint64_t)ESP_CODEC_REDUCIBLE;
+    out->n_rounds = 1;
+    out->rounds = NULL;
+    out->default_option = quant_gathers;
+    return ESP_OK;
+}
+
+/* Bytes of a level where n ranks' are summed. */
+static uint64_t int8_width(uint32_t n_reduced) { return n_reduced < 2 ? 1 : n_reduced <= INT8_RANKS_16 ? 2 : 4; }
+
+static uint64_t quant_body(const quant_self *s, uint64_t count, uint32_t n_reduced) {
+    if (!s->block) return count * int8_width(n_reduced);
+    return quant_units(count, s->block) * sizeof(float) + ((count + s->format->halving) >> s->format->halving);
+}
+
+static esp_status quant_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
+    const quant_self *s = (const quant_self *)self;
+    const uint64_t width = int8_width(n_reduced);
+    if (!s->block && !round) return esp_bound_fill(out, sizeof(float), 0, 0);
+    const esp_status st = esp_bound_fill(out, quant_body(s, like->count, n_reduced), 0, 0);
+    if (!s->block) out->dtype = width == 1 ? ESP_I8 : width == 2 ? ESP_I16 : ESP_I32;
+    return st;
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------------ */
+static int quant_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    const quant_self *s = (const quant_self *)self;
+    const uint64_t units = quant_units(h->count, s->block);
+    if (h->aux != 0 || !quant_units_ok(body, units)) return 0;
+    return !s->pack || h->count % 2 == 0 || body[units * sizeof(float) + h->count / 2] <= 0x0F;
+}
+static void quant_add(const void *self, const dense_block *b) {
+    const quant_self *s = (const quant_self *)self;
+    const uint64_t block = s->block;
+    const uint32_t halving = s->format->halving;
+    const dense_f32 *units = (const dense_f32 *)(const void *)b->body + b->at / block;
+    const int8_t *levels =
+        (const int8_t *)b->body + quant_units(b->header->count, block) * sizeof(float) + (b->at >> halving);
+    for (uint64_t i = 0; i < b->n; i += block)
+        s->add(b->out + i, levels + (i >> halving), units[i / block] * b->scale, b->set,
+               b->n - i < block ? b->n - i : block);
+}
+
+static esp_payload_header quant_header(const quant_self *s, const esp_codec_args *a, uint64_t body, uint32_t aux) {
+    return esp_payload_header_of(esp_name_hash(s->format->name), QUANT_WIRE, 0, a->tensor[0]->count, body, aux);
+}
+
+static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *a) {
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h = quant_header(s, a, quant_body(s, n, 1), 0);
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
+    quant_job j = {.self = &s->dense,
+                   .args = a,
+                   .top = s->top,
+                   .encode = s->encode,
+                   .block = s->block,
+                   .most = s->format->most,
+                   .units = (dense_f32 *)(void *)body,
+                   .levels = body + quant_units(n, s->block) * sizeof(float),
+                   .pack = s->pack};
+    if (quant_blocks(&j)) return ESP_OK;
+    h.flags = ESP_PAYLOAD_NONFINITE;
+    h.body_bytes = 0;
+    return esp_payload_begin(a->payload, &h);
+}
+
+/* ---- int8:shared=1 ------------------------------------------------------------------------------------------------------ */
+/* One round of a compress. */
+typedef struct int8_job {
+    const quant_self *self;
+    const esp_codec_args *args;
+    unsigned char *levels;
+    uint64_t width;
+    uint32_t top;
+} int8_job;
+
+static void int8_top_piece(void *arg, uint64_t begin, uint64_t end) {
+    int8_job *j = (int8_job *)arg;
+    const esp_codec_args *a = j->args;
+    const float *e = esp_residual_of(a, 0);
+    const uint32_t top =
+        (uint32_t)j->self->top(dense_in(a) + begin, e ? e + begin : NULL, a->beta, a->gamma, end - begin);
+    uint32_t old = __atomic_load_n(&j->top, __ATOMIC_RELAXED);
+    while (old < top && !__atomic_compare_exchange_n(&j->top, &old, top, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
+    const uint64_t n = a->tensor[0]->count;
+    int8_job j = {s, a, NULL, 0, 0};
+    esp_payload_header h = quant_header(s, a, n ? sizeof(float) : 0, 0);
+    esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || !n) return st;
+    dense_run(&s->dense, n, int8_top_piece, &j);
+    if (j.top >= 0x7F800000u) {
+        j.top = 0x7FC00000u; /* one NaN for all of them */
+        h.flags = ESP_PAYLOAD_NONFINITE;
+    } else {
+        h.aux = j.top;
+    }
+    memcpy(esp_payload_body(a->payload), &j.top, sizeof j.top);
+    return esp_payload_begin(a->payload, &h);
+}
+
+/* Reads the bits of the largest |phi| of all ranks. *nan: it is not finite on some rank. */
+static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, int *nan) {
+    esp_payload_header h;
+    *top = 0;
+    *nan = 0;
+    if (!a->tensor[0]->count) return ESP_OK;
+    if (!a->reduced || esp_payload_read(a->reduced, esp_name_hash("int8"), QUANT_WIRE, a->tensor[0]->count, &h) ||
+        h.body_bytes != sizeof *top)
+        return ESP_E_CORRUPT;
+    memcpy(top, esp_payload_body(a->reduced), sizeof *top);
+    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || *top >= 0x7F800000u;
+    return ESP_OK;
+}
+
+static void int8_shared_piece(void *arg, uint64_t begin, uint64_t end) {
+    const int8_job *j = (const int8_job *)arg;
+    const esp_codec_args *a = j->args;
+    const quant_range r = quant_range_of(j->top, INT8_MOST);
+    float *e = esp_residual_of(a, 0);
+    int8_t tmp[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        int8_t *to = j->width == 1 ? (int8_t *)(j->levels + at) : tmp;
+        j->self->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
+        if (j->width > 1) j->self->widen(j->levels + at * j->width, tmp, j->width, n);
+    }
+}
+
+/* No pass that looks for NaN and Inf comes first: the range of round 0 tells. */
+static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
+    const uint64_t n = a->tensor[0]->count;
+    int nan;
+    int8_job j = {s, a, (unsigned char *)esp_payload_body(a->payload), int8_width(a->n_reduced), 0};
+    esp_status st = int8_shared(a, &j.top, &nan);
+    if (st != ESP_OK) return st;
+    esp_payload_header h = quant_header(s, a, n * j.width, nan ? 0 : j.top);
+    if (nan) h.flags = ESP_PAYLOAD_NONFINITE;
+    st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
+    if (nan)
+        memset(j.levels, 0, n * j.width);
+    else
+        dense_run(&s->dense, n, int8_shared_piece, &j);
+    return ESP_OK;
+}
+
+static void int8_add_shared(const void *self, const dense_block *b) {
+    const quant_self *s = (const quant_self *)self;
+    const uint64_t width = b->header->body_bytes / b->header->count;
+    const float unit = quant_range_of((uint32_t)b->header->aux, INT8_MOST).unit * b->scale;
+    const void *in = b->body + b->at * width;
+    if (width == 1)
+        s->add(b->out, (const int8_t *)in, unit, b->set, b->n);
+    else if (width == 2)
+        s->add16(b->out, (const quant_i16 *)in, unit, b->set, b->n);
+    else
+        s->add32(b->out, (const quant_i32 *)in, unit, b->set, b->n);
+}
+static const dense_format int8_shared_format = {"int8", QUANT_WIRE, 1, NULL, int8_add_shared};
+
+/* Every payload must have been made with the range that this rank knows. */
+static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, int nan) {
+    for (uint32_t p = 0; p < a->n_payloads; p++) {
+        esp_payload_header h;
+        memset(&h, 0, sizeof h);
+        if (esp_payload_read(&a->payload[p], esp_name_hash("int8"), QUANT_WIRE, a->tensor[0]->count, &h) ||
+            (!h.flags && (nan || h.aux != top)))
+            return ESP_E_CORRUPT;
+    }
+    return ESP_OK;
+}
+
+/* ---- the tables ---------------------------------------------------------------------------------------------------------- */
+static esp_status quant_compress(void *self, const esp_codec_args *a) {
+    const quant_self *s = (const quant_self *)self;
+    return s->block ? quant_write_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
+}
+
+static esp_status quant_decompress(void *self, const esp_codec_args *a) {
+    const quant_self *s = (const quant_self *)self;
+    const uint64_t body = quant_body(s, a->tensor[0]->count, a->n_reduced);
+    const dense_format blocks = {s->format->name, QUANT_WIRE, 0, quant_valid, quant_add};
+    uint32_t top;
+    int nan;
+    if (s->block) return dense_decompress(&s->dense, &blocks, a, body);
+    esp_status st = int8_shared(a, &top, &nan);
+    if (st == ESP_OK) st = int8_check_range(a, top, nan);
+    return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body) : st;
+}
+
+static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                              esp_codec_model *out) {
+    const quant_self *s = (const quant_self *)self;
+    const double part = 1 << 20, block = s->block ? (double)s->block : part; /* a part's size is not known here */
+    const double level = s->format->halving ? 0.5 : 1;
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = {0, 0, s->block ? level + 4 / block : level, 0, 0},
+        .error = quant_error(block, (double)s->format->most),
+        .begin_ns = {1000, 1000},
+        .ns = {esp_model_stream(21), esp_model_stream(8 + level)},
+        .launches = {2, s->block ? 2.0 : 1.0},
+        .bytes = {20 + level, 8 + level},
+    };
+    esp_codec_model m;
+    (void)like;
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m;
+    const esp_status st = esp_model_fill(&m, &f, d);
+    if (!s->block) {
+        const esp_payload_size range = {ESP_PAYLOAD_HEADER + sizeof(float), 0, 0, 0, 0};
+        const esp_payload_size levels = {ESP_PAYLOAD_HEADER, 0, (double)int8_width(n_reduced), 0, 0};
+        m.reduced[0] = range;
+        m.reduced[1] = levels;
+    }
+    m.struct_size = out->struct_size;
+    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
+    return st;
+}
+
+static const esp_codec int8_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = QUANT_WIRE,
+    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "int8",
+    .summary =
+        "levels from -127 to 127, with a unit for each block, or one that ranks share and levels that are summed",
+    .params = int8_params,
+    .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
+    .n_rounds = 2,
+    .rounds = int8_rounds,
+    .open = int8_open,
+    .close = quant_close,
+    .bound = quant_bound,
+    .compress = quant_compress,
+    .decompress = quant_decompress,
+    .traits = int8_traits,
+    .model = quant_model,
+};
+static const esp_codec int4_codec = {
+    .struct_size = sizeof(esp_codec),
+    .wire_version = QUANT_WIRE,
+    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
+    .dtypes = ESP_BIT(ESP_F32),
+    .devices = ESP_BIT(ESP_CPU),
+    .name = "int4",
+    .summary = "levels from -7 to 7 with a unit for each block, two in a byte",
+    .params = int4_params,
+    .default_option = quant_gathers,
+    .n_rounds = 1,
+    .open = int4_open,
+    .close = quant_close,
+    .bound = quant_bound,
+    .compress = quant_compress,
+    .decompress = quant_decompress,
+    .model = quant_model,
+};
+
+ESP_PLUGIN_CODEC(quant, &int8_codec, &int4_codec)
