@@ -99,23 +99,6 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
 ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op);
 
-/* ---- seal.c: epoch and CRC-32C in the headers of payloads, for a backend with the capability ------------------------------------ */
-/* Payload slots around a collective. Nothing is done where its backend does not ask. */
-typedef struct esp__sealed {
-    const char *tensor;
-    const esp__step *step; /* NULL: of esp_gather */
-    uint8_t scope;
-    uint32_t coll;
-    int32_t root; /* of a broadcast */
-    uint8_t *slots;
-    uint64_t slot_bytes, n;
-} esp__sealed;
-enum { ESP__BACKEND_SEALS = ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH };
-ESP__FN void esp__payloads_seal(esp_ctx *ctx, const esp__sealed *on); /* those that this rank sends */
-ESP__FN esp_status esp__payloads_check(esp_ctx *ctx,
-                                       const esp__sealed *on);    /* what arrived; an error names the sender */
-ESP__FN esp_status esp__op_seal(esp_ctx *ctx, const esp__op *op); /* a SEAL or CHECK of a program */
-
 /* ---- hops.c: the codec's part in a collective that compresses at every hop; the backend calls it on the link thread ---------------- */
 ESP__FN const esp_hops *esp__hops_begin(esp_ctx *ctx, esp__link *l,
                                         const esp__op *op); /* valid until the link's next op */

@@ -168,8 +168,7 @@ ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, c
 /* ---- backends -------------------------------------------------------------------------------------------------------- */
 enum {
     ESP__BACKEND_CAPS = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN |
-                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH |
-                        ESP_BACKEND_HOPS | ESP_BACKEND_CALLER,
+                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_HOPS | ESP_BACKEND_CALLER,
     ESP__ALL_COLLS = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
                      ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
                      ESP_BIT(ESP_COLL_REDUCE)
@@ -194,11 +193,6 @@ static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b
 ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from) {
     const esp__suspect x = {ctx, from, "backend", b->name};
     esp_status s = esp__refuse_caps(&x, b->caps, ESP__BACKEND_CAPS);
-    if (!s && b->caps & ESP_BACKEND_HOPS && b->caps & (ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH))
-        s = esp__refuse(
-            &x, ESP_E_UNSUPPORTED, "caps",
-            "ESP_BACKEND_HOPS with ESP_BACKEND_CHECKSUM or ESP_BACKEND_EPOCH: payloads that are made at a hop "
-            "carry neither: leave out the one or the other");
     if (!s)
         s = esp__refuse_bits(&x, "colls", b->colls, ESP__ALL_COLLS,
                              ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_BROADCAST),

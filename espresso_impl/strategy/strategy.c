@@ -197,8 +197,8 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
 }
 
 /* Groups are checked before: no tensor of a group has a codec or option in its description. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_unit *u, const char *spec,
-                                    const char *option, const char *where) {
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     const int shard = single && t->flags & ESP_SHARD;
@@ -213,13 +213,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     esp__option_spread(ctx, &u->option);
-    if (raw && esp__option_compresses(&u->option)) {
-        uint32_t later = u->option.later;
-        esp__raw_option(ctx, shard, &u->option);
-        u->option.later = later;
-    }
-    if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
-        return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    if (raw && esp__option_compresses(&u->option)) esp__raw_option(ctx, shard, &u->option);
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_uses(&u->option, ESP__COMP) && u->rows)
         u->width = u->cols;
     s = esp__shard_check(ctx, u, option, where);
@@ -247,7 +241,7 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
         esp__option_print(&o, raw_option, sizeof raw_option);
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s = esp__unit_assign(ctx, y, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
+        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
                                         raw ? raw_option : NULL, where);
         if (s) return s;
     }

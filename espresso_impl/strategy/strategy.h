@@ -100,7 +100,6 @@ typedef struct esp__strategy {
     esp__order_entry *entries;    /* the whole order as read; NULL: order[] was generated      */
     uint32_t n_entries;
     uint64_t cap_units, cap_order, cap_entries; /* bytes allocated for the arrays                           */
-    char *later; /* "FILE:LINE" of the first unit whose ops may end in a later step; NULL: there is no such unit */
     char *text;
     uint64_t hash;
 } esp__strategy;
@@ -151,10 +150,10 @@ ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files);
 /* Fills `y` from a strategy's text; messages call the text `name`. */
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text);
-/* Gives unit `u` of `y` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
+/* Gives unit `u` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
  * `where`. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_unit *u, const char *spec,
-                                    const char *option, const char *where);
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where);
 /* Does the job allow hierarchical options? It needs several machines, each with the same number of ranks, more than one. */
 ESP__FN int esp__hierarchical(const esp_ctx *ctx);
 /* The scope that a job of more than two levels has for intra or inter where a strategy or a cost knows two levels only: the innermost

@@ -115,8 +115,7 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
     const char *tensor = p->model->tensors[x->first].name;
     if (esp__option_parse(NULL, x->option, &o))
         return esp__fail(NULL, ESP_E_ARG, "%s: tensor '%s': %s", where, tensor, esp_last_error(NULL));
-    esp_status s = esp__option_later_check(NULL, where, tensor, &o);
-    if (!s) s = esp__read_narrow(p, where, x, &o);
+    esp_status s = esp__read_narrow(p, where, x, &o);
     if (s) return s;
     if (esp__option_compresses(&o) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
         return esp__fail(NULL, ESP_E_ARG, "%s: codec '%s': no costs were given for it%s%s", where, x->codec,
