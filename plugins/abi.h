@@ -310,7 +310,7 @@ enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
  *  Level 0 has all ranks. Levels 1 to n_levels go from the innermost (ranks of one machine, or the GPUs of one) to the
  *  outermost; a group of level k has one rank of each group of level k - 1 that it joins: those of the same index. A group of
  *  several levels has all ranks whose indices in the other levels are the same. */
-enum { ESP_LEVELS = 4 }; /* most levels of a job */
+enum { ESP_LEVELS = 3 }; /* most levels of a job */
 typedef struct esp_group {
     uint32_t struct_size;
     int32_t rank, size;     /* inside this group                                                        */

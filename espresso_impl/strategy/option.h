@@ -8,7 +8,7 @@
 #define ESP__CODEC_NONE "none"
 
 /* Lanes: the device that runs backward propagation, the compression workers, and the links of each level: inside machines, between
- * machines, and further out. */
+ * machines, and between racks. */
 enum {
     ESP__LANE_COMPUTE = 0,
     ESP__LANE_CPU = 1,
@@ -46,7 +46,7 @@ typedef struct esp__step {
     uint8_t hops;       /* an allreduce of numbers that compresses at every hop: ESP_HOPS_*; 0: it does not */
 } esp__step;
 
-enum { ESP__MAX_STEPS = 24, ESP__MAX_COMPS = 8 }; /* with ESP__LEVELS levels; with two, 12 and 4 */
+enum { ESP__MAX_STEPS = 18, ESP__MAX_COMPS = 6 }; /* with three levels; with two, 12 and 4 */
 typedef struct esp__option {
     uint32_t n;
     esp__step steps[ESP__MAX_STEPS];

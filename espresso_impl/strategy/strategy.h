@@ -156,7 +156,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char 
                                     const char *where);
 /* Does the job allow hierarchical options? It needs several machines, each with the same number of ranks, more than one. */
 ESP__FN int esp__hierarchical(const esp_ctx *ctx);
-/* The scope that a job of more than two levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
+/* The scope that a job of three levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
  * level with several ranks, and all further out as one. In a job of two levels: `level` itself. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,
