@@ -236,11 +236,11 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     esp__payloads_to(c, side, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
-    uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1, mid = 1;
+    uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
     if (swap) { /* the alltoall's cut must be the outermost dimension */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
-        mid = (uint64_t)c->at.size[before.dims[swap].level];
+        const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
         op->copy = ESP__COPY_SWAP;
         op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);

@@ -32,7 +32,6 @@ typedef struct esp__range {
     uint64_t begin, length; /* elements of the unit                                        */
     uint32_t first_slot;    /* in program.slots: one slot number per payload, summed in order */
     uint32_t reduced_slot;  /* of the round before: the slot number of this part           */
-    uint32_t reserved0;
     uint64_t state_offset, state_bytes;
 } esp__range;
 

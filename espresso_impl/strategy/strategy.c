@@ -303,7 +303,7 @@ static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__tex
 static void esp__order_print(const esp__strategy *s, esp__text *t) {
     uint32_t n = s->n_entries ? s->n_entries : s->n_order;
     for (uint32_t k = 0; k < n; k++) {
-        esp__order_entry e = {0, ESP__ENTRY_STEP, 0, 0};
+        esp__order_entry e = {0, ESP__ENTRY_STEP, 0};
         if (s->n_entries)
             e = s->entries[k];
         else

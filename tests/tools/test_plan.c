@@ -126,7 +126,7 @@ static void cores_are_lanes(void **state) {
     assert_true(number(json_object_get(j, "lanes_us"), "progress") > 0);
     char *page = get_file("c.html"), *trace = get_file("c.json");
     assert_non_null(strstr(page, "\"cores\":3}"));
-    assert_non_null(strstr(trace, "\"tid\":6,\"args\":{\"name\":\"progress\"}"));
+    assert_non_null(strstr(trace, "\"tid\":5,\"args\":{\"name\":\"progress\"}"));
     assert_non_null(strstr(trace, "\"takes_us\":"));
     assert_null(strstr(trace, "\"name\":\"outer\""));
     free(page);
