@@ -415,7 +415,8 @@ ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
     return esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
 }
 
-ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
+/* "machine.allgather", with the names of the job's levels. */
+static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
     char text[40];
     esp__step_print(s, text, sizeof text);
     if (s->kind == ESP__COLL)

@@ -3,6 +3,7 @@
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
+#include <stdbool.h>
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
@@ -223,7 +224,8 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char 
     return s;
 }
 
-ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
+/* Do built-in strategies leave this tensor uncompressed because it is small? What its description asks for goes first. */
+static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
     return t->count <= esp__model_of(ctx)->raw_up_to && !t->want_codec && !t->want_option;
 }
 

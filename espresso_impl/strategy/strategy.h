@@ -145,8 +145,6 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an
  * error. */
-/* 1: built-in strategies leave this tensor uncompressed because it is small. What its description asks for goes first. */
-ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files);
 /* Fills `y` from a strategy's text; messages call the text `name`. */
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text);

@@ -332,7 +332,6 @@ static void named_body(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
     const esp__work_unit *u;
-    char step[64];
     for (int i = 0; i < 4; i++) w[i] = 1.0f;
     MUST(!strcmp(esp__scope_name(&ctx->job.names, 1), "gpu") && !strcmp(esp__lane_name(ctx, ESP__LANE_OUTER), "rack"));
     MUST(!strcmp(esp__scope_name(&ctx->job.names, esp__scope_of(2, 3, 3)), "machine-rack"));
@@ -342,8 +341,7 @@ static void named_body(esp_ctx *ctx, void *user) {
     MUST(esp_start(ctx) == ESP_OK);
     MUST(esp_push(ctx, 0, w, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK && w[3] == 1.0f);
     u = &ctx->in_force.strategy.units[0];
-    esp__step_name(ctx, &u->option.steps[0], step, sizeof step);
-    MUST(!strcmp(step, "gpu.reduce_scatter"));
+    MUST(!strcmp(ctx->in_force.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
     MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
 }
 
