@@ -116,8 +116,8 @@ typedef struct esp_config {
     const esp_host *host; /* the caller's memory and log, valid until esp_close; NULL: libc and stderr */
     const char *stats;    /* file for statistics while training; NULL: none. See docs/stats.md   */
     const char *workers;  /* "pthreads", "openmp", "openmp:4" (docs/using.md); NULL: pthreads                */
-    /** Where this rank is, the outermost unit first: "rack1/machine0"; ranks with the same text are on one machine. The job then
-     *  has a level more than the text has parts. NULL: see `machine`. */
+    /** Where this rank is, the outermost unit first: "rack1/machine0"; ranks with the same text are on one machine. Two
+     *  parts give the job three levels, one part gives it two. NULL: see `machine`. */
     const char *place;
     /** Who runs the ops: "threads" of the library, or the "caller" inside esp_push, esp_test and the waits. NULL: threads if each rank
      *  has two cores or more, else the caller (docs/using.md) */

@@ -99,7 +99,7 @@ static const esp_backend loop_backend = {
     .reduces = ENGINE_REDUCTIONS,
     .name = "loop",
     .summary = "ranks are threads of one process",
-    .params = "inter=,latency=,link=,outer=,top=",
+    .params = "inter=,latency=,link=,outer=",
     .probe = loop_probe,
     .open = loop_open,
     .close = engine_close,

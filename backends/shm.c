@@ -177,7 +177,7 @@ static const esp_backend shm_backend = {
     .reduces = ENGINE_REDUCTIONS,
     .name = "shm",
     .summary = "ranks are processes of one machine, sharing memory",
-    .params = "inter=,latency=,link=,outer=,top=,cma=0",
+    .params = "inter=,latency=,link=,outer=,cma=0",
     .probe = shm_probe,
     .open = shm_comm_open,
     .close = engine_close,

@@ -151,7 +151,7 @@ typedef struct esp_plan_report {
         exposed_compression_ns;        /* time without backward: a link is busy; only compression runs */
     double bubble_ns[ESP_PLAN_LANES];  /* idle time between a lane's first and last op */
     uint64_t intra_bytes, inter_bytes; /* moved by one rank; by one machine's NIC */
-    uint64_t level_bytes[ESP_LEVELS];  /* intra_bytes, inter_bytes, and moved by one uplink of each level further out */
+    uint64_t level_bytes[ESP_LEVELS];  /* intra_bytes, inter_bytes, and moved by one rack's uplink */
 } esp_plan_report;
 
 enum { ESP_PLAN_BACKWARD = 0, ESP_PLAN_COLLECTIVE, ESP_PLAN_COMP, ESP_PLAN_DECOMP, ESP_PLAN_COPY, ESP_PLAN_PACK };
@@ -161,7 +161,7 @@ typedef struct esp_plan_event {
     uint8_t step;   /* number of the step in the unit's option */
     uint8_t round;  /* of the unit's codec, where it has several; ops that are in no round count to the last */
     uint8_t kind;   /* ESP_PLAN_* */
-    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 and 32 the levels further out, 64 progress */
+    uint8_t lanes;  /* bits: 1 compute, 2 cpu, 4 intra, 8 inter, 16 outer, 32 progress */
     uint64_t bytes; /* moved by one rank, or read by a codec */
     uint64_t start_ns, end_ns;
     uint64_t core_ns,

@@ -289,10 +289,7 @@ enum {
     ESP_BACKEND_VARLEN = 1u << 2,         /* moves only the used bytes of payload slots                    */
     ESP_BACKEND_SCALE = 1u << 3,          /* honours esp_coll.scale                                        */
     ESP_BACKEND_PACED = 1u << 4,          /* emulates a link: takes the params inter= and latency=         */
-    ESP_BACKEND_CHECKSUM = 1u << 5,       /* data may be damaged on the way: the host adds a CRC32C to payloads */
-    ESP_BACKEND_EPOCH =
-        1u << 6, /* payloads may outlive a change of members. Neither covers reduced bodies and raw numbers */
-    ESP_BACKEND_CALLER = 1u << 7 /* only the trainer's calls, on its threads, may call it: progress "caller" */
+    ESP_BACKEND_CALLER = 1u << 5          /* only the trainer's calls, on its threads, may call it: progress "caller" */
 };
 /** An offer: open() works again for the ranks that are left after others died, once the comms before are closed. esp_shrink needs it. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
@@ -305,7 +302,7 @@ enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
  *  Level 0 has all ranks. Levels 1 to n_levels go from the innermost (ranks of one machine, or the GPUs of one) to the
  *  outermost; a group of level k has one rank of each group of level k - 1 that it joins: those of the same index. A group of
  *  several levels has all ranks whose indices in the other levels are the same. */
-enum { ESP_LEVELS = 4 }; /* most levels of a job */
+enum { ESP_LEVELS = 3 }; /* most levels of a job */
 typedef struct esp_group {
     uint32_t struct_size;
     int32_t rank, size;     /* inside this group                                                        */
@@ -498,20 +495,17 @@ typedef const esp_plugin *(*esp_plugin_fn)(const esp_host *h);
 #define ESP_PAYLOAD_HEADER 64u
 enum {
     ESP_PAYLOAD_NONFINITE = 1u << 0, /* the input held NaN or Inf: decoding gives NaN everywhere         */
-    ESP_PAYLOAD_EMPTY = 1u << 1,     /* carries nothing: decoding adds nothing. Not where bodies are reduced */
-    ESP_PAYLOAD_CRC = 1u << 2        /* crc32c is set; by the host, which clears both before it decodes   */
+    ESP_PAYLOAD_EMPTY = 1u << 1      /* carries nothing: decoding adds nothing. Not where bodies are reduced */
 };
-/** Frozen. A codec fills it with esp_payload_header_of(); epoch and crc32c belong to the host. Where bodies are reduced, no
- *  header travels: the host keeps the rank's own, and reduces the flag NONFINITE beside the body. */
+/** Frozen. A codec fills it with esp_payload_header_of(). Where bodies are reduced, no header travels: the host keeps the
+ *  rank's own, and reduces the flag NONFINITE beside the body. */
 typedef struct esp_payload_header {
     uint32_t codec; /* esp_name_hash of the codec's name                                                */
     uint16_t wire_version, flags;
     uint64_t count;       /* elements that the payload decodes to                                        */
     uint64_t body_bytes;  /* after the header, without padding                                           */
     uint64_t aux;         /* for the codec's own use: 0, or for example the key of a random draw         */
-    uint32_t epoch;       /* of the job's members: grows when a rank is lost or joins                    */
-    uint32_t crc32c;      /* of header (with this member 0) and body; 0 without ESP_PAYLOAD_CRC          */
-    uint64_t reserved[3]; /* 0                                                                          */
+    uint64_t reserved[4]; /* 0                                                                          */
 } esp_payload_header;
 
 /** The id of a codec: the 32-bit FNV-1a hash of its name. */
@@ -520,7 +514,7 @@ static inline uint32_t esp_name_hash(const char *name) {
     for (; *name; name++) h = (h ^ ESP__CAST(unsigned char, *name)) * 16777619u;
     return h;
 }
-/** A header, with the host's members 0. */
+/** A header whose reserved words are 0. */
 static inline esp_payload_header esp_payload_header_of(uint32_t codec, uint16_t wire_version, uint16_t flags,
                                                        uint64_t count, uint64_t body_bytes, uint64_t aux) {
     esp_payload_header h;

@@ -25,6 +25,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,17 +38,16 @@
 #include <unistd.h>
 
 enum {
-    ENGINE_CELL = 512 * 1024,     /* bytes of a window for one column: inputs and result                     */
-    ENGINE_CHUNK = 256 * 1024,    /* widest column (measured: narrower ones cost more in waiting)           */
-    ENGINE_BUDGET = 1 << 20,      /* bytes moved by one call of test(): about 0.1 ms                         */
-    ENGINE_STAMPS = 64,           /* logical times kept of the last columns                                  */
-    ENGINE_AHEAD = 8,             /* columns of a flow on the link at the same time                          */
-    ENGINE_QUEUE = 64,            /* requests open at the same time on one comm                              */
-    ENGINE_CALLS = 8,             /* collectives that a rank shows: a root may be that many ahead of others  */
-    ENGINE_PHASES = 16,           /* changes of a link while a job runs                                      */
-    ENGINE_LINK_MAX = 256,        /* characters of a link's description                                      */
-    ENGINE_NICS = ESP_LEVELS - 1, /* links that data may pass: its machine's, its rack's, ...             */
-    ENGINE_OUTER = ENGINE_NICS - 1
+    ENGINE_CELL = 512 * 1024,  /* bytes of a window for one column: inputs and result                     */
+    ENGINE_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
+    ENGINE_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
+    ENGINE_STAMPS = 64,        /* logical times kept of the last columns                                  */
+    ENGINE_AHEAD = 8,          /* columns of a flow on the link at the same time                          */
+    ENGINE_QUEUE = 64,         /* requests open at the same time on one comm                              */
+    ENGINE_CALLS = 8,          /* collectives that a rank shows: a root may be that many ahead of others  */
+    ENGINE_PHASES = 16,        /* changes of a link while a job runs                                      */
+    ENGINE_LINK_MAX = 256,     /* characters of a link's description                                      */
+    ENGINE_NICS = 2            /* links that data of a rank may pass: its machine's and its rack's        */
 };
 
 /* How a rank reads a peer's own buffers. */
@@ -125,13 +125,13 @@ typedef struct engine_link {
     int warned;
 } engine_link;
 
-/* What a job of more than two levels has besides: see outer.h. */
+/* The racks of a job of three levels: see outer.h. */
 typedef struct engine_outer {
-    uint32_t n;                     /* levels beyond machines, 0 in a job of two levels                   */
-    uint8_t *level;                 /* per rank: the outermost level at which its place differs from ours */
-    engine_nic **nics;              /* [n][size]: link of the rank's rack, ...                            */
-    engine_link link[ENGINE_OUTER]; /* n phases 0: not emulated                                          */
-    uint64_t bytes[ESP_LEVELS];     /* received, by level                                                 */
+    bool on;                    /* the job has three levels                                           */
+    uint8_t *level;             /* per rank: the outermost level at which its place differs from ours */
+    engine_nic **nics;          /* [size]: link of the rank's rack                                    */
+    engine_link link;           /* n phases 0: not emulated                                           */
+    uint64_t bytes[ESP_LEVELS]; /* received, by level                                                 */
 } engine_outer;
 
 /* Columns of one peer on their way over the emulated link, for one stage. */

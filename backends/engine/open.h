@@ -19,11 +19,11 @@ ENGINE_FN esp_status engine_link_text(engine_comm *m, char *text, engine_link *l
     return engine_say(m->host, m->name, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
                       (int)(where - text) + 1, where, wrong ? wrong : "the end");
 }
-/* Reads outer=(RATE,LATENCY;...) or top=(...), for the level of that name. */
-ENGINE_FN esp_status engine_outer_param(engine_comm *m, uint32_t k, char *text) {
+/* Reads outer=(RATE,LATENCY;...). */
+ENGINE_FN esp_status engine_outer_param(engine_comm *m, char *text) {
     size_t n = strlen(text);
     if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
-    return engine_link_text(m, text, &m->outer.link[k]);
+    return engine_link_text(m, text, &m->outer.link);
 }
 /* The same for machines, link=(...), or link=(file:PATH). */
 ENGINE_FN esp_status engine_link_param(engine_comm *m, char *text) {
@@ -63,8 +63,8 @@ ENGINE_FN esp_status engine_params(engine_comm *m, const char *params, const cha
         } else if (!strcmp(key, "link")) {
             esp_status s = engine_link_param(m, val);
             if (s != ESP_OK) return s;
-        } else if (!strcmp(key, "outer") || !strcmp(key, "top")) {
-            esp_status s = engine_outer_param(m, key[0] == 't', val);
+        } else if (!strcmp(key, "outer")) {
+            esp_status s = engine_outer_param(m, val);
             if (s != ESP_OK) return s;
         } else if (!strcmp(key, "cma") && cma && (val[0] == '0' || val[0] == '1') && !val[1]) {
             *cma = val[0] == '1';

@@ -4,9 +4,8 @@
 static const struct {
     uint8_t first, last;
     const char *word;
-} esp__scopes[ESP__SCOPES] = {{0, 0, "flat"},        {1, 1, "intra"},       {2, 2, "inter"},       {3, 3, "outer"},
-                              {4, 4, "top"},         {1, 2, "intra-inter"}, {2, 3, "inter-outer"}, {3, 4, "outer-top"},
-                              {1, 3, "intra-outer"}, {2, 4, "inter-top"}};
+} esp__scopes[ESP__SCOPES] = {{0, 0, "flat"},  {1, 1, "intra"},       {2, 2, "inter"},
+                              {3, 3, "outer"}, {1, 2, "intra-inter"}, {2, 3, "inter-outer"}};
 
 ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *first, uint32_t *last) {
     *first = scope ? esp__scopes[scope].first : 1u;
@@ -41,7 +40,7 @@ static const char *esp__level_name_wrong(const esp__level_names *names, const ch
         if (!strcmp(name, lanes[k])) return "a lane that is no link has this name";
     for (uint32_t k = 1; k <= names->n; k++)
         if (!strcmp(name, names->of[k])) return "two levels have this name";
-    return names->n == ESP__LEVELS ? "a job has at most 4 levels" : NULL;
+    return names->n == ESP__LEVELS ? "a job has at most 3 levels" : NULL;
 }
 
 ESP__FN const char *esp__level_name_add(esp__level_names *names, const char *name) {
@@ -49,7 +48,7 @@ ESP__FN const char *esp__level_name_add(esp__level_names *names, const char *nam
     if (wrong) return wrong;
     const uint32_t last = ++names->n;
     memcpy(names->of[last], name, strlen(name) + 1);
-    for (uint32_t scope = ESP__TOP + 1; scope < ESP__SCOPES; scope++) {
+    for (uint32_t scope = ESP__OUTER + 1; scope < ESP__SCOPES; scope++) {
         char first[ESP__LEVEL_NAME];
         if (esp__scopes[scope].last != last) continue;
         memcpy(first, names->of[esp__scopes[scope].first], sizeof first);

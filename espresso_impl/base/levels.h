@@ -7,7 +7,7 @@
 
 enum { ESP__LEVELS = ESP_LEVELS }; /* most levels of a job */
 /* Scopes of one level have the level's number; those of several levels follow. */
-enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2, ESP__OUTER = 3, ESP__TOP = 4, ESP__SCOPES = 10 };
+enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2, ESP__OUTER = 3, ESP__SCOPES = 6 };
 
 /* The levels of a scope in a job of n_levels: *first to *last. */
 ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *first, uint32_t *last);
@@ -15,7 +15,7 @@ ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *firs
 ESP__FN uint8_t esp__scope_of(uint32_t first, uint32_t last, uint32_t n_levels);
 /* 1: a job of n_levels has the scope. */
 ESP__FN int esp__scope_exists(uint32_t scope, uint32_t n_levels);
-/* "flat", "intra", "inter", "outer", "top"; of several levels: "intra-inter". Strategies are written with these words. */
+/* "flat", "intra", "inter", "outer"; of several levels: "intra-inter". Strategies are written with these words. */
 ESP__FN const char *esp__scope_word(uint32_t scope);
 
 /* The names that a user gives to a job's levels, for people to read: "gpu", "machine", "rack"; of several levels "gpu-machine". */

@@ -9,7 +9,6 @@ struct esp_codec_handle {
     esp_bound bound; /* of all rounds together */
     float *residual, *temp;
     uint8_t *state, *scratch;
-    uint64_t nonfinite;
 };
 
 ESPRESSO_API void esp_codec_close(esp_codec_handle *h) {

@@ -71,7 +71,7 @@ static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words,
     if (*words & ~1u && (scope == ESP__SCOPES || ctx->job.names.n))
         return esp__fail(
             ctx, ESP_E_ARG,
-            "backend 'levels': '%s' is no level: expected intra, inter, outer, top or flat, as in "
+            "backend 'levels': '%s' is no level: expected intra, inter, outer or flat, as in "
             "levels:intra=(shm),inter=(mpi), or names of your own for all levels, the innermost first, as in "
             "levels:gpu=(shm),machine=(mpi)",
             scope == ESP__SCOPES ? key : ctx->job.names.of[1]);
@@ -110,10 +110,7 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
  * launcher started the ranks. NULL: the job is on one host, or that backend is not there. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
 #define ESP__BETWEEN(name)                                                                                             \
-    {                                                                                                                  \
-        NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")",     \
-            "levels:intra=(shm),inter=(" name "),outer=(" name "),top=(" name ")"                                      \
-    }
+    { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
     static const char *const by_levels[2][ESP__LEVELS + 1] = {ESP__BETWEEN("gloo"), ESP__BETWEEN("mpi")};
 #undef ESP__BETWEEN
     if (!w->hosts || w->n_levels > ESP__LEVELS) return NULL;

@@ -146,7 +146,6 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
     ctx->job.rank = ctx->base.rank = w.rank;
-    ctx->job.epoch = 1;
     ctx->job.silent = -1;
     static int names_checked; /* one process of a job warns, and only once */
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);

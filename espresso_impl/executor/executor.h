@@ -79,22 +79,6 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
 ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op);
 
-/* ---- seal.c: epoch and CRC-32C in the headers of payloads, for a backend with the capability ------------------------------------ */
-/* Payload slots around a collective. Nothing is done where its backend does not ask. */
-typedef struct esp__sealed {
-    const char *tensor;
-    const esp__step *step; /* NULL: of esp_gather */
-    uint8_t scope;
-    uint32_t coll;
-    int32_t root; /* of a broadcast */
-    uint8_t *slots;
-    uint64_t slot_bytes, n;
-} esp__sealed;
-enum { ESP__BACKEND_SEALS = ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH };
-ESP__FN void esp__payloads_seal(esp_ctx *ctx, const esp__sealed *on); /* those that this rank sends */
-ESP__FN esp_status esp__payloads_check(esp_ctx *ctx,
-                                       const esp__sealed *on);    /* what arrived; an error names the sender */
-ESP__FN esp_status esp__op_seal(esp_ctx *ctx, const esp__op *op); /* a SEAL or CHECK of a program */
 
 /* ---- ops_device.c: ops on the memory of a device, which are enqueued on its streams -------------------------------------------- */
 /* Before the op's work: lets `stream` wait for the op before, or, where the op is the host's, waits for it. */
@@ -112,7 +96,6 @@ ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,
                                     const esp__work_unit *u); /* that event: ESP_OK or ESP_PENDING */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s); /* as an error's text */
-ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u); /* blocks until it has passed */
 /* A tensor on a device is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with
  * zeros (`zero`) and its pending residual added. Lock held. */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero);
@@ -129,9 +112,8 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
-/* With the names of the job's levels: a lane, "machine"; a step, "machine.allgather". For people: strategies have words. */
+/* The lane's name, with the names of the job's levels: "machine". For people: strategies have words. */
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
-ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap);
 
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
 /* The backend of one scope, and its parameters; no backend: not said. */
@@ -185,9 +167,8 @@ ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, con
 ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files);
 
 /* ---- state.c ---------------------------------------------------------------------------------------------------- */
-/* esp_state_write and esp_state_read after their checks: the context is started and between steps. */
+/* esp_state_write after its checks: the context is started and between steps. */
 ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
-ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 
 /* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
 /* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */

@@ -165,11 +165,7 @@ static esp_status esp__gather_payloads(esp_ctx *ctx, const esp__tensor *t, float
         x.slot_bytes = t->gather_slot;
         x.src.ptr = ctx->gather.slots + src * t->gather_slot, x.src.bytes = n_src * t->gather_slot;
         x.dst.ptr = ctx->gather.slots + dst * t->gather_slot, x.dst.bytes = n_dst * t->gather_slot;
-        esp__sealed on = {t->name, NULL, t->shard.scopes[k], ESP_COLL_ALLGATHER, 0, x.src.ptr, t->gather_slot, n_src};
-        esp__payloads_seal(ctx, &on);
         s = esp__request_run_at(ctx, t->shard.scopes[k], &x, "esp_gather");
-        on.slots = x.dst.ptr, on.n = n_dst;
-        if (!s && (s = esp__payloads_check(ctx, &on)) != ESP_OK) esp__fatal(ctx, s, esp_last_error(ctx));
     }
     if (!s) s = esp__gather_decode(ctx, t, base);
     esp__fp_restore(fp);

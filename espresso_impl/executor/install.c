@@ -40,14 +40,6 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* The strategy's text may ask for ops that end in a later step; the executor has none. */
-static esp_status esp__install_later(const esp_ctx *ctx, const esp__strategy *y) {
-    esp_status s = ESP_OK;
-    for (uint32_t i = 0; y->later && !s && i < y->n_units; i++)
-        s = esp__option_later_check(ctx, y->later, y->units[i].name, &y->units[i].option);
-    return s;
-}
-
 /* Does everything that can fail on this rank alone. carry: memory for pending residuals, as in esp__feedback_carry_take. */
 static esp_status esp__install_build(esp_ctx *ctx, esp__in_force *next, float **carry) {
     const esp__in_force *now = &ctx->in_force;
@@ -91,7 +83,6 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
     memset(&next, 0, sizeof next);
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
     esp__text lines = {.ctx = ctx};
-    if (!s) s = esp__install_later(ctx, &next.strategy);
     if (!s) s = esp__shards_check(ctx, &next.strategy);
     if (!s) esp__agree_text(ctx, &next.strategy, &lines);
     s = esp__agree_lines(ctx, &lines, s);

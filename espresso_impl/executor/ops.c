@@ -257,7 +257,6 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
         esp__run_group(ctx, op);
         return ESP_OK;
     }
-    if (op->copy == ESP__COPY_SEAL || op->copy == ESP__COPY_CHECK) return esp__op_seal(ctx, op);
     if (op->copy == ESP__COPY_FINALIZE) {
         esp_stream here = {{ESP_CPU, 0}, NULL};
         return u->codec->table->finalize(u->codec->self, esp__numbers(ctx, op, op->begin), op->length,

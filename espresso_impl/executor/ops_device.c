@@ -20,7 +20,8 @@ ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u,
     return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
 }
 
-ESP__FN esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
+/* Waits until the host has seen the event behind the unit's last op. */
+static esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
     void *event = u->after;
     u->after = NULL;

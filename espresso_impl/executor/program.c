@@ -118,7 +118,6 @@ static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float
 }
 
 #include "espresso_impl/executor/program_sides.c"
-#include "espresso_impl/executor/program_seal.c"
 #include "espresso_impl/executor/program_pieces.c"
 
 static void esp__to_f32(esp__compile *c, uint32_t step) {
@@ -233,15 +232,15 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
     const int side =
-        s->summed ? 0 : esp__payload_side(c, s->level); /* the host keeps the headers of bodies that are summed */
+        s->summed ? 0 : esp__link_side(c, s->level); /* the host keeps the headers of bodies that are summed */
     esp__payloads_to(c, side, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
-    uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1, mid = 1;
+    uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
     if (swap) { /* the alltoall's cut must be the outermost dimension */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
-        mid = (uint64_t)c->at.size[before.dims[swap].level];
+        const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
         op->copy = ESP__COPY_SWAP;
         op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);
@@ -255,7 +254,6 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     else if (s->coll != ESP_COLL_GATHER || me == root)
         dst = esp__arena_place(c, side, want * c->slot_bytes);
     if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
-    if (held && !s->summed) esp__seal_op(c, ESP__COPY_SEAL, i, src, have);
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     esp__op_links(c, op, s);
     esp__op_place(c, op, side, ESP__ON_COMPUTE);
@@ -268,7 +266,6 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
     op->coll.dst.bytes = dst.at ? want * c->slot_bytes : 0;
     c->slots = dst;
-    if (!s->summed) esp__seal_op(c, ESP__COPY_CHECK, i, dst, want);
 }
 
 /* A collective on numbers, in place. */
@@ -398,8 +395,8 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
 }
 
 static const char *esp__op_word(const esp__op *op) {
-    static const char *const copies[] = {"",     "swap",   "to f32",  "from f32",  "scale", "finalize",
-                                         "pack", "unpack", "to host", "to device", "seal",  "check"};
+    static const char *const copies[] = {"",         "swap", "to f32", "from f32", "scale",
+                                         "finalize", "pack", "unpack", "to host",  "to device"};
     return copies[op->copy];
 }
 
@@ -414,7 +411,8 @@ ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
     return esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
 }
 
-ESP__FN void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
+/* "machine.allgather", with the names of the job's levels. */
+static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
     char text[40];
     esp__step_print(s, text, sizeof text);
     if (s->kind == ESP__COLL)

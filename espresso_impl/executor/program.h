@@ -16,9 +16,7 @@ enum {
     ESP__COPY_PACK,     /* one tensor of a group into the group's memory                */
     ESP__COPY_UNPACK,   /* the group's memory back into all its tensors                 */
     ESP__COPY_DOWN,     /* numbers or payloads from the unit's device to the host        */
-    ESP__COPY_UP,       /* and back                                                     */
-    ESP__COPY_SEAL,     /* writes epoch and checksum into the headers of payloads        */
-    ESP__COPY_CHECK     /* checks those of the payloads that arrived, and clears them    */
+    ESP__COPY_UP        /* and back                                                     */
 };
 
 /* Memory of an op, relative to a base whose address is known only in the step: the gradient, or an arena. A unit on the CPU has
@@ -34,7 +32,6 @@ typedef struct esp__range {
     uint64_t begin, length; /* elements of the unit                                        */
     uint32_t first_slot;    /* in program.slots: one slot number per payload, summed in order */
     uint32_t reduced_slot;  /* of the round before: the slot number of this part           */
-    uint32_t reserved0;
     uint64_t state_offset, state_bytes;
 } esp__range;
 
@@ -49,7 +46,7 @@ typedef struct esp__op {
     uint8_t kind, lane;
     uint8_t links; /* collectives: the link lanes that it occupies, bit 0 for intra; `lane` is the outermost */
     uint8_t copy;
-    uint8_t level; /* collectives, SEAL, CHECK: the scope, which says the comm                    */
+    uint8_t level; /* collectives: the scope, which says the comm                    */
     uint8_t step;  /* of the option                                                    */
     uint8_t device;
     uint8_t comp_index;
@@ -66,7 +63,7 @@ typedef struct esp__op {
     /* collective */
     esp_coll coll; /* without its pointers, which src and dst below stand for                */
     esp__ref src, dst;
-    uint64_t n_sent, n_slots; /* rebuild: slots at src, at dst; SEAL, CHECK: n_slots at src  */
+    uint64_t n_sent, n_slots; /* rebuild: slots at src, at dst                             */
     uint64_t own_slot;        /* rebuild: the slot at src whose header belongs to the first at dst */
     esp__ref headers;         /* rebuild: room for n_slots headers                           */
     /* compress, decompress */

@@ -158,14 +158,13 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
         const int part = esp__region_takes_part(&r, s);
-        const int side = esp__early_spreads(s) ? esp__payload_side(c, s->level)
-                                               : 0; /* the host keeps the headers of summed bodies */
+        const int side =
+            esp__early_spreads(s) ? esp__link_side(c, s->level) : 0; /* the host keeps the headers of summed bodies */
         esp__payloads_to(c, side, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
         if (!part) continue;
         const uint64_t want = esp__region_slots(&r, &c->at);
         const esp__ref dst = root ? c->slots : esp__arena_place(c, side, want * c->slot_bytes);
-        if (held && esp__early_spreads(s)) esp__seal_op(c, ESP__COPY_SEAL, i, c->slots, have);
         esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
         esp__op_links(c, op, s);
         esp__op_place(c, op, side, ESP__ON_COMPUTE);
@@ -177,10 +176,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         op->coll.slot_bytes = c->slot_bytes;
         op->coll.count = want;
         c->slots = dst;
-        if (esp__early_spreads(s)) {
-            esp__seal_op(c, ESP__COPY_CHECK, i, dst, want);
-            continue;
-        }
+        if (esp__early_spreads(s)) continue;
         op->coll.op = ESP_COLL_ALLREDUCE;
         op->coll.root = 0;
         esp__op_reduces(c, op, have, want, 0);

@@ -97,7 +97,6 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     j->peers = now->peers;
     j->rank = ctx->base.rank = now->rank;
     j->size = ctx->base.size = now->n;
-    j->epoch = now->epoch;
     j->silent = -1;
     j->sharing = 0;
     for (int32_t r = 0; r < now->n; r++) {
@@ -210,7 +209,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     if (!s && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_WARN, "shrink",
                  "%d of %d ranks go on, after %.1f ms: epoch %u, step %llu, strategy %016llx", ctx->job.size, before,
-                 (double)(esp__now_ns() - start) / 1e6, (unsigned)ctx->job.epoch, (unsigned long long)ctx->steps.step,
+                 (double)(esp__now_ns() - start) / 1e6, (unsigned)now.epoch, (unsigned long long)ctx->steps.step,
                  (unsigned long long)ctx->in_force.strategy.hash);
     if (!s) return s;
     snprintf(text, sizeof text, "%s", esp_last_error(ctx));

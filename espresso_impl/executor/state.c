@@ -483,10 +483,6 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     return s;
 }
 
-ESP__FN esp_status esp__state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
-    return esp__state_read_after(ctx, ESP_OK, read, user);
-}
-
 ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp_status s = esp__state_allowed(ctx, "esp_state_write", write != NULL);
     return s != ESP_OK ? s : esp__state_agree(ctx, esp__state_write(ctx, write, user), NULL, "write");
@@ -494,7 +490,7 @@ ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *use
 
 ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
     esp_status s = esp__state_allowed(ctx, "esp_state_read", read != NULL);
-    return s != ESP_OK ? s : esp__state_read(ctx, read, user);
+    return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
 }
 
 #include "espresso_impl/executor/state_file.c"

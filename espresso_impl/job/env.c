@@ -114,9 +114,9 @@ static esp_status esp__env_place(const char *what, const char *place, esp__where
     if (n >= sizeof out->machine || place[0] == '/' || place[n - 1] == '/' || strstr(place, "//") ||
         parts >= ESP__LEVELS)
         return esp__fail(NULL, ESP_E_ARG,
-                         "%s is \"%s\": it must be one to %d names with '/' between, the outermost first, as in "
+                         "%s is \"%s\": it must be one or two names with '/' between, the outermost first, as in "
                          "rack1/machine0, at most %zu characters",
-                         what, place, (int)ESP__LEVELS - 1, sizeof out->machine - 1);
+                         what, place, sizeof out->machine - 1);
     snprintf(out->machine, sizeof out->machine, "%s", place);
     out->n_levels = parts + 1;
     return ESP_OK;

@@ -176,7 +176,6 @@ typedef struct esp__comm {
 enum { ESP__JOB_ROOM = 64 };
 typedef struct esp__job {
     int32_t rank, size;
-    uint32_t epoch;          /* of the job's members: 1, and one more whenever ranks were lost */
     uint32_t cores, sharing; /* cores that this rank may use; ranks that use the same ones, this one included */
     esp__peers *peers;
     esp__standby *standby;

@@ -23,7 +23,7 @@ enum {
 };
 
 typedef struct esp__errors_unit {
-    uint32_t op, unit, samples, reserved0;
+    uint32_t op, unit, samples;
     double error, feedback;
 } esp__errors_unit;
 

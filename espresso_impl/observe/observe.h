@@ -28,8 +28,6 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
 ESP__FN esp_status esp__trace_file_close(esp__trace_file *f); /* the file takes its name, whole */
 ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 
-ESP__UNUSED static inline esp__trace *esp__trace_of(const esp_ctx *ctx) { return ctx->observers[ESP__OBSERVE_trace]; }
-
 /* ---- errors.c: compression errors, sampled if config.sample_errors is set ----------------------------------------------- */
 struct esp__errors;
 ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx) {

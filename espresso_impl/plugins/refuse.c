@@ -146,8 +146,7 @@ ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, c
 /* ---- backends -------------------------------------------------------------------------------------------------------- */
 enum {
     ESP__BACKEND_CAPS = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN |
-                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH |
-                        ESP_BACKEND_CALLER,
+                        ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CALLER,
     ESP__ALL_COLLS = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
                      ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
                      ESP_BIT(ESP_COLL_REDUCE)

@@ -329,8 +329,7 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
         esp__step_print(&o->steps[i], word, sizeof word);
         len = esp__word_put(buf, cap, len, i ? " > " : "", word);
     }
-    snprintf(word, sizeof word, "%u", o->later);
-    return o->later ? esp__word_put(buf, cap, len, " +", word) : len;
+    return len;
 }
 
 /* Reads one word of the text as a step. */
@@ -398,34 +397,15 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
 typedef struct esp__option_words {
     esp__step steps[ESP__MAX_STEPS];
     size_t position[ESP__MAX_STEPS + 1]; /* where each step begins, and where the text behind the last does */
-    uint32_t n, later;
+    uint32_t n;
 } esp__option_words;
-
-/* Reads "+N", which must be the end of the text. */
-static esp_status esp__later_read(const esp_ctx *ctx, const char *text, const char *p, uint32_t *later) {
-    size_t column = (size_t)(p - text) + 1, len = strcspn(p + 1, " \t>+"), digits = strspn(p + 1, "0123456789");
-    const char *rest = p + 1 + len + strspn(p + 1 + len, " \t");
-    uint32_t x = 0;
-    for (size_t i = 1; i <= digits && i <= 3; i++) x = x * 10 + (uint32_t)(p[i] - '0');
-    if (!len || digits != len || len > 3 || p[1] == '0' || x > ESP__LATER_MAX)
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "option: position %zu: '%.*s': expected +1 to +%d, without leading zeros: how many steps later "
-            "the ops may end; leave it out where they end in their own step",
-            column, (int)(len > 40 ? 40 : len) + 1, p, (int)ESP__LATER_MAX);
-    if (*rest)
-        return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected the end behind '+%u'",
-                         (size_t)(rest - text) + 1, x);
-    *later = x;
-    return ESP_OK;
-}
 
 static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, esp__option_words *w) {
     const char *p = text + strspn(text, " \t");
-    w->n = w->later = 0;
+    w->n = 0;
     if (!*p) return esp__fail(ctx, ESP_E_ARG, "option: empty; expected steps like 'flat.allreduce' with ' > ' between");
     for (;;) {
-        size_t len = strcspn(p, " \t>+");
+        size_t len = strcspn(p, " \t>");
         size_t column = (size_t)(p - text) + 1;
         if (w->n == ESP__MAX_STEPS)
             return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d steps", column, (int)ESP__MAX_STEPS);
@@ -442,10 +422,8 @@ static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, e
         p += strspn(p, " \t");
         w->position[w->n] = (size_t)(p - text) + 1;
         if (!*p) return ESP_OK;
-        if (*p == '+') return esp__later_read(ctx, text, p, &w->later);
         if (*p != '>')
-            return esp__fail(ctx, ESP_E_ARG,
-                             "option: position %zu: expected '>' between two steps, or '+N' behind the last",
+            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two steps",
                              (size_t)(p - text) + 1);
         p++;
         p += strspn(p, " \t");
@@ -472,7 +450,7 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
         if (s) return s;
         esp__walk_hierarchical(&w);
     }
-    if (w.visited) return out->later = words.later, ESP_OK;
+    if (w.visited) return ESP_OK;
     if (w.furthest >= words.n)
         return esp__fail(ctx, ESP_E_ARG, "option: position %zu: ends too soon; expected %s", words.position[words.n],
                          w.expected);
@@ -480,16 +458,6 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
     esp__step_print(&words.steps[w.furthest], found, sizeof found);
     return esp__fail(ctx, ESP_E_ARG, "option: position %zu: '%s' cannot stand here; expected %s",
                      words.position[w.furthest], found, w.expected);
-}
-
-ESP__FN esp_status esp__option_later_check(const esp_ctx *ctx, const char *where, const char *tensor,
-                                           const esp__option *o) {
-    char option[ESP__TEXT_MAX];
-    if (!o->later) return ESP_OK;
-    esp__option_print(o, option, sizeof option);
-    return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                     "%s: tensor '%s': option '%s': this version ends every op in its own step: remove '+%u'", where,
-                     tensor, option, o->later);
 }
 
 ESP__FN int esp__option_is_flat(const esp__option *o) {

@@ -9,7 +9,7 @@
 #define ESP__CODEC_NONE "none"
 
 /* Lanes: the device that runs backward propagation, the compression workers, and the links of each level: inside machines, between
- * machines, and further out. */
+ * machines, and between racks. */
 enum {
     ESP__LANE_COMPUTE = 0,
     ESP__LANE_CPU = 1,
@@ -46,11 +46,9 @@ typedef struct esp__step {
     uint8_t summed;     /* it also sums their bodies, which needs ESP_CODEC_REDUCIBLE */
 } esp__step;
 
-enum { ESP__MAX_STEPS = 24, ESP__MAX_COMPS = 8 }; /* with ESP__LEVELS levels; with two, 12 and 4 */
-enum { ESP__LATER_MAX = 255 };
+enum { ESP__MAX_STEPS = 18, ESP__MAX_COMPS = 6 }; /* with three levels; with two, 12 and 4 */
 typedef struct esp__option {
     uint32_t n;
-    uint32_t later; /* "+N": the ops may end so many training steps after that of the push; 0: they end in the same */
     esp__step steps[ESP__MAX_STEPS];
 } esp__option;
 
@@ -58,9 +56,6 @@ enum { ESP__TEXT_MAX = 512 }; /* bytes of an option's text, with the NUL */
 
 /* Parses the text form. The text of ESP_E_ARG says at which position what was expected. */
 ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__option *out);
-/* Fails with ESP_E_UNSUPPORTED if the option's ops may end in a later step, which nothing can run or plan yet. */
-ESP__FN esp_status esp__option_later_check(const esp_ctx *ctx, const char *where, const char *tensor,
-                                           const esp__option *o);
 /* Writes the text form (at most ESP__TEXT_MAX with the NUL) and returns its length. */
 ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap);
 ESP__FN const char *esp__coll_word(uint32_t coll);                       /* "allreduce", ...; coll is an ESP_COLL_* */

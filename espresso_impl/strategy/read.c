@@ -51,7 +51,7 @@ static esp_status esp__load_unit(void *user, const char *where, const esp__text_
     if (s) return s;
     esp__work_unit *u = esp__unit_add(ctx, l->y, place, x->chunk, x->n_chunks);
     if (!u) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
-    return esp__unit_assign(ctx, l->y, u, x->codec, x->option, where);
+    return esp__unit_assign(ctx, u, x->codec, x->option, where);
 }
 
 /* ---- the order ------------------------------------------------------------------------------------------------------ */

@@ -64,9 +64,9 @@ static void esp__dims_prepend(esp__region *r, uint8_t what, uint8_t level) {
     r->n_dims++;
 }
 
-static uint32_t esp__dims_find(const esp__region *r, uint8_t what, uint8_t level) {
+static uint32_t esp__part_find(const esp__region *r, uint8_t level) {
     for (uint32_t d = 0; d < r->n_dims; d++)
-        if (r->dims[d].what == what && r->dims[d].level == level) return d;
+        if (r->dims[d].what == ESP__DIM_PART && r->dims[d].level == level) return d;
     return r->n_dims;
 }
 
@@ -109,7 +109,7 @@ static void esp__region_payload_coll(esp__region *r, const esp__coordinates *at,
     switch (s->coll) {
     case ESP_COLL_ALLTOALL:
     case ESP_COLL_REDUCE_SCATTER: {
-        uint32_t d = esp__dims_find(r, ESP__DIM_PART, s->level);
+        uint32_t d = esp__part_find(r, s->level);
         *swap = d;
         memmove(r->dims + d, r->dims + d + 1, (r->n_dims - d - 1) * sizeof *r->dims);
         r->n_dims--;

@@ -3,6 +3,7 @@
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
+#include <stdbool.h>
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
@@ -156,8 +157,8 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
 }
 
 /* Groups are checked before: no tensor of a group has a codec or option in its description. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_unit *u, const char *spec,
-                                    const char *option, const char *where) {
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
     const int shard = single && t->flags & ESP_SHARD;
@@ -172,13 +173,7 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     s = esp__option_parse(ctx, option, &u->option);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
     esp__option_spread(ctx, &u->option);
-    if (raw && esp__option_compresses(&u->option)) {
-        uint32_t later = u->option.later;
-        esp__raw_option(ctx, shard, &u->option);
-        u->option.later = later;
-    }
-    if (u->option.later && !y->later && !(y->later = esp__strdup(ctx, where)))
-        return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
+    if (raw && esp__option_compresses(&u->option)) esp__raw_option(ctx, shard, &u->option);
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_compresses(&u->option) && u->rows)
         u->width = u->cols;
     s = esp__shard_check(ctx, u, option, where);
@@ -187,7 +182,8 @@ ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_un
     return s;
 }
 
-ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
+/* Do built-in strategies leave this tensor uncompressed because it is small? What its description asks for goes first. */
+static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
     return t->count <= esp__model_of(ctx)->raw_up_to && !t->want_codec && !t->want_option;
 }
 
@@ -205,7 +201,7 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
         esp__option_print(&o, raw_option, sizeof raw_option);
         esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s = esp__unit_assign(ctx, y, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
+        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
                                         raw ? raw_option : NULL, where);
         if (s) return s;
     }
@@ -267,7 +263,7 @@ static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__tex
 static void esp__order_print(const esp__strategy *s, esp__text *t) {
     uint32_t n = s->n_entries ? s->n_entries : s->n_order;
     for (uint32_t k = 0; k < n; k++) {
-        esp__order_entry e = {0, ESP__ENTRY_STEP, 0, 0};
+        esp__order_entry e = {0, ESP__ENTRY_STEP, 0};
         if (s->n_entries)
             e = s->entries[k];
         else

@@ -100,7 +100,6 @@ typedef struct esp__strategy {
     esp__order_entry *entries;    /* the whole order as read; NULL: order[] was generated      */
     uint32_t n_entries;
     uint64_t cap_units, cap_order, cap_entries; /* bytes allocated for the arrays                           */
-    char *later; /* "FILE:LINE" of the first unit whose ops may end in a later step; NULL: there is no such unit */
     char *text;
     uint64_t hash;
 } esp__strategy;
@@ -146,18 +145,16 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an
  * error. */
-/* 1: built-in strategies leave this tensor uncompressed because it is small. What its description asks for goes first. */
-ESP__FN int esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files);
 /* Fills `y` from a strategy's text; messages call the text `name`. */
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text);
-/* Gives unit `u` of `y` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
+/* Gives unit `u` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
  * `where`. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__strategy *y, esp__work_unit *u, const char *spec,
-                                    const char *option, const char *where);
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where);
 /* Does the job allow hierarchical options? It needs several machines, each with the same number of ranks, more than one. */
 ESP__FN int esp__hierarchical(const esp_ctx *ctx);
-/* The scope that a job of more than two levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
+/* The scope that a job of three levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
  * level with several ranks, and all further out as one. In a job of two levels: `level` itself. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,

@@ -20,7 +20,6 @@ enum { ESP__ENTRY_STEP, ESP__ENTRY_DOWN, ESP__ENTRY_UP, ESP__ENTRY_PACK, ESP__EN
 typedef struct esp__order_entry {
     uint32_t unit;
     uint8_t what, step;
-    uint16_t reserved0;
 } esp__order_entry;
 enum { ESP__ENTRY_MAX = 24 }; /* bytes of its word, with the NUL */
 

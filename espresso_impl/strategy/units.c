@@ -78,7 +78,6 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     esp__free(ctx, s->of_tensor);
     esp__free(ctx, s->order);
     esp__free(ctx, s->entries);
-    esp__strfree(ctx, s->later);
     esp__strfree(ctx, s->text);
     memset(s, 0, sizeof *s);
 }

@@ -194,20 +194,15 @@ static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
 }
 
 /* The tree with the one option `o`. */
-static esp_status esp__keep_option(esp__problem *p, const esp__option *o, const char *shard, const char *tensor,
-                                   esp__tree **out) {
+static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
     char option[ESP__TEXT_MAX];
-    esp_status s = esp__option_later_check(NULL, "keep", tensor, o);
-    if (s) return s;
     esp__option_print(o, option, sizeof option);
-    *out = esp__tree_make(p, shard, option, ESP__NO_CODEC, 0);
-    return ESP_OK;
+    return esp__tree_make(p, shard, option, ESP__NO_CODEC, 0);
 }
 
 static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *shard, const char *tensor,
                                  esp__tree **out) {
     esp__option o;
-    esp_status s = ESP_OK;
     uint32_t codec;
     if (!text) {
         *out = esp__tree_make(p, shard, NULL, ESP__NO_CODEC, 0);
@@ -225,17 +220,16 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
         *out = esp__tree_make(p, shard, NULL, codec, 0);
     } else if (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @")) {
-        s = esp__option_parse(NULL, text, &o);
+        esp_status s = esp__option_parse(NULL, text, &o);
         if (s) return esp__fail(NULL, s, "tensor '%s': keep: %s", tensor, esp_last_error(NULL));
-        s = esp__keep_option(p, &o, shard, tensor, out);
+        *out = esp__keep_option(p, &o, shard);
     } else if (!esp__option_parse(NULL, text, &o)) {
-        s = esp__keep_option(p, &o, shard, tensor, out);
+        *out = esp__keep_option(p, &o, shard);
     } else {
         return esp__fail(NULL, ESP_E_ARG,
                          "tensor '%s': keep '%s': expected fp32, one of the codecs given, or an option's text", tensor,
                          text);
     }
-    if (s) return s;
     if (!(*out)->n_options)
         return esp__fail(NULL, ESP_E_ARG,
                          "tensor '%s': keep '%s'%s leaves no option%s: look at forbid, only, max_comp and devices",

@@ -75,7 +75,7 @@ static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp_
     if (lanes & 2u && core + next[1] > least) least = core + next[1];
     if (lanes & 4u && link + next[2] > least) least = link + next[2];
     if (lanes & 8u && link + next[3] > least) least = link + next[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels; lane comm */
+    for (uint32_t k = 4; lanes >> k; k++) /* outer, progress */
         if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
     return least;
 }

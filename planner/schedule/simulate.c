@@ -21,7 +21,7 @@ ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
     if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* jobs of more than two levels; lane comm */
+    for (uint32_t k = 4; lanes >> k; k++) /* outer, progress */
         if (lanes >> k & 1u && free_at[k] > ready) ready = free_at[k];
     return ready;
 }

@@ -10,7 +10,7 @@ static const char *esp__codec_word(const esp__problem *p, const esp__path *path)
 /* The order entry of op `k` of a path. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
-    esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step, 0};
+    esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step};
     if (op->kind == ESP_PLAN_PACK)
         e.what = op->up ? ESP__ENTRY_UNPACK : ESP__ENTRY_PACK, e.step = 0;
     else if (op->kind == ESP_PLAN_COPY)
@@ -48,7 +48,7 @@ ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const 
     esp__text_units(p, d, &t);
     for (uint32_t i = 0; i < d->n_sequence; i++) {
         uint32_t u = d->sequence[i];
-        esp__order_entry e = {0, ESP__ENTRY_BACKWARD, 0, 0};
+        esp__order_entry e = {0, ESP__ENTRY_BACKWARD, 0};
         if (u != ESP__NEXT_BACKWARD) e = esp__path_entry(d->paths[u], op[u]++, u);
         esp__strategy_put_entry(&t, i, d->n_sequence, &e);
     }
@@ -115,8 +115,7 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
     const char *tensor = p->model->tensors[x->first].name;
     if (esp__option_parse(NULL, x->option, &o))
         return esp__fail(NULL, ESP_E_ARG, "%s: tensor '%s': %s", where, tensor, esp_last_error(NULL));
-    esp_status s = esp__option_later_check(NULL, where, tensor, &o);
-    if (!s) s = esp__read_narrow(p, where, x, &o);
+    esp_status s = esp__read_narrow(p, where, x, &o);
     if (s) return s;
     if (esp__option_compresses(&o) && (c = esp__codec_named(p, x->codec)) == ESP__NO_CODEC)
         return esp__fail(NULL, ESP_E_ARG, "%s: codec '%s': no costs were given for it%s%s", where, x->codec,

@@ -301,8 +301,6 @@ static const row rows[] = {
     M1(count),
     M1(body_bytes),
     M1(aux),
-    M1(epoch),
-    M1(crc32c),
     M1(reserved),
 #undef M1
 #define M1(f) M(esp_config, f)
@@ -440,8 +438,6 @@ static const number numbers[] = {
     N(ESP_BACKEND_VARLEN),
     N(ESP_BACKEND_SCALE),
     N(ESP_BACKEND_PACED),
-    N(ESP_BACKEND_CHECKSUM),
-    N(ESP_BACKEND_EPOCH),
     N(ESP_BACKEND_CALLER),
     N(ESP_BACKEND_REOPENS),
     N(ESP_BACKEND_DELIVERS),
@@ -458,7 +454,6 @@ static const number numbers[] = {
     N(ESP_DEVICE_HOST_ACCESS),
     N(ESP_PAYLOAD_NONFINITE),
     N(ESP_PAYLOAD_EMPTY),
-    N(ESP_PAYLOAD_CRC),
     N(ESP_PAYLOAD_HEADER),
     N(ESP_ALLOW_OVERRIDE),
     N(ESP_DISCARDABLE),

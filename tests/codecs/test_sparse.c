@@ -221,7 +221,7 @@ static void corrupt_fields(void **state) {
     uint32_t inf = 0x7f800000u, zero32 = 0, two[2];
     uint16_t zero = 0, high = 65535;
     memcpy(two, (uint8_t *)r.payload.data.ptr + held, 8);
-    for (uint64_t at = 0; at < offsetof(esp_payload_header, epoch); at += 8)
+    for (uint64_t at = 0; at < offsetof(esp_payload_header, reserved); at += 8)
         expect_corrupt(&r, at, &huge, 8); /* every header field of the codec */
     for (uint64_t d = 0; d < 3; d++)
         for (uint64_t *f = (uint64_t[]){h.aux - 1 + d, h.body_bytes - 1 + d, h.count - 1 + d}, i = 0; i < 3 && d != 1;

@@ -152,7 +152,6 @@ static inline esp_status rounds_decompress(void *self, const esp_codec_args *a) 
         float coded;
         if (esp_payload_read(&a->payload[p], s->id, 1, n, &h) || h.body_bytes != n * 4) return ESP_E_CORRUPT;
         memcpy(&coded, &h.aux, sizeof coded);
-        if (h.epoch || h.crc32c) return rounds_wrong(s, "decompress: the host's part of the header is not 0");
         if (!(coded == range) && !(h.flags & ESP_PAYLOAD_NONFINITE))
             return rounds_wrong(s, "decompress: not the range that the payload was made with");
         const float *body = esp_payload_body(&a->payload[p]);

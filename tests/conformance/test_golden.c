@@ -31,7 +31,7 @@ static void header_bytes(void **unused) {
     const unsigned char want[] = {
         0xDB, 0xAF, 0xA7, 0xAD, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, /* FNV-1a("none"), version, flags, count */
         4,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* body bytes, aux */
-        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* epoch, crc32c, reserved */
+        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* reserved */
         0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3F};
     assert_int_equal(p.used, sizeof want);
     assert_memory_equal(p.payload.data, want, sizeof want);

@@ -1,7 +1,6 @@
 /* backend_fake.c: two backends for tests that move the fake device's memory, between ranks that are threads; the host's memory moves
  * over loop. "ordered" is stream-ordered: test() returns at once, and the data arrives late, in the order of the stream. "served"
- * is not: test() returns ESP_PENDING until the data is there; "checked" is the same, and asks for checksums and epochs. Tests
- * include this file. */
+ * is not: test() returns ESP_PENDING until the data is there. Tests include this file. */
 #ifndef TEST_BACKEND_FAKE_C
 #define TEST_BACKEND_FAKE_C
 #include "tests/device/fake.c"
@@ -232,21 +231,20 @@ static esp_status moved_progress(void *comm, uint64_t timeout_us) {
 static void moved_wake(void *comm) { ((moved_comm *)comm)->loop->wake(((moved_comm *)comm)->inner); }
 static esp_status moved_abort(void *comm) { return ((moved_comm *)comm)->loop->abort(((moved_comm *)comm)->inner); }
 
-static esp_backend moved_tables[3];
-static const esp_backend *const moved_list[] = {&moved_tables[0], &moved_tables[1], &moved_tables[2]};
+static esp_backend moved_tables[2];
+static const esp_backend *const moved_list[] = {&moved_tables[0], &moved_tables[1]};
 static esp_plugin moved_plugin_table;
 
 static ESP__UNUSED const esp_plugin *moved_plugin(const esp_host *h) {
     pthread_mutex_lock(&fake_once);
-    for (int k = 0; k < 3 && !moved_plugin_table.struct_size; k++) {
+    for (int k = 0; k < 2 && !moved_plugin_table.struct_size; k++) {
         const int ordered = k == 1;
         esp_backend *b = &moved_tables[k];
         *b = *esp__registry_backend(h->user, "loop");
         b->caps =
             ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE | (ordered ? (uint64_t)ESP_BACKEND_STREAM_ORDERED : 0u);
-        if (k == 2) b->caps |= ESP_BACKEND_CHECKSUM | ESP_BACKEND_EPOCH;
         b->devices |= ESP_BIT(FAKE_KIND);
-        b->name = ordered ? "ordered" : k ? "checked" : "served";
+        b->name = ordered ? "ordered" : "served";
         b->params = NULL;
         b->probe = moved_probe;
         b->open = ordered ? ordered_open : served_open;
@@ -260,7 +258,7 @@ static ESP__UNUSED const esp_plugin *moved_plugin(const esp_host *h) {
         b->traffic = NULL;
     }
     if (!moved_plugin_table.struct_size) {
-        moved_plugin_table.n_backends = 3;
+        moved_plugin_table.n_backends = 2;
         moved_plugin_table.backends = moved_list;
         moved_plugin_table.struct_size = sizeof moved_plugin_table;
     }

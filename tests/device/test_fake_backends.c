@@ -71,11 +71,6 @@ static void test_one_queue(void **state) {
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
     fake_one_queue = 0;
 }
-/* The host seals payloads: they go through its memory, and only numbers travel from the device's. */
-static void test_checked(void **state) {
-    (void)state;
-    run_options("checked", 50);
-}
 
 /* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it: the host never does. */
 static pthread_barrier_t together;
@@ -154,7 +149,6 @@ int main(void) {
         cmocka_unit_test(test_served),
         cmocka_unit_test(test_ordered),
         cmocka_unit_test(test_one_queue),
-        cmocka_unit_test(test_checked),
         cmocka_unit_test(test_host_does_not_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-# test_levels.sh: jobs of three and four levels with names, run as docs/using.md says: statistics, `espresso top`, the Prometheus
+# test_levels.sh: a job of three levels with names, run as docs/using.md says: statistics, `espresso top`, the Prometheus
 # file and the trace have a lane for each level, under its name, with the times and bytes of that level.
 BUILD=${BUILD:-build}
 gpt=$PWD/$BUILD/bin/gpt
@@ -36,18 +36,6 @@ has trace.json '"thread_name","pid":8,"tid":84,"args":{"name":"rack"}'
 has trace.json '"cat":"rack","pid":8,"tid":84,.*"name":"[a-z-]*rack\.'
 has trace.json '"cat":"gpu","pid":8,"tid":82,.*"name":"gpu\.'
 for f in stats.jsonl stats.prom trace.json said; do lacks $f '"\(intra\|inter\|outer\)"'; done
-
-# four levels: a place of three parts
-cat >one.sh <<'END'
-ESPRESSO_PLACE=pod$((ESPRESSO_RANK / 4))/rack$((ESPRESSO_RANK / 2))/machine$ESPRESSO_RANK exec "$@"
-END
-ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm),pod=(shm)' ESPRESSO_STATS=four.jsonl ESPRESSO_TRACE=four.json \
-    timeout -k 5 120 "$espresso" run -n 8 -- sh one.sh $train >said 2>&1 || fail "$(cat said)"
-has four.jsonl '"step_bytes":{"gpu":0,"machine":[1-9][^}]*,"rack":[1-9][^}]*,"pod":[1-9]'
-has four.json '"cat":"pod","pid":8,"tid":85,'
-has four.json '"cat":"rack","pid":8,"tid":84,'
-"$espresso" top --once four.jsonl >said || fail "top: $(cat said)"
-has said '^  pod  .*%'
 
 # auto measures all three levels and plans with them; all ranks end with the same bits, which the trainer compares
 ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm)' ESPRESSO_LOG=debug \

@@ -89,7 +89,7 @@ static void all_say_the_same(void **state) {
         HEAD A B C "nonsense\n",
         HEAD A B C "order 0:0 1:0 7:0 2:0\n",
         HEAD A B C "order 0:0 1:0 -1:0 2:0\n",
-        HEAD A B C "order 0:0 1:0 2:24\n",
+        HEAD A B C "order 0:0 1:0 2:18\n",
         HEAD A B C "order 0:0 1:0 2:0x\n",
         HEAD A B C "order 0:0 1:0 2:0dd\n",
         HEAD A B C "order 0:0 1:0 2:\n",
@@ -100,10 +100,6 @@ static void all_say_the_same(void **state) {
         HEAD "tensor a 1000 group\ntensor b 2000 group\norder b\n",
         HEAD A "tensor b 2000 none flat.allredoce\n" C,
         HEAD A "tensor b 2000 none flat.allreduce +\n" C,
-        HEAD A "tensor b 2000 none flat.allreduce +0\n" C,
-        HEAD A "tensor b 2000 none flat.allreduce +07\n" C,
-        HEAD A "tensor b 2000 none flat.allreduce +256\n" C,
-        HEAD A "tensor b 2000 none flat.allreduce +1 +1\n" C,
         HEAD A "tensor b 2000 none +1\n" C,
         HEAD "tensor a 1000 group\ntensor b 2000 group +1\ngroup 3000" FLAT C,
         HEAD "tensor a 1000 split 2 +1\nchunk 600" FLAT "chunk 400" FLAT B C,
@@ -167,52 +163,6 @@ static void models_differ_alike(void **state) {
                 fail_msg("text %zu: taken by the %s, or another error: %s", i, readers[r], said[r]);
         assert_string_equal(said[LIBRARY], said[PLANNER]);
     }
-}
-
-/* "+N" at the end of an option: the text carries it, but neither the executor nor the planner can do it yet. */
-static void later_is_carried_and_refused(void **state) {
-    (void)state;
-    static const struct {
-        const char *text, *says;
-    } rows[] = {
-        {HEAD A "tensor b 2000 none flat.allreduce +1\n" C, "strategy:3: tensor 'b': option 'flat.allreduce +1'"},
-        {HEAD A B "tensor c 3000 none flat.reduce > flat.broadcast +255\n",
-         "strategy:4: tensor 'c': option 'flat.reduce > flat.broadcast +255'"},
-        {HEAD "tensor a 1000 split 2\nchunk 600" FLAT "chunk 400 none flat.allreduce +20\n" B C,
-         "strategy:4: tensor 'a"},
-        {HEAD A "tensor b 2000 group\ntensor c 3000 group\ngroup 5000 none flat.allreduce +9\n",
-         "strategy:5: tensor 'b"},
-    };
-    char *before = strdup(esp_strategy_text(ctx));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char said[1024];
-        for (int r = LIBRARY; r <= PLANNER; r++) {
-            assert_int_equal(give(r, rows[i].text, said, sizeof said), ESP_E_UNSUPPORTED);
-            if (strncmp(said, rows[i].says, strlen(rows[i].says)) ||
-                !strstr(said, ": this version ends every op in its own step: remove '+"))
-                fail_msg("the %s says %s", readers[r], said);
-        }
-        assert_string_equal(esp_strategy_text(ctx), before); /* still in force */
-    }
-    free(before);
-}
-
-/* A strategy's printed text and its hash tell "+1" from "+2", and both from neither. */
-static void later_is_in_the_hash(void **state) {
-    (void)state;
-    static const char *const texts[] = {HEAD A B C, HEAD A B "tensor c 3000 none flat.allreduce +1\n",
-                                        HEAD A B "tensor c 3000 none flat.allreduce +2\n",
-                                        HEAD A B "tensor c 3000 none flat.allreduce+2 \n"};
-    uint64_t hash[4];
-    for (int i = 0; i < 4; i++) {
-        esp__strategy y = {0};
-        assert_int_equal(esp__strategy_parse(ctx, &y, "strategy", texts[i]), ESP_OK);
-        assert_int_equal(esp__strategy_print(ctx, &y), ESP_OK);
-        hash[i] = y.hash;
-        assert_int_equal(strncmp(y.text, texts[i < 3 ? i : 2], strlen(texts[i < 3 ? i : 2])), 0);
-        esp__strategy_free(ctx, &y);
-    }
-    assert_true(hash[0] != hash[1] && hash[1] != hash[2] && hash[0] != hash[2] && hash[2] == hash[3]);
 }
 
 /* Reads a text without a model. */
@@ -288,8 +238,6 @@ int main(void) {
         cmocka_unit_test(all_say_the_same),
         cmocka_unit_test(all_take_the_same),
         cmocka_unit_test(models_differ_alike),
-        cmocka_unit_test(later_is_carried_and_refused),
-        cmocka_unit_test(later_is_in_the_hash),
         cmocka_unit_test(errors_name_the_line),
         cmocka_unit_test(limits),
     };

@@ -154,7 +154,7 @@ static void test_fit(void **state) {
     static esp__survey s;
     esp_ctx ctx;
     int32_t machine_of[4] = {0, 0, 1, 1}, local_of[4] = {0, 1, 0, 1};
-    int32_t place[4 * ESP__LEVELS] = {0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1, 1};
+    int32_t place[4 * ESP__LEVELS] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0};
     (void)state;
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);

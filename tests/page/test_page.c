@@ -167,15 +167,15 @@ static void a_trace_of_cores(void **state) {
     rewind(f);
     char *text = page_read_stream(f);
     assert_non_null(json_value(text, 0));
-    assert_non_null(strstr(text, "\"tid\":6,\"args\":{\"name\":\"progress\"}"));
-    assert_non_null(strstr(text, "\"tid\":6,\"args\":{\"sort_index\":2}"));
+    assert_non_null(strstr(text, "\"tid\":5,\"args\":{\"name\":\"progress\"}"));
+    assert_non_null(strstr(text, "\"tid\":5,\"args\":{\"sort_index\":2}"));
     assert_null(strstr(text, "\"name\":\"outer\""));
     for (uint32_t i = 0; i < plan.page.n_events; i++) {
         const esp_plan_event *e = &plan.events[i];
         const double at = ((double)e->start_ns + plan.model.forward_ns) / 1e3;
         const int split = e->kind == ESP_PLAN_COLLECTIVE;
         snprintf(expected[0], sizeof *expected, "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,",
-                 split ? 6 : __builtin_ctz(e->lanes), at, (double)(split ? e->core_ns : e->end_ns - e->start_ns) / 1e3);
+                 split ? 5 : __builtin_ctz(e->lanes), at, (double)(split ? e->core_ns : e->end_ns - e->start_ns) / 1e3);
         assert_non_null(strstr(text, expected[0]));
         if (!split) continue;
         snprintf(expected[1], sizeof *expected, "\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", __builtin_ctz(e->lanes), at,

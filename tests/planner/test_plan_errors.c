@@ -220,28 +220,6 @@ static void test_config(void **state) {
     REFUSED(in.config.max_volume = 1e-9, "max_volume"); /* nothing compresses that much */
 }
 
-/* Ops that end in a later step have a place in the text, but no plan has them. */
-static void test_later(void **state) {
-    (void)state;
-    static const char *const keep[] = {"b=flat.allreduce +7"};
-    for (int i = 0; i < 3; i++) {
-        input in;
-        esp_plan *plan;
-        input_open(&in);
-        if (i == 0) in.tensors[1].keep = "flat.allreduce +7";
-        if (i == 1) in.config.keep = keep, in.config.n_keep = 1;
-        if (i == 2)
-            in.strategy = "espresso-strategy 1\ntensor a 1000 none flat.allreduce\n"
-                          "tensor b 2000 topk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu +7\n"
-                          "tensor c 3000 none flat.allreduce\n";
-        assert_int_equal(call(&in, &plan), ESP_E_UNSUPPORTED);
-        assert_null(plan);
-        assert_non_null(strstr(esp_last_error(NULL), i == 2 ? "strategy:3: tensor 'b': option 'comp@cpu > "
-                                                            : "keep: tensor 'b': option 'flat.allreduce +7': "));
-        assert_non_null(strstr(esp_last_error(NULL), ": remove '+7'"));
-    }
-}
-
 /* ---- strategies ------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
 #define A "tensor a 1000 none flat.allreduce\n"
@@ -390,11 +368,11 @@ static void test_budget(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),          cmocka_unit_test(test_null),           cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_model),          cmocka_unit_test(test_system),         cmocka_unit_test(test_codec),
-        cmocka_unit_test(test_config),         cmocka_unit_test(test_later),          cmocka_unit_test(test_strategy),
-        cmocka_unit_test(test_strategy_units), cmocka_unit_test(test_strategy_order), cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_extremes),       cmocka_unit_test(test_names),          cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_right),          cmocka_unit_test(test_null),     cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_model),          cmocka_unit_test(test_system),   cmocka_unit_test(test_codec),
+        cmocka_unit_test(test_config),         cmocka_unit_test(test_strategy), cmocka_unit_test(test_strategy_units),
+        cmocka_unit_test(test_strategy_order), cmocka_unit_test(test_too_many), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,8 +182,6 @@ static void backend_members(void **state) {
     (void)state;
     BACKEND(b.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     BACKEND(b.caps |= ESP_BACKEND_STREAM_ORDERED, ESP_OK, "");
-    BACKEND(b.caps |= ESP_BACKEND_CHECKSUM, ESP_OK, ""); /* unit/test_seal.c: obeyed */
-    BACKEND(b.caps |= ESP_BACKEND_EPOCH, ESP_OK, "");
     BACKEND(b.colls = ESP_BIT(ESP_COLL_ALLREDUCE), ESP_E_UNSUPPORTED, "colls");
     BACKEND(b.colls |= 1u << 31, ESP_E_UNSUPPORTED, "colls");
     BACKEND(b.devices = ESP_BIT(ESP_CUDA), ESP_E_UNSUPPORTED, "devices");

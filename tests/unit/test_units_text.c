@@ -201,24 +201,6 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* "+N" in a tensor's description, which no strategy can run yet: one that is never compressed keeps it too. */
-static void body_later(esp_ctx *ctx, void *user) {
-    esp_tensor_desc d = ESP_ZERO;
-    const int raw = ((const task *)user)->tensor_flags & ESP_RAW;
-    add(ctx, "p", 8, ESP_F32, 0, NULL);
-    d.name = "q", d.count = 8, d.flags = ((const task *)user)->tensor_flags, d.option = FLAT_COMP " +4";
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED);
-    CHECK(says(ctx, "strategy fp32: tensor 'q': option '") && says(ctx, raw ? FLAT_RAW " +4'" : FLAT_COMP " +4'"));
-    CHECK(says(ctx, "this version ends every op in its own step: remove '+4'"));
-}
-static void test_later(void **state) {
-    (void)state;
-    task plain = {.codec = NULL}, raw = {.tensor_flags = ESP_RAW};
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_later, &plain), 0);
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_later, &raw), 0);
-}
-
 /* A codec that works on matrices only: it finds none in a group or in a chunk with a part of a row. Parts are whole rows. */
 static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
 static int matrix_is(const esp_tensor *t) {
@@ -304,7 +286,6 @@ int main(void) {
         cmocka_unit_test(test_lossless),
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_wants),
-        cmocka_unit_test(test_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

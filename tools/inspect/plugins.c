@@ -126,8 +126,6 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_VARLEN, "moves only the used bytes of payloads"},
         {ESP_BACKEND_SCALE, "scales sums"},
         {ESP_BACKEND_PACED, "can emulate a link"},
-        {ESP_BACKEND_CHECKSUM, "wants checksums in payloads"},
-        {ESP_BACKEND_EPOCH, "wants epochs in payloads"},
         {ESP_BACKEND_CALLER, "is called by the trainer's threads only"},
         {ESP_BACKEND_REOPENS, "can be opened again after ranks were lost"},
         {ESP_BACKEND_DELIVERS, "a request is done when its data has arrived"},

@@ -21,7 +21,7 @@ static const tool_flag tree_flags[] = {
     {"--match", "PATTERN", "only options with PATTERN in them (* is anything); repeated: with all of them"},
     {"--forbid", "PATTERN", "no options with PATTERN in them; repeated: with none of them"},
     {"--max-comp", "N", "only options that compress at most N times"},
-    {"--levels", "N", "of a job of N levels, 2 to 4 (default 2): ranks, machines, racks, ..."},
+    {"--levels", "N", "of a job of N levels, 2 or 3 (default 2): ranks, machines, racks"},
     {"--narrow", NULL, "the options that end narrow instead, for sharded tensors: each rank gets its part"},
     {"--extended", NULL, "also options that sum payloads undecoded (fp16, shared-seed randomk)"},
 };
@@ -42,9 +42,7 @@ static int tree_number(const tool_command *c, const char *text, int *out) {
 
 static int tree_levels(const tool_command *c, const char *text, uint32_t *out) {
     *out = (uint32_t)(text[0] - '0');
-    return *out >= 2 && *out <= ESP__LEVELS && !text[1]
-               ? TOOL_OK
-               : tool_usage(c, "--levels %s: expected 2 to %d", text, (int)ESP__LEVELS);
+    return *out >= 2 && *out <= ESP__LEVELS && !text[1] ? TOOL_OK : tool_usage(c, "--levels %s: expected 2 or 3", text);
 }
 
 static int tree_devices(const tool_command *c, const char *text, uint32_t *out) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Lanes of the jobs with most levels. Pages show those that a plan uses. */
-static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "top", "progress"};
+static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
 enum { PAGE_LANES = ESP_PLAN_LANES, PAGE_PROGRESS = ESP_PLAN_LANES - 1 };
 
 /* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
