@@ -79,7 +79,6 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
 ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op);
 ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op);
 
-
 /* ---- ops_device.c: ops on the memory of a device, which are enqueued on its streams -------------------------------------------- */
 /* Before the op's work: lets `stream` wait for the op before, or, where the op is the host's, waits for it. */
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);

@@ -27,8 +27,7 @@ enum {
     PLAN_COMMON
 };
 static const tool_flag plan_common[PLAN_COMMON] = {
-    [PLAN_COSTS] = {"--costs", "FILE",
-                    "a file of espresso profile: it gives what --model, --gc and --system do not"},
+    [PLAN_COSTS] = {"--costs", "FILE", "a file of espresso profile: it gives what --model, --gc and --system do not"},
     [PLAN_MODEL] = {"--model", "FILE|NAME",
                     "tensors and their times: a JSON file, or one that comes along, such as vgg16"},
     [PLAN_GC] = {"--gc", "FILE|SPEC",

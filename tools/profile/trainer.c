@@ -221,7 +221,7 @@ static void trainer_show(const esp__model_file *f) {
 /* The file is there: checks and shows it. */
 static int trainer_finish(const profile_watch *w, profile_job *j) {
     char *text, fate[160];
-    size_t len;
+    size_t len = 0;
     esp__model_file f;
     esp_status s = files_input_load(w->file, &text, &len);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
