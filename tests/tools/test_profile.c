@@ -198,7 +198,10 @@ static void parts_alone(void **state) {
                 in_dir("model.json")),
           0, 0, "step ");
     check(SPAWN("plan", "--costs", in_dir("codecs.json"), "--system", "one-box"), 2, 1, "it has no model: add --model");
-    check(SPAWN("plan", "--costs", in_dir("model.json"), "--gc", "fp16"), 2, 1, "it has no links: add --system");
+    check(SPAWN("plan", "--costs", in_dir("model.json"), "--gc", "fp16"), 2, 1,
+          "it has no links: measure them by espresso profile, or");
+    check(SPAWN("replay", "--costs", in_dir("model.json"), "-n", "2", "--gc", "fp16"), 2, 1,
+          "it has no links: measure them");
     check(SPAWN("plan", "--costs", in_dir("links.json"), "--model", "bert-base"), 2, 1, "it has no codec: add --gc");
     json_decref(model);
     json_decref(codecs);

@@ -35,7 +35,10 @@ static int plan_read_costs(plan_inputs *in) {
     if (!in->model_name && !f->has_model)
         return tool_usage(in->command, "--costs %s: it has no model: add --model", in->costs_name);
     if (!in->system_name && !f->has_system)
-        return tool_usage(in->command, "--costs %s: it has no links: add --system", in->costs_name);
+        return tool_usage(in->command,
+                          "--costs %s: it has no links: measure them by espresso profile, or give espresso plan a "
+                          "--system",
+                          in->costs_name);
     if (!in->n_codecs && !f->n_codecs)
         return tool_usage(in->command, "--costs %s: it has no codec: add --gc", in->costs_name);
     if (!in->system_name) in->system_name = in->costs_name, in->system_file = f->system;
