@@ -22,7 +22,7 @@ cat "$@" | awk '
         shared = 0
         if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
         print kernel, arch, registers, shared, spill
-    }' | $demangle | sed 's/, /,/g; s/signed char/int8_t/g' | sort | awk -v limit="${SPILL:-32}" '
+    }' | $demangle | sed 's/, /,/g; s/> >/>>/g; s/signed char/int8_t/g' | sort | awk -v limit="${SPILL:-32}" '
     {
         if (!($1 in least)) { order[++kernels] = $1; least[$1] = $3 }
         if ($3 < least[$1]) least[$1] = $3

@@ -47,7 +47,8 @@ static int by_total(const void *a, const void *b) {
 }
 
 static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
-    static const uint8_t lanes[] = {1, 2, 4, 8, 5, 10, 12, 3, 64 | 4, 64 | 12};
+    static const uint8_t lanes[] = {
+        1, 2, 4, 8, 5, 10, 12, 3, 1u << ESP__LANE_PROGRESS | 4, 1u << ESP__LANE_PROGRESS | 12};
     static const esp__problem plain; /* times may be 0 */
     path->ops = ops;
     path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
