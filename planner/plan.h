@@ -337,7 +337,7 @@ typedef struct esp__scheme {
 /* Does the strategy need a codec whose costs were not given? */
 ESP__FN int esp__scheme_brings_codec(const esp__problem *p, const esp__scheme *s);
 ESP__FN const esp__scheme *esp__scheme_find(const char *name);
-ESP__FN const esp__scheme *const *esp__schemes(void); /* NULL-terminated, in the order in which they are shown */
+ESP__FN const esp__scheme *esp__schemes(void); /* in the order in which they are shown; the last has no name */
 
 /* ---- search ------------------------------------------------------------------------------------------------------------------------ */
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d); /* algorithm1.c: chooses paths for the units of d */

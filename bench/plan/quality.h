@@ -26,9 +26,9 @@ static double gap(double step, double bound) { return 100.0 * (step / bound - 1.
 static void quality_measure(quality_case *q, const bench_model *m, const bench_case *c) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     esp_plan_report r;
-    const esp__scheme *const *schemes = esp__schemes();
-    for (n_schemes = 0; schemes[n_schemes] && n_schemes < SCHEMES_MAX; n_schemes++) {
-        esp_plan_free(plan_make(m, c, schemes[n_schemes]->name, ESP_PLAN_NO_BOUND, 0, &r));
+    const esp__scheme *schemes = esp__schemes();
+    for (n_schemes = 0; schemes[n_schemes].name && n_schemes < SCHEMES_MAX; n_schemes++) {
+        esp_plan_free(plan_make(m, c, schemes[n_schemes].name, ESP_PLAN_NO_BOUND, 0, &r));
         q->scheme[n_schemes] = r.iteration_ns / 1e6;
     }
     q->alone = m->model.forward_ns + m->model.update_ns;
@@ -59,7 +59,7 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
 
 static double scheme_of(const quality_case *q, const char *name) {
     for (uint32_t s = 0; s < n_schemes; s++)
-        if (!strcmp(esp__schemes()[s]->name, name)) return q->scheme[s];
+        if (!strcmp(esp__schemes()[s].name, name)) return q->scheme[s];
     die("no such scheme", name);
     return 0.0;
 }
@@ -72,7 +72,7 @@ static void quality_name(const quality_case *q, char *out, size_t room) {
 
 static void quality_csv(const quality_case *all, FILE *csv) {
     fprintf(csv, "model,codec,testbed,gpus");
-    for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%s_us", esp__schemes()[s]->name);
+    for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%s_us", esp__schemes()[s].name);
     fprintf(csv, ",espresso_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,no_merge_us,no_split_us,"
                  "upper_given_us,upper_us,bound_us,bound_any_us,"
                  "plan_ms,plan_thorough_ms,tensors,units,compressed\n");
@@ -128,7 +128,7 @@ static void quality_slower(const quality_case *q, int e, slower_count *n) {
     char name[64];
     quality_name(q, name, sizeof name);
     for (uint32_t s = 0; s < n_schemes; s++)
-        slower_than(n, name, how, q->any[e], esp__schemes()[s]->name, q->scheme[s]);
+        slower_than(n, name, how, q->any[e], esp__schemes()[s].name, q->scheme[s]);
     slower_than(n, name, e ? "thorough as given" : "as given", q->given[e], "espresso as given", q->espresso_given);
     if (!slower(q->any[e], q->given[e])) return;
     n->given++;

@@ -1,4 +1,5 @@
 /* spec.c: splits "name:key=val,key=val". Must not know which names or keys exist. */
+#include "espresso_impl/base/base.h"
 
 ESP__FN int esp__spec_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||

@@ -97,7 +97,7 @@ ESP__FN void esp__plugin_detail_set(const char *text) {
 
 /* Passes a plugin's event to the log. Keeps an error's text, which the call that fails adds to its own error. Without a log of the
  * user such an event is logged at INFO: the caller decides whether to print the error, and it is not printed twice. */
-static void esp__plugin_log(void *user, const esp_log_event *ev) {
+ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};
     if (!ev || ev->struct_size < offsetof(esp_log_event, message) + sizeof ev->message) return;

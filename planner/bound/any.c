@@ -7,7 +7,9 @@
  * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and tails,
  * because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at all: a tensor's
  * chunks may have different options, and only linear terms can be added over them. */
-#include "planner/plan.h"
+#include "planner/bound/bound.h"
+#include "planner/problem/problem.h"
+#include <math.h>
 
 /* A lower bound on an op's time for e elements: fixed + each * e; and for every e: `least`. */
 typedef struct esp__rate {

@@ -2,7 +2,7 @@
  * sum to 1. For every mixture, the cheapest path of each unit on its own gives a bound; the best mixture (game.c) gives a good
  * one. The bound then rises by refuting times: in a plan within T, no path that starts when its unit is ready ends after T.
  * That leaves fewer paths, hence a higher bound; if it is above T, no plan is within T. docs/planner.md has the proofs. */
-#include "planner/plan.h"
+#include "planner/bound/bound.h"
 #include <math.h>
 
 typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
@@ -180,7 +180,7 @@ static void esp__bound_push(esp__bounding *b) {
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
-static void esp__bounding_candidates(esp__bounding *b) {
+ESP__FN void esp__bounding_candidates(esp__bounding *b) {
     uint32_t slots = 64;
     while (slots < 4 * b->n) slots *= 2;
     uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
@@ -218,7 +218,7 @@ static void esp__bounding_backward(esp__bounding *b) {
 }
 
 /* Allocates the state for n units, without candidate options. */
-static esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
+ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
     b->p = p, b->n = n;
     b->n_tensors = (uint32_t)p->n_tensors;
@@ -259,7 +259,7 @@ static void esp__bounding_start(esp__bounding *b) {
 }
 
 /* Computes the bound; every unit must have its candidate options. */
-static void esp__bounding_run(esp__bounding *b) {
+ESP__FN void esp__bounding_run(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         b->high[u] = m->n;
@@ -279,7 +279,7 @@ static void esp__bounding_run(esp__bounding *b) {
     esp__bound_push(b);
 }
 
-static uint64_t esp__bounding_ns(const esp__bounding *b) {
+ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b) {
     return (uint64_t)ceil(
         b->proven *
         (1.0 - 1e-11)); /* times are integers, so the bound may be rounded up; the factor covers rounding errors */

@@ -1,17 +1,6 @@
 /* game.c: the small linear program inside the lower bound: the best mixture of rows (inequalities) against the columns (choices
  * of paths) found so far, as a matrix game. A wrong answer makes the bound lower, but never wrong. */
-#include "planner/plan.h"
-
-enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
-typedef struct esp__game {
-    uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value of row j for column i; > 0, about 1 */
-    double value;                                /* the largest value that a mixture of rows has for every column */
-    double row[ESP__GAME_ROWS];                  /* that mixture: weights >= 0, which sum to 1 */
-    double column[ESP__GAME_COLUMNS];            /* the mixture of columns for which no mixture of rows exceeds it */
-    double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
-    uint32_t basis[ESP__GAME_ROWS];
-} esp__game;
+#include "planner/bound/bound.h"
 
 static void esp__game_pivot(esp__game *m, uint32_t r, uint32_t c) {
     uint32_t width = m->n_columns + m->n_rows + 1;
@@ -39,7 +28,7 @@ static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
 
 /* Simplex: maximise sum_i w_i with sum_i w_i g_ij <= 1 for each j, w >= 0. The game's value is 1 / maximum; the dual prices of
  * the rows, scaled, are their mixture. */
-static void esp__game_solve(esp__game *m) {
+ESP__FN void esp__game_solve(esp__game *m) {
     uint32_t n = m->n_columns, width = n + m->n_rows + 1, rhs = n + m->n_rows;
     double sum = 0.0, all = 0.0;
     for (uint32_t j = 0; j <= m->n_rows; j++) memset(m->t[j], 0, width * sizeof **m->t);

@@ -9,35 +9,7 @@
  *
  * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the best of
  * these. */
-#include "planner/plan.h"
-
-/* A path's work on one lane. */
-typedef struct esp__stay {
-    double p, head, tail; /* its time, and the path's time before and after it */
-    uint32_t path;
-} esp__stay;
-/* Candidate options, arranged by lanes. */
-typedef struct esp__lanes_candidates {
-    const esp__candidates *candidates; /* NULL: made for any.c */
-    const esp__path **paths;           /* [n] by ascending total */
-    uint32_t n;
-    double *total;                /* [n] of the paths, ascending */
-    uint32_t *first[ESP__LANES];  /* [n + 1] index of a path's first entry in stays */
-    esp__stay *stays[ESP__LANES]; /* ordered by path */
-    double head[ESP__LANES];      /* the largest head + p of any path */
-    uint32_t low, high, rows;     /* the last choice, for the units that share it */
-    uint32_t best, call;
-    double cost;
-} esp__lanes_candidates;
-typedef struct esp__row {
-    uint32_t lane;
-    double s, q;
-    double base;      /* s + q + the backward ops' work */
-    const double **w; /* [units] work of each path in the row; units with equal values share an array */
-} esp__row;
-
-static double esp__min2(double a, double b) { return a < b ? a : b; }
-static double esp__max2(double a, double b) { return a > b ? a : b; }
+#include "planner/bound/bound.h"
 
 /* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided into pieces
  * with different options: then all of it or nothing counts, so that the pieces' parts can be added. */
@@ -47,7 +19,7 @@ static double esp__must(double a, double p, double tail, double s, double q, int
 }
 
 /* Allocates n paths and, on each lane, n entries. */
-static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
+ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
     m->n = n;
     m->total = esp__arena_get(p->arena, n * sizeof *m->total);
     for (uint32_t l = 0; l < p->n_lanes; l++) {
@@ -57,7 +29,7 @@ static void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m
 }
 
 /* Adds an entry of path x, which must be the last path so far. */
-static void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
+ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
                                       double tail) {
     esp__stay stay = {p, head, tail, x};
     m->stays[lane][m->first[lane][x + 1]++] = stay;
@@ -89,7 +61,7 @@ static int esp__shorter(const void *a, const void *b) {
     return x < y ? -1 : x > y; /* both point into one array */
 }
 
-static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
+ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
     out->candidates = candidates;
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t x = 0; x < candidates->n; x++) out->paths[x] = &candidates->paths[x];
@@ -100,30 +72,6 @@ static void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *c
         for (uint32_t l = 0; l < p->n_lanes; l++) esp__lanes_candidates_path(out, out->paths[x], l, x);
     }
 }
-
-/* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
-typedef struct esp__bounding {
-    esp__problem *p;
-    const esp__unit *units;                           /* NULL: each tensor is a unit */
-    int pieces;                                       /* 1: any.c's paths, see esp__must */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
-    double *compute, *start, *tail; /* [n_tensors] backward: its time, its earliest start, the least time after it */
-    uint32_t *candidates;           /* [n] index in candidate_sets */
-    const double **same, *zeros;    /* [n_candidate_sets] scratch: w of late units; [largest] zeros: w of early units */
-    double *ready;                  /* [n] */
-    uint32_t *early, *late;         /* [n] bits of rows: all its work may run before s; it is ready at s or later */
-    uint32_t *low, *high;           /* [n] the paths [low, high) are allowed */
-    esp__lanes_candidates *candidate_sets;
-    esp__row rows[ESP__GAME_ROWS];
-    esp__game game;
-    uint16_t *choice[ESP__GAME_COLUMNS]; /* [n] path of each unit, for each column */
-    uint32_t call;
-    double *cost;                        /* [largest] */
-    double scale;                        /* converts ns to the game's values */
-    double proven;                       /* ns; no plan is faster */
-    double best, lambda[ESP__GAME_ROWS]; /* the best mixture for the allowed paths, and its value in ns */
-    uint64_t work, work_max;             /* path prices computed; where to stop */
-} esp__bounding;
 
 static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     double sum = 0.0;
@@ -154,7 +102,7 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
 }
 
 /* The row's value for a choice of paths. */
-static double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
+ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
     for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
@@ -324,7 +272,7 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
 
 /* Adds, for each lane, the row with the largest value for the mixture of columns, if it is above `above`. Returns how many it
  * added. */
-static uint32_t esp__rows_find(esp__bounding *b, double above) {
+ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
     esp__weighed *at[ESP__LANES];

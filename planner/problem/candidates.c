@@ -2,7 +2,7 @@
  * the strictest sense (EXACT) one path dominates another if its ops are found among the other's, in order, on the same lanes,
  * none longer: in any sequence it can then take the other's places, and the step gets no longer. Paths are pruned while they
  * grow, at every node of the graph, so that most of the 4341 options are never completed. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 
 typedef struct esp__prefix { /* the beginning of a path, up to some node of the graph */
     struct esp__prefix *next, *spare;
@@ -449,7 +449,7 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
 }
 
 /* The candidate options of a unit, as a matrix of so many columns, or as none. */
-static const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols) {
+ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols) {
     uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
     esp__candidates *candidates = esp__candidates_find(p, u, cols, near, width), *like;
     esp__unit other = *u;

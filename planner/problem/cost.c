@@ -1,7 +1,7 @@
 /* cost.c: the time of one op: curves through measured points, collectives by formula or table, payload sizes.
  * Sources: Thakur, Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus
  * bandwidth factors). Pure functions; docs/planner.md has worked examples. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 #include <math.h>
 
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size) {
@@ -31,7 +31,7 @@ ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements) {
     return c->header_bytes + c->unit_bytes * near;
 }
 
-static uint32_t esp__log2_ceil(uint32_t n) {
+ESP__FN uint32_t esp__log2_ceil(uint32_t n) {
     uint32_t k = 0;
     while ((uint64_t)1 << k < n) k++;
     return k;
@@ -58,7 +58,7 @@ ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece
     }
 }
 
-static double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
+ESP__FN double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
     return l->alpha_is == ESP_ALPHA_HOP ? l->alpha_ns * esp__hops(coll, n) : l->alpha_ns;
 }
 
@@ -93,7 +93,7 @@ ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32
 }
 
 /* Ranks in a unit of `level`: of a machine, of a rack. */
-static uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
+ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
     uint32_t n = 1;
     for (uint32_t level = first; level <= last; level++) n *= esp__system_size(s, level);
     return n;
@@ -101,7 +101,7 @@ static uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint
 
 /* Tables are measured with all ranks of a unit active: fewer ranks send that much less over its link. Roots are spread over the units, so
  * a unit's link carries in one direction what its roots get, or send. */
-static double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
+ESP__FN double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
     if (first == 1) return 1.0;

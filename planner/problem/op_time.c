@@ -1,8 +1,7 @@
 /* op_time.c: what the op of a template takes for a unit of a size and shape: time, bytes and memory. Knows no options. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 
 static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
-static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 
 static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
     for (uint32_t k = 0; k < p->n_cuts; k++) {
@@ -24,7 +23,7 @@ ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t 
     out->elements = elements, out->cols = cols;
 }
 
-static double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]) {
+ESP__FN double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]) {
     double n = 1.0;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
         for (uint32_t k = 0; k < slots[scope]; k++) n *= p->size[scope];
@@ -38,7 +37,7 @@ static double esp__template_payload(const esp__problem *p, const esp__op_templat
     return esp__round_bytes(p, op, shape, codec, shape->size[cut], NULL);
 }
 
-static double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                    const esp_plan_codec *codec) {
     if (!op->compressed) return 4.0 * (double)shape->size[op->cut];
     return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
@@ -88,7 +87,7 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
 }
 
 /* Can an op of this kind run with the codec, whatever its size? NULL: no codec. */
-static int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
+ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
     case ESP_PLAN_COMP: return codec && codec->compress[op->device].n;
@@ -97,7 +96,7 @@ static int esp__template_possible(const esp__op_template *op, const esp_plan_cod
     }
 }
 
-static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                  const esp_plan_codec *codec) {
     const double elements = (double)shape->size[op->cut];
     double ns = 0.0;
@@ -123,7 +122,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
 static uint64_t esp__at_most(double ns, uint64_t most) { return ns < (double)most ? (uint64_t)(ns + 0.5) : most; }
 
 /* What an op takes, and how long it keeps each of its lanes. */
-static esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                        const esp_plan_codec *codec) {
     const uint64_t ns = esp__template_ns(p, op, shape, codec);
     const esp_plan_link *link = op->kind == ESP_PLAN_COLLECTIVE ? esp__system_tables(&p->system, op->level) : NULL;
@@ -137,7 +136,7 @@ static esp__op_time esp__template_time(const esp__problem *p, const esp__op_temp
 }
 
 /* Bytes of a residual and a codec's state, and of buffers for payloads that the op makes or receives. */
-static uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec) {
     const int first = op->early + 1u >= op->n_rounds; /* later rounds have the same residual and state */
     double bytes = 0.0;

@@ -1,6 +1,7 @@
 /* problem.c: checks the caller's inputs and makes the problem from them. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 #include <math.h>
+#include <fnmatch.h>
 
 enum { ESP__PLAN_TENSORS_MAX = 32768 };
 
@@ -183,7 +184,7 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     return p->model->tensors[i].shard && p->model->tensors[i].elements <= p->config.raw_up_to ? "fp32" : NULL;
 }
 
-static uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
+ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
     for (uint32_t c = 0; c < p->n_codecs; c++) { /* or by its name without parameters */

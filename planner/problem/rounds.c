@@ -1,6 +1,6 @@
 /* rounds.c: codecs of several rounds or of matrices: which rounds a unit runs, and what each round's payloads take, by the codec's own
  * bound(), as the executor asks it. Knows no codec and no options. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 
 /* A part as the executor describes it to a codec: parts of a matrix are matrices if the codec's parts are cut between rows. */
 static esp_tensor esp__part_like(const esp_plan_codec *c, uint64_t part, uint64_t elements, uint64_t cols) {

@@ -1,31 +1,8 @@
 /* templates.c: the options that system and constraints leave, as sequences of op templates (ops whose sizes are symbols). They
  * are stored as a graph in which options share equal ends, so that each shared end is visited once. Knows no sizes and no
  * times. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
 
-typedef struct esp__edge {
-    uint32_t to;
-    uint16_t op; /* index in problem.op_templates */
-} esp__edge;
-typedef struct esp__node {
-    uint32_t first, n; /* edges */
-} esp__node;
-/* The graph. Every edge leads to a node with a smaller number; node 0 is the end. */
-struct esp__tree {
-    esp__node *nodes;
-    esp__edge *edges;
-    uint32_t n_nodes, root, n_options;
-    uint32_t codec; /* the only one allowed, or ESP__NO_CODEC for any */
-    /* the options that compress, for units that run 1, 2, ... rounds of a codec with bound(); NULL: no codec runs so many */
-    struct esp__tree *rounds[ESP_ROUNDS_MAX];
-};
-
-enum {
-    ESP__OP_PACK = 0,
-    ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 16384, /* with codecs that have bound(); else half of them are enough */
-    ESP__OP_END = 0xffff
-}; /* END: no op; the option ends here */
 
 /* Numbers every set of the system's scopes without a level in common. */
 static void esp__cuts_open(esp__problem *p) {
@@ -163,7 +140,7 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
 
 /* Writes the ops of one option and returns how many there are. Sizes are those of a rank that is root in every rooted
  * collective (the largest case). n_rounds: that a unit runs of a codec with bound(); 0: of another codec. */
-static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
+ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
                                   esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
@@ -211,7 +188,7 @@ static uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, u
 }
 
 /* The op's index in problem.op_templates; adds the op if it is new. */
-static uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
+ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
     esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
@@ -411,7 +388,7 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
 
 /* The options for one constraint. shard: as in esp_plan_tensor; only_option: the text of the only option, or NULL; codec: the only
  * codec, or ESP__NO_CODEC for any; no_comp: 1 allows no Comp. */
-static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
+ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
                                  int no_comp) {
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
@@ -434,11 +411,11 @@ static esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char 
 }
 
 /* The tree for the codec (NULL: none) and a unit that runs so many rounds of it. NULL: nothing may compress. */
-static const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
+ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
     return codec && codec->bound ? tree->rounds[n_rounds - 1] : tree;
 }
 
-static void esp__templates_open(esp__problem *p) {
+ESP__FN void esp__templates_open(esp__problem *p) {
     const uint32_t room = (uint32_t)ESP__TEMPLATE_ROOM / (p->most_rounds ? 1 : 2);
     esp__op_template *ops = esp__arena_get(p->arena, room * sizeof *ops);
     uint8_t lane = (p->system.devices & 1u << ESP_PLAN_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;

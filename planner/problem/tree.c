@@ -1,17 +1,6 @@
 /* tree.c: the part of the tree of options that a filter leaves. Knows an option's steps and text, but no costs. */
+#include "planner/problem/problem.h"
 #include <fnmatch.h>
-
-typedef struct esp__tree_filter {
-    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
-    bool extended;                            /* also options outside the tree, which sum payload bodies */
-    const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
-    uint32_t n_match, n_forbid;
-    int max_comp; /* most Comps in an option; -1: any number */
-} esp__tree_filter;
-
-typedef struct esp__tree_counts {
-    uint64_t flat, hierarchical, raw; /* raw: without compression */
-} esp__tree_counts;
 
 typedef struct esp__tree_walk {
     const esp__tree_filter *filter;
@@ -20,7 +9,7 @@ typedef struct esp__tree_walk {
     void *user;
 } esp__tree_walk;
 
-static int esp__tree_has(const char *text, const char *pattern) {
+ESP__FN int esp__tree_has(const char *text, const char *pattern) {
     char glob[ESP__TEXT_MAX];
     snprintf(glob, sizeof glob, "*%s*", pattern);
     return fnmatch(glob, text, 0) == 0;

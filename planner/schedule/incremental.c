@@ -5,68 +5,7 @@
  * makes the first old unit ready. For every op that it passes, start + tail is the length of a path through the new schedule;
  * the longest of these is the makespan. So a trial ends at the last new op, or at the first path that is too long. Must agree
  * with esp__replay. */
-#include "planner/plan.h"
-
-typedef struct esp__timed { /* one op of the sequence */
-    esp__op_time time;
-    uint32_t unit;          /* or ESP__NEXT_BACKWARD */
-    uint32_t before, after; /* places of its unit's op before and after; of a backward: of its neighbours */
-    uint32_t tensor;        /* of a backward: its tensor */
-    uint8_t lanes;
-} esp__timed;
-#define ESP__NOWHERE 0xffffffffu
-
-typedef struct esp__times {
-    uint64_t lane[ESP__LANES];
-} esp__times;
-
-/* Where a new op goes: by ready time; the same, but after a backward that is ready at the same time; as early as its lanes
- * allow. */
-enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
-enum { ESP__NEW_MAX = 16 };
-
-/* A new unit, whose ops are being merged into the sequence. */
-typedef struct esp__chain {
-    esp__unit unit;
-    const esp__path *path;
-    uint32_t after; /* place of the backward that makes it ready */
-    uint32_t op;
-    uint64_t ready;
-} esp__chain;
-/* Replaces units [gone, gone + n_gone) of the schedule by n new ones, which cover the same tensors. */
-typedef struct esp__swap {
-    uint32_t gone, n_gone, n, way;
-    uint32_t from, to; /* places: the first that can change; the end of the old ops */
-    esp__chain chains[ESP__NEW_MAX];
-    uint32_t n_places;
-    struct {
-        uint32_t before, chain; /* the next op of this chain goes before this place */
-    } places[ESP__NEW_MAX * ESP__MAX_OPS];
-} esp__swap;
-
-/* A schedule prepared for trials. */
-typedef struct esp__incremental {
-    esp__problem *p;
-    esp__schedule *d;
-    uint32_t n, room, room_units;
-    esp__timed *timed_ops;
-    uint64_t *end, *now; /* [n] each op's end: in the schedule; in the current trial */
-    uint64_t *tail;      /* [n] longest path from an op's start to the end of the step */
-    esp__times *free_at; /* [n + 1] when each lane is free just before this op */
-    esp__times *next;    /* [n + 1] tail of the next op on each lane from this place on */
-    uint64_t *saved_tail;
-    esp__times *saved_next;
-    uint32_t *first, *last;    /* [units] places of a unit's first and last op */
-    uint32_t *backward;        /* [tensors] place of the tensor's backward */
-    uint32_t *attached;        /* [tensors + 1] the first unit that ends with this tensor or a later one */
-    uint32_t *fill, *sequence; /* scratch */
-    uint32_t room_sequence, reached;
-    esp__swap swaps[3];
-    esp__schedule before, other; /* to undo a move; to compare with */
-    uint64_t memory, volume;     /* sums over the schedule, for the limits */
-    double error, elements;
-    uint64_t trials;
-} esp__incremental;
+#include "planner/schedule/schedule.h"
 
 /* The longest path from an op's start through its lanes, on which `next` is the tail of the op that follows; or `least`. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
@@ -168,7 +107,7 @@ static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t 
     }
 }
 
-static void esp__incremental_lay(esp__incremental *k) {
+ESP__FN void esp__incremental_lay(esp__incremental *k) {
     k->p->work += 2u * k->d->n_sequence;
     esp__incremental_room(k, k->d->n_sequence + ESP__MAX_OPS);
     esp__incremental_ops(k);
@@ -202,12 +141,12 @@ static void esp__incremental_units(esp__incremental *k) {
 }
 
 /* Prepares the schedule, which must have a sequence. After any change by others it must be called again. */
-static void esp__incremental_anew(esp__incremental *k) {
+ESP__FN void esp__incremental_anew(esp__incremental *k) {
     esp__incremental_units(k);
     esp__incremental_lay(k);
 }
 
-static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
+ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
     esp__incremental *k = p->incremental; /* there is only one at a time: the next one reuses its memory */
     if (k) {
         k->d = d;
@@ -226,7 +165,7 @@ static esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d
 
 /* ---- trials ------------------------------------------------------------------------------------------------------------ */
 /* Is an op of these units on a longest path? If not, no change to these units makes the step shorter. */
-static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
+ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
             if (k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan) return 1;
@@ -234,7 +173,7 @@ static int esp__incremental_critical(const esp__incremental *k, uint32_t unit, u
 }
 
 /* Removes units [gone, gone + n_gone) from the tails; esp__incremental_unlift undoes it. */
-static void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
+ESP__FN void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__unit *first = &k->d->units[gone];
     s->gone = gone;
     s->n_gone = n_gone;
@@ -248,7 +187,7 @@ static void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t go
     esp__incremental_tails(k, s->from, s->to, gone, n_gone);
 }
 
-static void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
+ESP__FN void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
     uint32_t end = k->reached < k->n ? k->reached + 1 : k->n;
     memcpy(&k->now[s->from], &k->end[s->from], (end - s->from) * sizeof *k->now);
     memcpy(&k->tail[s->from], &k->saved_tail[s->from], (s->to - s->from) * sizeof *k->tail);
@@ -257,7 +196,7 @@ static void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
 
 /* A lower bound on the step with any new units in place of the removed ones: the step without them. It ignores paths without an
  * op in [from, to), which makes it smaller still. */
-static uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
     for (uint32_t i = w->from; i < w->to && longest < limit; i++) {
@@ -309,7 +248,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
 }
 
 /* A lower bound on the makespan with the swap's new units, or UINT64_MAX if it is not below `limit`. Fills the swap's places. */
-static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
+ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
     memcpy(free_at, k->free_at[i].lane, sizeof free_at);
@@ -355,7 +294,7 @@ static uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t
 }
 
 /* Would the schedule be within the limits, or at least use no more than before? */
-static int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
+ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
     double error = 0.0, old_error = 0.0;
@@ -432,6 +371,6 @@ static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64
 }
 
 /* Makes the swap if that makes the step shorter; returns 1 if it did. */
-static int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
+ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
     return esp__incremental_move(k, w, k->d->makespan);
 }

@@ -1,5 +1,5 @@
 /* schedule.c: making, copying and comparing schedules. */
-#include "planner/plan.h"
+#include "planner/schedule/schedule.h"
 
 ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n) {
     if (n > d->room_units) {
@@ -62,7 +62,7 @@ ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d)
 }
 
 /* The devices that may compress, as bits. */
-static uint32_t esp__devices(const esp__problem *p) {
+ESP__FN uint32_t esp__devices(const esp__problem *p) {
     return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
 }
 

@@ -3,18 +3,8 @@
  * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on several
  * lanes starts on all of them at once, and gives each up when it no longer needs it (esp__op_time). */
 #include "espresso_impl/base/heap.h"
-#include "planner/plan.h"
+#include "planner/schedule/schedule.h"
 
-/* The simulation's state. */
-typedef struct esp__clock {
-    uint64_t free_at[ESP__LANES];
-    uint64_t *ready; /* [n_units] when the unit's next op has its input */
-    uint8_t *op;     /* [n_units] the unit's next op */
-    uint8_t *turn;   /* [n_units] 1: it has its turn on its links, and waits for its core; only where p->core_ops */
-    uint32_t tensor; /* of the next backward */
-    uint32_t unit;   /* the first unit that no backward has made ready */
-    uint64_t backward_ready, makespan;
-} esp__clock;
 
 ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
@@ -36,7 +26,7 @@ ESP__FN void esp__lanes_take(uint64_t *free_at, uint32_t lanes, uint64_t start, 
         if (lanes >> k & 1u) free_at[k] = k == ESP__LANE_PROGRESS ? core : link;
 }
 
-static void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
+ESP__FN void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     memset(c, 0, sizeof *c);
     c->ready = esp__arena_get(p->arena, d->n_units * sizeof *c->ready);
     c->op = esp__arena_get(p->arena, d->n_units);
@@ -51,7 +41,7 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, co
 }
 
 /* Runs the next tensor's backward; units that end with this tensor become ready. Returns its start. */
-static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
+ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     const esp__op_time time = esp__backward_time(p->compute[c->tensor]);
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, &time);
     c->backward_ready = start + time.ns;
@@ -62,7 +52,7 @@ static uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const 
 }
 
 /* Runs the next op of unit `u`. Returns its start. */
-static uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
+ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
     uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], &op->time);
     c->ready[u] = start + op->time.ns;

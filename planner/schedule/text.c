@@ -1,9 +1,10 @@
 /* text.c: converts a schedule to the text of a strategy file, and back. espresso_impl/strategy/text.c knows the format; this
  * file turns its lines into units, paths and a sequence. */
-#include "planner/plan.h"
+#include "planner/problem/problem.h"
+#include "planner/schedule/schedule.h"
 #include "espresso_impl/strategy/text.h"
 
-static const char *esp__codec_word(const esp__problem *p, const esp__path *path) {
+ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path) {
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 

@@ -1,17 +1,7 @@
 /* urgency.c: sequences other than ready order, from which the search chooses. When a lane becomes free, the most urgent of the
  * ops that are ready runs first. Which rule of urgency is best depends on the step's bottleneck. */
 #include "espresso_impl/base/heap.h"
-#include "planner/plan.h"
-
-/* More urgent is: the op of the earlier unit; the op whose unit has more time left. A backward competes with these, or comes
- * before all of them (the rules that are named AFTER_BACKWARD). */
-enum {
-    ESP__EARLIER_UNIT = 0,
-    ESP__LONGER_REST,
-    ESP__EARLIER_UNIT_AFTER_BACKWARD,
-    ESP__LONGER_REST_AFTER_BACKWARD,
-    ESP__RULES
-};
+#include "planner/schedule/schedule.h"
 
 /* One lane's ops: those that will be ready later, and those that could start now. */
 typedef struct esp__lane_queue {
@@ -114,7 +104,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
 }
 
 /* Gives the schedule the best sequence of: its own, ready order, and one for each rule. Returns 1 if it became shorter. */
-static int esp__reorder(esp__problem *p, esp__schedule *d) {
+ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d) {
     esp__schedule *other = &p->spare[2];
     int better = 0;
     esp__schedule_copy(p, other, d);

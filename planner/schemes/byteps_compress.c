@@ -1,11 +1,11 @@
 /* byteps_compress.c: BytePS with gradient compression and its defaults. It cuts tensors into partitions of 4,096,000 bytes
  * (rounded up to whole pages of each rank), which follow each other through the lanes. It compresses tensors of at least 64 KiB,
  * on the CPU and between machines only, in both directions: servers sum the gradients and compress the sum again. */
-#include "planner/plan.h"
+#include "planner/schemes/schemes.h"
 
 enum { ESP__BYTEPS_PARTITION_BYTES = 4096000, ESP__BYTEPS_LEAST_BYTES = 65536, ESP__BYTEPS_PAGE = 4096 };
 
-static void esp__byteps_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__byteps_make(esp__problem *p, esp__schedule *d) {
     uint64_t page = (uint64_t)ESP__BYTEPS_PAGE * p->size[ESP__INTRA], n_most = 0;
     uint64_t most = (ESP__BYTEPS_PARTITION_BYTES + page - 1) / page * page / 4;
     uint32_t n = 0, codec = p->size[ESP__INTER] > 1 ? esp__scheme_codec(p) : (uint32_t)ESP__NO_CODEC;
@@ -23,10 +23,3 @@ static void esp__byteps_make(esp__problem *p, esp__schedule *d) {
     }
     esp__generate(p, d);
 }
-
-static const esp__scheme esp__scheme_byteps = {
-    .name = "byteps-compress",
-    .summary = "CPU, between machines only, partitions of 4 MB, tensors from 64 KiB on (one machine: raw)",
-    .source = "BytePS with gradient compression, defaults; Zhong et al., 2021",
-    .make = esp__byteps_make,
-};

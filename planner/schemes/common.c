@@ -1,29 +1,7 @@
 /* common.c: shared by the comparison strategies: forms of options, making units, filling a schedule. These strategies decide as the
  * published systems do. They ignore constraints on the search (forbid, only), but respect a tensor's `keep`. Knows nothing of
  * how any one of them decides. */
-#include "planner/plan.h"
-
-/* An option for several machines with several ranks each, and its nearest flat option. Comp and Decomp have no device yet. */
-typedef struct esp__form {
-    const char *tree, *flat;
-} esp__form;
-
-static const esp__form esp__form_raw = {"intra.reduce_scatter > inter.allreduce > intra.allgather", "flat.allreduce"};
-static const esp__form esp__form_ring = {"flat.allreduce", "flat.allreduce"};
-static const esp__form esp__form_allgather = {
-    "intra.reduce_scatter > comp > inter.allgather > decomp > intra.allgather", "comp > flat.allgather > decomp"};
-static const esp__form esp__form_alltoall = {
-    "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
-    "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
-
-/* For codecs whose payloads only an allreduce can sum, and that therefore fit none of the forms of published strategies. */
-static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
-                                        "comp > flat.allreduce > decomp"};
-
-/* Of sharded tensors, whatever the strategy: none of the published ones has them. */
-static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
-static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
-                                          "comp > flat.alltoall > decomp"};
+#include "planner/schemes/schemes.h"
 
 static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
     return p->codecs[codec].compress[device].n && p->codecs[codec].decompress[device].n &&
@@ -48,8 +26,8 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
 }
 
 /* The form's path on `device`; on the other device if the codec cannot run on this one; raw if it can run on neither. */
-static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
-                                       uint32_t codec) {
+ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
+                                        uint32_t codec) {
     char text[ESP__TEXT_MAX];
     const char *shard = p->model->tensors[u->first].shard;
     if (shard) f = strstr(f->tree, "comp") ? &esp__form_shard : &esp__form_shard_raw;
@@ -69,18 +47,10 @@ static const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, cons
 }
 
 /* The codec of all comparison strategies: the first one given, because the published systems use one codec per training run. */
-static uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
+ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
-/* A small hash table: equal units with equal forms share a path. */
-typedef struct esp__scheme_memo {
-    const esp__form *form[64];
-    esp__unit unit[64];
-    uint64_t cols[64];
-    const esp__path *path[64];
-} esp__scheme_memo;
-
-static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
-                            uint32_t codec, esp__scheme_memo *memo) {
+ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
+                             uint32_t codec, esp__scheme_memo *memo) {
     const esp__unit *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
     uint32_t k = (uint32_t)(key >> 58);
@@ -104,7 +74,7 @@ static void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const
 }
 
 /* Gives every unit of the schedule this form, and makes its sequence. */
-static void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
+ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
     for (uint32_t u = 0; u < d->n_units; u++) esp__scheme_set(p, d, u, f, device, codec, &memo);
@@ -112,14 +82,14 @@ static void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form 
 }
 
 /* The same with each tensor as one unit. */
-static void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
-                                uint32_t codec) {
+ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
+                                 uint32_t codec) {
     esp__schedule_tensors(p, d);
     esp__scheme_fill(p, d, f, device, codec);
 }
 
 /* Adds tensors [first, end) as one unit, or as several if their constraints differ. Returns the new number of units. */
-static uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end) {
+ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {
             memset(&units[n], 0, sizeof units[n]);
@@ -132,7 +102,8 @@ static uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32
 }
 
 /* Adds one tensor as chunks of at most `most` elements. Returns the new number of units. */
-static uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor, uint64_t most) {
+ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor,
+                                   uint64_t most) {
     uint64_t elements = p->model->tensors[tensor].elements;
     for (uint64_t begin = 0; begin < elements; begin += most, n++) {
         memset(&units[n], 0, sizeof units[n]);

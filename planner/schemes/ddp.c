@@ -1,7 +1,7 @@
 /* ddp.c: PyTorch's DistributedDataParallel with its defaults: no compression, and buckets that are filled in backward order. A
  * bucket ends with the tensor that reaches its limit: 1 MiB for the first, so that communication starts early, then 25 MiB. Each
  * bucket is one NCCL allreduce over all ranks (flat.allreduce): a ring that passes each machine's NIC once. */
-#include "planner/plan.h"
+#include "planner/schemes/schemes.h"
 
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;
 
@@ -20,21 +20,14 @@ static void esp__ddp_units(esp__problem *p, esp__schedule *d) {
     esp__schedule_set_units(p, d, units, n);
 }
 
-static void esp__ddp_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
     esp__ddp_units(p, d);
     esp__scheme_fill(p, d, &esp__form_ring, ESP_PLAN_GPU, ESP__NO_CODEC);
 }
 
-static const esp__scheme esp__scheme_ddp = {
-    .name = "ddp",
-    .summary = "no compression, buckets of 25 MiB (the first: 1 MiB), each one ring allreduce over all ranks",
-    .source = "PyTorch DistributedDataParallel, defaults; Li et al., VLDB 2020",
-    .make = esp__ddp_make,
-};
-
 /* ---- fp16_compress_hook: the same buckets, each cast to half precision, summed in half precision, and cast back ---------------- */
 /* The times are those of codec fp16 if the problem has it, else those of a cast at memory speed. */
-static const char esp__fp16_name[] = "fp16"; /* of the scheme, and of its codec */
+static const char esp__fp16_name[] = "fp16"; /* of the codec */
 
 /* A launch takes 10 us; 4 bytes read and 2 written per element move at 800 GB/s (8/9 of the V100's memory bandwidth). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
@@ -57,17 +50,9 @@ static uint32_t esp__fp16_codec(esp__problem *p) {
     return p->n_codecs;
 }
 
-static void esp__fp16_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d) {
     static const esp__form sum = {"comp > flat.allreduce > decomp", "comp > flat.allreduce > decomp"};
     uint32_t codec = esp__fp16_codec(p);
     esp__ddp_units(p, d);
     esp__scheme_fill(p, d, &sum, ESP_PLAN_GPU, codec);
 }
-
-static const esp__scheme esp__scheme_fp16 = {
-    .name = esp__fp16_name,
-    .summary = "ddp's buckets, cast to half and summed as such",
-    .source = "PyTorch DDP fp16_compress_hook",
-    .make = esp__fp16_make,
-    .codec = esp__fp16_name,
-};

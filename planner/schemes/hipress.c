@@ -2,7 +2,7 @@
  * whether to compress it, and into how many parts (at most one per machine) to cut it, so that some parts are compressed while
  * others are sent. Compresses in both directions, as its parameter servers on the workers do: alltoall, sum, compress again,
  * allgather. */
-#include "planner/plan.h"
+#include "planner/schemes/schemes.h"
 
 /* Time of a tensor in k chunks: the first passes through all lanes, the others follow at the pace of the busiest lane. */
 static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
@@ -32,7 +32,7 @@ static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, ui
     return best;
 }
 
-static void esp__hipress_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     uint32_t most = p->size[ESP__INTER] ? p->size[ESP__INTER] : 1u, n = 0, n_tensors = (uint32_t)p->n_tensors;
     esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
     const esp__form **forms = esp__arena_get(p->arena, n_tensors * sizeof *forms);
@@ -61,11 +61,3 @@ static void esp__hipress_make(esp__problem *p, esp__schedule *d) {
         esp__scheme_set(p, d, u, forms[units[u].first], ESP_PLAN_GPU, esp__scheme_codec(p), &memo);
     esp__generate(p, d);
 }
-
-static const esp__scheme esp__scheme_hipress = {
-    .name = "hipress",
-    .summary =
-        "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
-    .source = "Bai et al., SOSP 2021, section 3.3",
-    .make = esp__hipress_make,
-};

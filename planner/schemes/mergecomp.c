@@ -1,7 +1,7 @@
 /* mergecomp.c: MergeComp: cuts the model into Y groups of neighbours and compresses every group as one. Y grows while each new
  * group saves enough time. For each Y it searches one border after the other, assuming that the step time first falls and then
  * rises as a border moves. Payloads are gathered over all ranks or between machines, whichever is faster. */
-#include "planner/plan.h"
+#include "planner/schemes/schemes.h"
 
 enum { ESP__MERGE_MOST = 8 };
 static const double esp__merge_gain = 0.02; /* a new group must save this share of the step */
@@ -83,7 +83,7 @@ static void esp__merge_search(esp__merge *m, esp__schedule *best) {
     }
 }
 
-static void esp__mergecomp_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d) {
     static const esp__form flat = {"comp > flat.allgather > decomp", "comp > flat.allgather > decomp"};
     esp__schedule schedule, best;
     esp__merge m;
@@ -99,10 +99,3 @@ static void esp__mergecomp_make(esp__problem *p, esp__schedule *d) {
     if (p->hierarchical) esp__merge_search(&m, &best);
     esp__schedule_copy(p, d, &best);
 }
-
-static const esp__scheme esp__scheme_mergecomp = {
-    .name = "mergecomp",
-    .summary = "neighbours merged into few groups, each compressed as one on the GPU; borders searched",
-    .source = "Wang et al., MergeComp, 2021, section 4",
-    .make = esp__mergecomp_make,
-};

@@ -4,18 +4,11 @@
  *               says so
  *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its shard on its GPU; payloads are gathered
  *               between machines and decompressed; the result is gathered inside the machine */
-#include "planner/search/search.h"
+#include "planner/schemes/schemes.h"
 
-static void esp__fp32_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);
 }
-
-static const esp__scheme esp__scheme_fp32 = {
-    .name = "fp32",
-    .summary = "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
-    .source = "BytePS and Horovod without fusion; Espresso, section 5.1",
-    .make = esp__fp32_make,
-};
 
 ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec) {
     esp__scheme_memo memo;
@@ -29,22 +22,8 @@ ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t cod
     esp__generate(p, d);
 }
 
-static void esp__layerwise_make(esp__problem *p, esp__schedule *d) { esp__layerwise_with(p, d, esp__scheme_codec(p)); }
+ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d) { esp__layerwise_with(p, d, esp__scheme_codec(p)); }
 
-static const esp__scheme esp__scheme_layerwise = {
-    .name = "layerwise",
-    .summary = "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
-    .source = "GRACE, ICDCS 2021; this library's strategy of the same name",
-    .make = esp__layerwise_make,
-};
-
-static void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {
+ESP__FN void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
 }
-
-static const esp__scheme esp__scheme_hitopkcomm = {
-    .name = "hitopkcomm",
-    .summary = "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
-    .source = "Shi et al., MLSys 2021, section 3.2",
-    .make = esp__hitopkcomm_make,
-};

@@ -1,12 +1,7 @@
-/* schemes.c: the list of comparison strategies, in the order in which they are shown. Each is a file in schemes/. */
-#include "planner/search/search.h"
-
-#include "planner/schemes/common.c"
-#include "planner/schemes/per_tensor.c"
-#include "planner/schemes/ddp.c"
-#include "planner/schemes/mergecomp.c"
-#include "planner/schemes/hipress.c"
-#include "planner/schemes/byteps_compress.c"
+/* schemes.c: the table of comparison strategies, in the order in which they are shown. "espresso+", which goes beyond the paper,
+ * is search/search.c. */
+#include "planner/problem/problem.h"
+#include "planner/schemes/schemes.h"
 
 /* Espresso's search with compression on the CPU only: Algorithm 1 with the other device. */
 static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
@@ -18,39 +13,57 @@ static void esp__cpu_only_make(esp__problem *p, esp__schedule *d) {
     esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
 }
 
-static const esp__scheme esp__scheme_cpu_only = {
-    .name = "cpu-only",
-    .summary = "Algorithm 1 with the CPU alone",
-    .source = "Espresso, section 5.3",
-    .make = esp__cpu_only_make,
+static const esp__scheme esp__scheme_table[] = {
+    {.name = "fp32",
+     .summary = "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
+     .source = "BytePS and Horovod without fusion; Espresso, section 5.1",
+     .make = esp__fp32_make},
+    {.name = "ddp",
+     .summary = "no compression, buckets of 25 MiB (the first: 1 MiB), each one ring allreduce over all ranks",
+     .source = "PyTorch DistributedDataParallel, defaults; Li et al., VLDB 2020",
+     .make = esp__ddp_make},
+    {.name = "fp16",
+     .summary = "ddp's buckets, cast to half and summed as such",
+     .source = "PyTorch DDP fp16_compress_hook",
+     .make = esp__fp16_make,
+     .codec = "fp16"},
+    {.name = "layerwise",
+     .summary = "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
+     .source = "GRACE, ICDCS 2021; this library's strategy of the same name",
+     .make = esp__layerwise_make},
+    {.name = "mergecomp",
+     .summary = "neighbours merged into few groups, each compressed as one on the GPU; borders searched",
+     .source = "Wang et al., MergeComp, 2021, section 4",
+     .make = esp__mergecomp_make},
+    {.name = "hipress",
+     .summary =
+         "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
+     .source = "Bai et al., SOSP 2021, section 3.3",
+     .make = esp__hipress_make},
+    {.name = "hitopkcomm",
+     .summary = "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
+     .source = "Shi et al., MLSys 2021, section 3.2",
+     .make = esp__hitopkcomm_make},
+    {.name = "byteps-compress",
+     .summary = "CPU, between machines only, partitions of 4 MB, tensors from 64 KiB on (one machine: raw)",
+     .source = "BytePS with gradient compression, defaults; Zhong et al., 2021",
+     .make = esp__byteps_make},
+    {.name = "cpu-only",
+     .summary = "Algorithm 1 with the CPU alone",
+     .source = "Espresso, section 5.3",
+     .make = esp__cpu_only_make},
+    {.name = "espresso",
+     .summary = "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
+     .source = "Espresso, sections 4.3 and 4.4",
+     .make = esp__espresso},
+    {.name = NULL},
 };
 
-static const esp__scheme esp__scheme_espresso = {
-    .name = "espresso",
-    .summary = "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
-    .source = "Espresso, sections 4.3 and 4.4",
-    .make = esp__espresso,
-};
-
-/* "espresso+", which goes beyond the paper, is in search/search.c. */
-ESP__FN const esp__scheme *const *esp__schemes(void) {
-    static const esp__scheme *const all[] = {&esp__scheme_fp32,
-                                             &esp__scheme_ddp,
-                                             &esp__scheme_fp16,
-                                             &esp__scheme_layerwise,
-                                             &esp__scheme_mergecomp,
-                                             &esp__scheme_hipress,
-                                             &esp__scheme_hitopkcomm,
-                                             &esp__scheme_byteps,
-                                             &esp__scheme_cpu_only,
-                                             &esp__scheme_espresso,
-                                             NULL};
-    return all;
-}
+ESP__FN const esp__scheme *esp__schemes(void) { return esp__scheme_table; }
 
 ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++)
-        if (!strcmp((*s)->name, name)) return *s;
+    for (const esp__scheme *s = esp__scheme_table; s->name; s++)
+        if (!strcmp(s->name, name)) return s;
     return NULL;
 }
 

@@ -1,6 +1,7 @@
 /* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3). It takes the
  * tensors by size, the largest first; of equal ones the latest in backward order. It skips a tensor in front of a bubble.
  * Every other tensor gets the option with the shortest step while all other tensors keep theirs. */
+#include "planner/schedule/schedule.h"
 #include "planner/search/search.h"
 
 enum { ESP__SWEEPS = 8 };
@@ -15,7 +16,7 @@ ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t 
     return 1;
 }
 
-static int esp__path_one_device(const esp__problem *p, const esp__path *path) {
+ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path) {
     uint32_t gpu = p->system.devices & 1u << ESP_PLAN_GPU;
     return esp__path_on(p, path, gpu ? gpu : p->system.devices);
 }

@@ -1,7 +1,8 @@
 /* exact.c: exact branch and bound for problems of a few units. It branches over paths, with the lower bound's rows
  * (bound/rows.c) as bounds. For paths that could still be better it branches over the orders of ops on lanes (Giffler,
  * Thompson 1960), with each lane alone as a bound (Carlier 1982). It stops after a number of nodes, with the best so far. */
-#include "planner/plan.h"
+#include "planner/bound/bound.h"
+#include "planner/search/search.h"
 
 enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* most units: in thorough mode; else */
 enum { ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };

@@ -1,9 +1,10 @@
 /* improve.c: brings a schedule to a local optimum without changing its units: tries every other path for one unit after the
  * other, while the sequence of all other ops stays fixed (schedule/incremental.c). */
-#include "planner/plan.h"
+#include "planner/schedule/schedule.h"
+#include "planner/search/search.h"
 
 /* Sets the swap to: unit u gets this path. */
-static void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
+ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
     w->n = 1;
     w->way = way;
     w->chains[0].unit = k->d->units[u];
@@ -40,10 +41,6 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     return best_path && esp__incremental_take(k, best_swap);
 }
 
-typedef struct esp__ranked {
-    uint64_t elements;
-    uint32_t unit;
-} esp__ranked;
 
 static int esp__ranked_before(const void *a, const void *b) {
     const esp__ranked *x = a, *y = b;
@@ -52,7 +49,7 @@ static int esp__ranked_before(const void *a, const void *b) {
 }
 
 /* Units by size, descending; of equal ones those later in backward order first (Espresso, section 4.3). */
-static esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
+ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     esp__ranked *r = esp__arena_get(p->arena, d->n_units * sizeof *r);
     for (uint32_t u = 0; u < d->n_units; u++) {
         r[u].elements = d->units[u].elements;
@@ -63,7 +60,7 @@ static esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
 }
 
 /* Passes over all units until none improves: first with the cores of their candidate options, then with all of them. */
-static void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
+ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
     for (int core = 1; core >= 0; core--)
         for (int better = 1; better && !esp__out_of_time(k->p);) {
             better = 0;

@@ -1,5 +1,6 @@
 /* initial.c: initial solutions of the search, chosen by prices of lanes. */
-#include "planner/plan.h"
+#include "planner/schedule/schedule.h"
+#include "planner/search/search.h"
 #include <math.h>
 
 /* The prices' factors: one for a nanosecond on each lane, and one for a nanosecond of a path on any lane (CHAIN). */
@@ -12,11 +13,16 @@ static const struct {
     double jitter, compute, cpu; /* factors for these lanes' prices; large: paths avoid the lane */
 } esp__pricings[] = {{0, 0.0, 1.0, 1.0}, {1, 0.3, 1.0, 1.0}, {1, 0.3, 1.0, 1e3}, {1, 0.0, 1e3, 1e3},
                      {0, 0.3, 1.0, 1.0}, {1, 0.6, 1.0, 1.0}, {1, 0.6, 1.0, 1e3}};
-enum { ESP__PRICINGS = sizeof esp__pricings / sizeof *esp__pricings };
+_Static_assert(sizeof esp__pricings / sizeof *esp__pricings == ESP__PRICINGS, "search.h counts the pricings");
 
 /* Does this pricing differ from the others on this system? With one device there is no other one to avoid. */
-static int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
+ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
+}
+
+/* Does this pricing apply, with the same prices for all units? */
+ESP__FN int esp__pricing_even(const esp__problem *p, uint32_t pricing) {
+    return esp__pricings[pricing].even && esp__pricing_applies(p, pricing);
 }
 
 static int esp__has_prices(const esp__bound *b) {
@@ -87,7 +93,7 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
 
 /* Balances the prices, then raises and lowers one after the other as long as the step gets shorter; coarse: only balances. `d`
  * must have units. */
-static void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
+ESP__FN void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];
     esp__schedule *other = &p->spare[1];

@@ -4,17 +4,16 @@
 #include "planner/search/search.h"
 #include <math.h>
 
-enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
 enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_LOOKS = 2000000 };
 
-static void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
+ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__MEMORY] = (double)path->memory;
     uses[ESP__VOLUME] = (double)path->volume;
     uses[ESP__ERROR] = path->error;
 }
 
 /* The most that a schedule may use; INFINITY: no limit. */
-static void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
+ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
     for (uint64_t t = 0; t < p->n_tensors; t++) elements += (double)p->model->tensors[t].elements;

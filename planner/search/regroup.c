@@ -1,7 +1,7 @@
 /* regroup.c: merges neighbouring tensors and splits large ones, together with the choice of their paths (MergeComp, Wang et al.
  * 2021, merges for one codec only; BytePS and HiPress split). It starts from partitions by size; then it merges neighbours, cuts
  * groups, moves borders between groups and splits tensors while that makes the step shorter. */
-#include "planner/plan.h"
+#include "planner/search/search.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller */
@@ -16,7 +16,7 @@ static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chu
 }
 
 /* Groups neighbours up to `merge` elements (0: no groups); divides tensors of more than `split` into equal chunks (0: none). */
-static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
+ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
     if (!p->cut_units) p->cut_units = esp__arena_get(p->arena, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
@@ -43,11 +43,6 @@ static void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, ui
     esp__schedule_set_units(p, d, units, n);
 }
 
-/* A partition to start from, and its makespan with paths chosen by price. */
-typedef struct esp__cut_up {
-    uint64_t merge, split, makespan;
-    uint32_t pricing;
-} esp__cut_up;
 
 static int esp__cut_up_before(const void *a, const void *b) {
     const esp__cut_up *x = a, *y = b;
@@ -57,7 +52,7 @@ static int esp__cut_up_before(const void *a, const void *b) {
 }
 
 /* Evaluates partitions of many sizes, coarse ones first, which take the least work. Returns how many; sorts them by makespan. */
-static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
+ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
     static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0}; /* powers of two; 0: none */
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
     int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
@@ -69,7 +64,7 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
                              UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
             for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
-                if (!esp__pricings[c.pricing].even || !esp__pricing_applies(p, c.pricing)) continue;
+                if (!esp__pricing_even(p, c.pricing)) continue;
                 esp__partition(p, &d, c.merge, c.split);
                 esp__turn_prices(p, &d, c.pricing, 1);
                 c.makespan = d.makespan;
@@ -79,7 +74,6 @@ static uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
     qsort(out, n, sizeof *out, esp__cut_up_before);
     return n;
 }
-enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
 
 /* ---- moves --------------------------------------------------------------------------------------------------------------- */
 static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
@@ -255,7 +249,7 @@ static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
 }
 
 /* Makes moves until none helps. Returns 1 if any did. */
-static int esp__regroup_passes(esp__incremental *k) {
+ESP__FN int esp__regroup_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {
         better = 0;

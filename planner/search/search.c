@@ -2,6 +2,7 @@
  * brought to a local optimum of path changes, merging, splitting and order; the best one counts. The effort is counted in ops,
  * not in seconds, so that the same inputs give the same plan on every machine; a budget in seconds ends the search sooner, or
  * repeats it with more effort. */
+#include "planner/schedule/schedule.h"
 #include "planner/search/search.h"
 
 /* Lets the next stage take this share of all work. Planning should take about a millisecond for small models and ten for others; with
@@ -143,10 +144,10 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
 static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
     if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
+    for (const esp__scheme *s = esp__schemes(); s->name; s++) {
         esp__schedule d = {0};
-        if (esp__scheme_brings_codec(p, *s)) continue;
-        (*s)->make(p, &d);
+        if (esp__scheme_brings_codec(p, s)) continue;
+        s->make(p, &d);
         if (d.makespan >= best->makespan) continue;
         esp__stage(p, 0.1);
         esp__polish(p, &d, 1);

@@ -1,7 +1,7 @@
 /* search.h: what Algorithms 1 and 2 and the comparison strategies built on them share. */
 #ifndef ESP__SEARCH_H
 #define ESP__SEARCH_H
-#include "planner/plan.h"
+#include "planner/schedule/schedule.h"
 
 /* The paths that one unit may take. */
 typedef struct esp__choices {
@@ -42,4 +42,40 @@ ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t cod
 
 /* ---- espresso.c: both, on whole tensors, chunks of large ones and groups of small ones (unless flags exclude these) ---- */
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
+
+/* ---- initial.c ---- */
+enum { ESP__PRICINGS = 7 }; /* ways to price paths */
+
+/* ---- regroup.c ---- */
+/* A partition to start from, and its makespan with paths chosen by price. */
+typedef struct esp__cut_up {
+    uint64_t merge, split, makespan;
+    uint32_t pricing;
+} esp__cut_up;
+enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
+
+/* ---- limits.c: the limits of a configuration ---- */
+enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
+
+/* ---- improve.c ---- */
+typedef struct esp__ranked {
+    uint64_t elements;
+    uint32_t unit;
+} esp__ranked;
+ESP__FN esp_status esp__limits_fail(esp__problem *p);
+ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path);
+ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
+ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way);
+ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
+ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
+ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing);
+ESP__FN void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse);
+ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
+ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
+ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out);
+ESP__FN int esp__regroup_passes(esp__incremental *k);
+ESP__FN int esp__shift_passes(esp__incremental *k);
+ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
+ESP__FN int esp__pricing_even(const esp__problem *p, uint32_t pricing);
 #endif

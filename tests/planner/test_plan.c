@@ -322,17 +322,17 @@ static void test_schemes(void **state) {
         esp_plan_config thorough = {.flags = ESP_PLAN_THOROUGH};
         esp_plan *best = make(&in, &thorough);
         double bound = report_of(best).bound_any_ns;
-        for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-            esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
-            int others = !strcmp((*s)->name, "fp16"); /* it brings its own codec, if that is not among those given */
+        for (const esp__scheme *s = esp__schemes(); s->name; s++) {
+            esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
+            int others = !strcmp(s->name, "fp16"); /* it brings its own codec, if that is not among those given */
             for (uint32_t c = 0; c < in.n_codecs; c++) others &= strcmp(in.codecs[c].spec, "fp16") != 0;
             if (others) continue;
             esp_plan *plan = make(&in, &config), *again;
             if (iteration(best) > iteration(plan))
-                fail_msg("seed %llu: %s takes %.0f ns, espresso+ %.0f", (unsigned long long)seed, (*s)->name,
+                fail_msg("seed %llu: %s takes %.0f ns, espresso+ %.0f", (unsigned long long)seed, s->name,
                          iteration(plan), iteration(best));
             if (bound > iteration(plan))
-                fail_msg("seed %llu: %s takes %.0f ns, the bound says %.0f", (unsigned long long)seed, (*s)->name,
+                fail_msg("seed %llu: %s takes %.0f ns, the bound says %.0f", (unsigned long long)seed, s->name,
                          iteration(plan), bound);
             check_units(&in, plan);
             again = simulate(&in, esp_plan_text(plan));

@@ -205,9 +205,9 @@ static void test_rounds_run(void **state) {
         assert_true(!(r.iteration_ns > x.iteration_ns) && !(r.iteration_ns < x.iteration_ns));
         esp_plan_free(again);
         esp_plan_free(plan);
-        const esp__scheme *const *s = esp__schemes();
+        const esp__scheme *s = esp__schemes();
         for (uint64_t k = seed % 5; k-- && s[1];) s++;
-        esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
+        esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
         plan = make(&in, &config);
         run_plan(&in, plan);
         esp_plan_free(plan);
@@ -221,8 +221,8 @@ static void test_schemes_run(void **state) {
     static problem_input in;
     (void)state;
     uint64_t seed = 80;
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++, seed++) {
-        esp_plan_config config = {.strategy = (*s)->name, .flags = ESP_PLAN_NO_BOUND};
+    for (const esp__scheme *s = esp__schemes(); s->name; s++, seed++) {
+        esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
         small_problem(seed, &in);
         esp_plan *plan = make(&in, &config);
         run_plan(&in, plan);

@@ -20,15 +20,15 @@ static void table(void **state) {
     static const char *const names[] = {"fp32",      "ddp",     "fp16",       "layerwise",
                                         "mergecomp", "hipress", "hitopkcomm", "byteps-compress",
                                         "cpu-only",  "espresso"};
-    const esp__scheme *const *all = esp__schemes();
+    const esp__scheme *all = esp__schemes();
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        assert_non_null(all[i]);
-        assert_string_equal(all[i]->name, names[i]);
-        assert_ptr_equal(esp__scheme_find(names[i]), all[i]);
-        assert_true(strlen(all[i]->summary) > 20 && strlen(all[i]->source) > 5);
+        assert_non_null(all[i].name);
+        assert_string_equal(all[i].name, names[i]);
+        assert_ptr_equal(esp__scheme_find(names[i]), &all[i]);
+        assert_true(strlen(all[i].summary) > 20 && strlen(all[i].source) > 5);
     }
-    assert_null(all[sizeof names / sizeof *names]);
+    assert_null(all[sizeof names / sizeof *names].name);
     assert_null(esp__scheme_find("fp"));
     assert_null(esp__scheme_find("espresso+")); /* search.c */
 }
@@ -126,8 +126,8 @@ static void keeps(void **state) {
     g.in.tensors[2].keep = "fp32";
     g.in.tensors[3].keep = "fp32";
     assert_int_equal(rig_open(&g, 0), ESP_OK);
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        esp__schedule d = rig_make(&g, (*s)->name);
+    for (const esp__scheme *s = esp__schemes(); s->name; s++) {
+        esp__schedule d = rig_make(&g, s->name);
         rig_check(&g, &d);
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
@@ -266,8 +266,8 @@ static void whole_and_deterministic(void **state) {
         problem_random(seed, 30, 0, &h.in);
         assert_int_equal(rig_open(&g, 0), ESP_OK);
         assert_int_equal(rig_open(&h, 0), ESP_OK);
-        for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-            esp__schedule d = rig_make(&g, (*s)->name), again = rig_make(&h, (*s)->name);
+        for (const esp__scheme *s = esp__schemes(); s->name; s++) {
+            esp__schedule d = rig_make(&g, s->name), again = rig_make(&h, s->name);
             rig_check(&g, &d);
             rig_same(&d, &again);
         }

@@ -38,7 +38,7 @@ static void compare_add(compare_job *j, const esp__scheme *s) {
 }
 
 static void compare_all(compare_job *j) {
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++) compare_add(j, *s);
+    for (const esp__scheme *s = esp__schemes(); s->name; s++) compare_add(j, s);
     compare_add(j, &compare_plus);
 }
 

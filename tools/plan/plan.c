@@ -66,9 +66,9 @@ static int plan_no_strategy(const tool_command *c, const char *name) {
     esp__text names = {NULL, 0, 0, 0, NULL};
     unsigned best = 3;
     const char *guess = NULL;
-    for (const esp__scheme *const *s = esp__schemes(); *s; s++) {
-        esp__text_add(&names, " %s", (*s)->name);
-        if (esp__near(name, (*s)->name, &best)) guess = (*s)->name;
+    for (const esp__scheme *s = esp__schemes(); s->name; s++) {
+        esp__text_add(&names, " %s", s->name);
+        if (esp__near(name, s->name, &best)) guess = s->name;
     }
     tool_fail(c, "no strategy '%s'%s%s%s. There are: espresso+%s", name, guess ? ": did you mean '" : "",
               guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");

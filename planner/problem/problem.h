@@ -1,0 +1,69 @@
+/* problem.h: what the files that make a problem share: the tree of options as a graph, and walks over it. */
+#ifndef ESP__PROBLEM_H
+#define ESP__PROBLEM_H
+#include "planner/plan.h"
+
+/* ---- tree.c ---------------------------------------------------------------------------------------------------- */
+typedef struct esp__tree_filter {
+    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
+    bool extended;                            /* also options outside the tree, which sum payload bodies */
+    const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
+    uint32_t n_match, n_forbid;
+    int max_comp; /* most Comps in an option; -1: any number */
+} esp__tree_filter;
+
+typedef struct esp__tree_counts {
+    uint64_t flat, hierarchical, raw; /* raw: without compression */
+} esp__tree_counts;
+
+/* ---- templates.c ----------------------------------------------------------------------------------------------- */
+typedef struct esp__edge {
+    uint32_t to;
+    uint16_t op; /* index in problem.op_templates */
+} esp__edge;
+typedef struct esp__node {
+    uint32_t first, n; /* edges */
+} esp__node;
+/* The graph. Every edge leads to a node with a smaller number; node 0 is the end. */
+struct esp__tree {
+    esp__node *nodes;
+    esp__edge *edges;
+    uint32_t n_nodes, root, n_options;
+    uint32_t codec; /* the only one allowed, or ESP__NO_CODEC for any */
+    /* the options that compress, for units that run 1, 2, ... rounds of a codec with bound(); NULL: no codec runs so many */
+    struct esp__tree *rounds[ESP_ROUNDS_MAX];
+};
+
+enum {
+    ESP__OP_PACK = 0,
+    ESP__OP_UNPACK = 1,
+    ESP__TEMPLATE_ROOM = 16384, /* with codecs that have bound(); else half of them are enough */
+    ESP__OP_END = 0xffff
+}; /* END: no op; the option ends here */
+/* ---- op_time.c ------------------------------------------------------------------------------------------------- */
+/* Instead of a time: the op cannot run; its time is not known yet. */
+static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
+ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols);
+ESP__FN uint32_t esp__log2_ceil(uint32_t n);
+ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                    const esp_plan_codec *codec);
+ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
+                                   esp__op_template *out);
+ESP__FN double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES]);
+ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last);
+ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op);
+ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                      const esp_plan_codec *codec);
+ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec);
+ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                        const esp_plan_codec *codec);
+ESP__FN void esp__templates_open(esp__problem *p);
+ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds);
+ESP__FN int esp__tree_has(const char *text, const char *pattern);
+ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
+                                  int no_comp);
+ESP__FN double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n);
+ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                  const esp_plan_codec *codec);
+ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec);
+#endif
