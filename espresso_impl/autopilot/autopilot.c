@@ -2,17 +2,6 @@
  * opens and closes the autopilot and changes its phases; the folder's other files do what each phase needs. */
 #include "espresso_impl/autopilot/autopilot.h"
 
-#include "espresso_impl/autopilot/options.c"
-#include "espresso_impl/autopilot/budget.c"
-#include "espresso_impl/autopilot/measure.c"
-#include "espresso_impl/autopilot/fallback.c"
-#include "espresso_impl/autopilot/safety.c"
-#include "espresso_impl/autopilot/loss.c"
-#include "espresso_impl/autopilot/safer.c"
-#include "espresso_impl/autopilot/plan.c"
-#include "espresso_impl/autopilot/file.c"
-#include "espresso_impl/autopilot/watch.c"
-
 enum { ESP__AUTO_WARM_STEPS = 2 };
 
 /* ---- what the files share ---------------------------------------------------------------------------------------------- */

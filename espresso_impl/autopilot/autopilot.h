@@ -289,4 +289,5 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);
 /* Logs a line on rank 0, at a level that users see by default. */
 ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
+ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss);
 #endif

@@ -9,7 +9,7 @@ enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks: fewer say too little, an
 static const double esp__loss_quartiles = 3.0, esp__loss_share = 0.05;
 
 /* An observer's loss: lanes.lock is held. */
-static void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
+ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
     esp__autopilot *a = self;
     (void)ctx;
     if (!a->losses) return;

@@ -86,4 +86,5 @@ typedef struct esp__span {
     uint64_t start_ns, end_ns;
 } esp__span;
 
+ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev);
 #endif

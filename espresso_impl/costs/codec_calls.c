@@ -1,27 +1,6 @@
 /* codec_calls.c: calls of one codec, as ops of a step make them, in memory that is used again: on the CPU, or on the survey's device. Must
  * not know of other ranks, nor what the times are for. */
-#include "espresso_impl/costs/costs.h"
-
-/* What is measured: compressing, decompressing one payload, and decompressing two into the same elements. */
-enum { ESP__SURVEY_COMPRESS, ESP__SURVEY_DECOMPRESS, ESP__SURVEY_SUM, ESP__SURVEY_CALLS };
-
-/* The memory of calls: arrays of max_elements each. Smaller calls use one place of an array after another, so that they do not
- * read what the call before left in the cache. */
-typedef struct esp__survey_bench {
-    esp_ctx *ctx;
-    const esp__codec *codec; /* its table for the device */
-    uint32_t on;             /* as in esp__survey */
-    const float *data;
-    float *residual, *out, *phi;
-    uint8_t *payload, *other; /* other: a copy */
-    esp_buf state, scratch;
-    uint64_t payload_bytes, used, elements, max, calls;
-    uint32_t first_round;
-    esp_tensor like; /* what is compressed: for codecs that use rows and columns a matrix of about `elements` */
-    /* on a device, where the host does not know a payload's size when it enqueues the next round: */
-    uint64_t *used_there;            /* [ESP_ROUNDS_MAX], on the device                        */
-    uint64_t at[ESP_ROUNDS_MAX + 1]; /* where each round's payload is, as far apart as they can be large */
-} esp__survey_bench;
+#include "espresso_impl/costs/codec_calls.h"
 
 /* An array of `elements` numbers, or for a codec of matrices the one of nearly as many that is closest to a square. */
 static esp_tensor esp__survey_like(const esp__codec *c, uint64_t elements) {
@@ -57,7 +36,7 @@ static uint64_t esp__survey_share(const esp__survey *s, const esp_bound *b, esp_
 }
 
 /* Makes s->work large enough for the codec's largest calls. */
-static esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__codec *c) {
+ESP__FN esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__codec *c) {
     esp__survey_bench w;
     esp_bound b;
     memset(&w, 0, sizeof w);
@@ -78,7 +57,7 @@ static esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__c
 }
 
 /* Calls of `elements` elements, in s->work. */
-static esp_status esp__survey_prepare(esp_ctx *ctx, const esp__survey *s, const esp__codec *c, uint64_t elements,
+ESP__FN esp_status esp__survey_prepare(esp_ctx *ctx, const esp__survey *s, const esp__codec *c, uint64_t elements,
                                       esp__survey_bench *w) {
     esp_bound b;
     memset(w, 0, sizeof *w);
@@ -105,14 +84,14 @@ static uint64_t esp__survey_places(const esp__survey_bench *w) {
     return n > 256 ? 256 : n;
 }
 
-static esp_status esp__survey_clear(const esp__survey_bench *w) {
+ESP__FN esp_status esp__survey_clear(const esp__survey_bench *w) {
     const esp_status s =
         esp__device_zero(w->ctx, w->on, w->residual, esp__survey_places(w) * w->elements * sizeof *w->residual);
     return s ? s : esp__device_zero(w->ctx, w->on, w->state.ptr, w->state.bytes);
 }
 
 /* other := payload */
-static esp_status esp__survey_copy(const esp__survey_bench *w) {
+ESP__FN esp_status esp__survey_copy(const esp__survey_bench *w) {
     return esp__device_copy(w->ctx, w->on, w->other, w->on, w->payload, w->payload_bytes);
 }
 
@@ -148,7 +127,7 @@ static esp_status esp__survey_decompress_there(const esp__survey_bench *w, esp__
 }
 
 /* One call as an op of a step makes it; on the CPU with a token, on a device enqueued. */
-static esp_status esp__survey_call(esp__survey_bench *w, int what) {
+ESP__FN esp_status esp__survey_call(esp__survey_bench *w, int what) {
     const int decompress = what != ESP__SURVEY_COMPRESS;
     esp__codec_call c;
     uint64_t n = w->like.count, at = w->calls % esp__survey_places(w) * w->elements / 16u * 16u;
@@ -177,12 +156,12 @@ static esp_status esp__survey_call(esp__survey_bench *w, int what) {
 }
 
 /* Until the calls so far are done. */
-static esp_status esp__survey_settle(const esp__survey_bench *w) {
+ESP__FN esp_status esp__survey_settle(const esp__survey_bench *w) {
     return w->on ? esp__device_drain(w->ctx, w->on, ESP__ON_COMPUTE) : ESP_OK;
 }
 
 /* After a compress that is done: its payload's bytes, as on the CPU, where a round's begins at a multiple of 32. */
-static esp_status esp__survey_used(esp__survey_bench *w) {
+ESP__FN esp_status esp__survey_used(esp__survey_bench *w) {
     uint64_t used[ESP_ROUNDS_MAX], at = 0, wrote = 0;
     if (!w->on) return ESP_OK;
     const esp_status s = esp__device_copy(w->ctx, ESP__DEVICE_CPU, used, w->on, w->used_there, sizeof used);
@@ -195,7 +174,7 @@ static esp_status esp__survey_used(esp__survey_bench *w) {
 }
 
 /* *whole: |input|^2; *off: |output - input|^2. data: the numbers, on the host. */
-static esp_status esp__survey_error(const esp__survey_bench *w, const float *data, double *whole, double *off) {
+ESP__FN esp_status esp__survey_error(const esp__survey_bench *w, const float *data, double *whole, double *off) {
     enum { SOME = 4096 };
     float out[SOME];
     *whole = *off = 0.0;

@@ -1,6 +1,6 @@
 /* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the figures are for. */
 #include "espresso_impl/base/quantile.h"
-#include "espresso_impl/costs/costs.h"
+#include "espresso_impl/costs/codec_calls.h"
 
 static esp_status esp__survey_use_own(esp_ctx *ctx, esp__survey *s, esp_devkind kind) {
     static const char who[] = "measuring codecs";

@@ -124,4 +124,9 @@ ESP__FN int esp__survey_has(const esp_ctx *ctx, uint8_t level);
 /* Fills system and plan_codecs: cost tables where there are enough points, else a latency and a rate fitted for each level. The
  * points of a collective that was not measured come from its level's reference collective. Needs no other rank. */
 ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s);
+ESP__FN uint32_t esp__survey_locals(const esp_ctx *ctx);
+ESP__FN void esp__survey_noise(esp__survey *s);
+ESP__FN void esp__survey_observe(esp__survey_curve *c, double size, double ns, double core_ns, double spread);
+ESP__FN void esp__survey_seen_add(esp__survey_seen *s, double ns, double core_ns);
+ESP__FN double esp__survey_seen_median(const esp__survey_seen *s, const float *from);
 #endif

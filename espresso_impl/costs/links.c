@@ -5,14 +5,14 @@
 #include "espresso_impl/costs/costs.h"
 #include <math.h>
 
-enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_BATCH = 512, ESP__SURVEY_COPY = 1 << 20 };
+enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_COPY = 1 << 20 };
 
-static void esp__survey_seen_add(esp__survey_seen *s, double ns, double core_ns) {
+ESP__FN void esp__survey_seen_add(esp__survey_seen *s, double ns, double core_ns) {
     s->ns[s->n % ESP__SURVEY_SEEN] = (float)ns;
     s->core_ns[s->n++ % ESP__SURVEY_SEEN] = (float)core_ns;
 }
 
-static double esp__survey_seen_median(const esp__survey_seen *s, const float *from) {
+ESP__FN double esp__survey_seen_median(const esp__survey_seen *s, const float *from) {
     double v[ESP__SURVEY_SEEN];
     uint32_t n = s->n < ESP__SURVEY_SEEN ? s->n : ESP__SURVEY_SEEN;
     for (uint32_t i = 0; i < n; i++) v[i] = (double)from[i];
@@ -49,7 +49,7 @@ ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
 }
 
 /* Ranks of the machine that has most. */
-static uint32_t esp__survey_locals(const esp_ctx *ctx) {
+ESP__FN uint32_t esp__survey_locals(const esp_ctx *ctx) {
     uint32_t most = 0;
     if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;
     for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
@@ -133,7 +133,7 @@ static uint32_t esp__survey_place(esp__survey_curve *c, double size, double near
 }
 
 /* Adds an observation of the curve's point at `size`. spread < 0: it is from a step, whose size may be a little off the point's. */
-static void esp__survey_observe(esp__survey_curve *c, double size, double ns, double core_ns, double spread) {
+ESP__FN void esp__survey_observe(esp__survey_curve *c, double size, double ns, double core_ns, double spread) {
     const uint32_t i = esp__survey_place(c, size, spread < 0.0 ? 0.06 : 0.0);
     if (i >= ESP__SURVEY_POINTS) return;
     const double scale = c->at[i].size / size;
@@ -149,7 +149,7 @@ static uint32_t esp__survey_spreads(const esp__survey_curve *c, double *out, uin
     return n;
 }
 
-static void esp__survey_noise(esp__survey *s) {
+ESP__FN void esp__survey_noise(esp__survey *s) {
     double v[(ESP__SURVEY_LEVELS * ESP_PLAN_COLLS + 2 * ESP__SURVEY_CODECS) * ESP__SURVEY_POINTS];
     uint32_t n = 0;
     for (int level = 0; level < ESP__SURVEY_LEVELS; level++)

@@ -1,5 +1,6 @@
 /* context.c: the life of a context: open (meet the other ranks, choose a backend), add tensors, start, change the strategy,
  * close. Calls the other files of the library for each of these. */
+#include "codecs/common/simd.h"
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/executor/executor.h"
 #include <math.h>

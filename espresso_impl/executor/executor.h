@@ -191,4 +191,5 @@ ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream 
 /* Opens the codecs of sharded tensors' parameters, and takes memory. After the first strategy is in force. */
 ESP__FN esp_status esp__gather_open(esp_ctx *ctx);
 ESP__FN void esp__gather_close(esp_ctx *ctx);
+ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op);
 #endif

@@ -266,7 +266,7 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
 }
 
 /* Elements that the op reads: a token is taken only for a large op. */
-static uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
+ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->in_force.program.ranges[op->first_range + i].length;
     return op->kind == ESP__OP_DECOMPRESS ? n * op->n_sources : n;

@@ -1,5 +1,6 @@
 /* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
  * a tensor is never pushed, which is an error. */
+#include "codecs/common/half.h"
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN esp_status esp__usable(const esp_ctx *ctx) {

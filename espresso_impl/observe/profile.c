@@ -7,6 +7,7 @@
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
+#include <errno.h>
 
 enum { ESP__PROFILE_STEPS = 100, ESP__PROFILE_SKIP = 5, ESP__PROFILE_MAX_STEPS = 1000000 };
 #define ESP__PROFILE_MAX_BYTES (256ull << 20)

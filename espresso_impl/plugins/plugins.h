@@ -97,4 +97,5 @@ ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
 /* How bodies of round `round` are reduced; its op is 0 where they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
+ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces);
 #endif

@@ -264,7 +264,7 @@ static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const cha
 }
 
 /* Adds a plugin's entries after it has checked all of them. `replaces`: they may replace built-in ones. */
-static esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces) {
+ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces) {
     const size_t needed = offsetof(esp_plugin, backends) + sizeof p->backends;
     esp_status s = ESP_OK;
     if (esp__registry_of(ctx)->frozen)
