@@ -79,14 +79,27 @@ stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] |
 $(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
+# the library's files are those that espresso.c lists; the command and the tests are made of an object for each. What of them comes
+# as a plugin gives its entry a name of its own.
+LIB_SRC   := $(filter-out %/no_autopilot.c,$(shell sed -n 's/^.include "\(.*\.c\)"/\1/p' espresso.c))
+FILES_SRC := $(filter-out %/write_builtin.c,$(wildcard planner/files/*.c))
+OBJECTS   := $(BUILD)/obj/library.a
+$(OBJECTS): $(patsubst %.c,$(BUILD)/obj/%.o,$(LIB_SRC) $(FILES_SRC))
+	@rm -f $@ && ar rcs $@ $^
+OBJECT     = -fvisibility=hidden -DESPRESSO_STATIC_PLUGINS -DESPRESSO_PREFIX='"$(PREFIX)"'
+$(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(OBJECT) -c $< -o $@
+
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
+$(BUILD)/obj/tools/espresso.o: $(PAGES)
 $(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
 	sh tools/page/embed.sh >$@
 # systems and codec costs known by name as files, for users to copy; these sources decide what is in them
 SHARE := $(BUILD)/share/espresso
-$(GEN)/write_builtin: planner/files/write_builtin.c $(wildcard planner/builtin/*.[ch] planner/files/*.[ch] codecs/*.c codecs/*.inc codecs/common/*.h) $(STAMP) | $(GEN)/
-	$(CC) $(BASE) -O0 $(WARN) $< -o $@ $(JSON_LIBS) $(LIBS)
+$(GEN)/write_builtin: $(BUILD)/obj/planner/files/write_builtin.o $(OBJECTS) | $(GEN)/
+	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 $(GEN)/builtin-files: $(GEN)/write_builtin
 	rm -rf $(SHARE)/systems $(SHARE)/costs && mkdir -p $(SHARE)/systems $(SHARE)/costs
 	$< $(SHARE) && touch $@
@@ -99,8 +112,8 @@ $(LIB): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
-$(BUILD)/bin/espresso: tools/espresso.c $(PAGES) $(STAMP) $(PREFIX_STAMP) | $(BUILD)/bin/
-	$(CC) $(FLAGS) -DESPRESSO_PREFIX='"$(PREFIX)"' $< -o $@ $(JSON_LIBS) $(LIBS)
+$(BUILD)/bin/espresso: $(BUILD)/obj/tools/espresso.o $(OBJECTS) | $(BUILD)/bin/
+	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
 $(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl.c $(STAMP) | $(BUILD)/lib/espresso/
@@ -122,6 +135,8 @@ TRAINER := $(wildcard bench/trainers/*.c) examples/train/gemm.c examples/gpt/tex
 $(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
 	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) $(TRAINER) -o $@ $(LIB) $(LIBS)
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
+$(BUILD)/bench/codec: bench/codec.c $(OBJECTS) | $(BUILD)/bench/
+	$(CC) $(FLAGS) $< $(OBJECTS) -o $@ $(JSON_LIBS) $(LIBS)
 $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
 $(BUILD)/%/:
@@ -135,10 +150,13 @@ include tests/tests.mk
 FUZZ_SECONDS ?= 600
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_CC := clang $(BASE) $(SAN) -fno-sanitize-recover=undefined -Wno-pass-failed
-$(BUILD)/fuzz/library.o: tests/common/library.c $(PAGES) $(STAMP) | $(BUILD)/fuzz/
-	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(DEP) -c $< -o $@
-$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.o $(STAMP) | $(BUILD)/fuzz/
-	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/library.o -o $@ $(JSON_LIBS) $(LIBS)
+$(BUILD)/fuzz/obj/%.o: %.c $(STAMP)
+	@mkdir -p $(@D)
+	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(OBJECT) $(DEP) -c $< -o $@
+$(BUILD)/fuzz/library.a: $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(LIB_SRC) $(FILES_SRC))
+	rm -f $@ && ar rcs $@ $^
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.a $(BUILD)/fuzz/obj/tests/common/defaults.o $(STAMP) | $(BUILD)/fuzz/
+	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/obj/tests/common/defaults.o $(BUILD)/fuzz/library.a -o $@ $(JSON_LIBS) $(LIBS)
 fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
 	   $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \

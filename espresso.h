@@ -298,6 +298,5 @@ ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 
 /* Outside the include guard, so that a file that already saw the declarations can still add the code. */
 #if defined(ESPRESSO_IMPLEMENTATION) && !defined(ESPRESSO_IMPL_DONE)
-#define ESPRESSO_IMPL_DONE
-#include "espresso_impl/espresso_impl.c"
+#include "espresso.c"
 #endif

@@ -13,10 +13,8 @@
 #include <string.h>
 #include <time.h>
 #include "espresso.h"
-#include "espresso_impl/base/machine.c"
-#undef ESPRESSO_PLUGIN_ENTRY
-#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
-#include "codecs/codecs.inc"
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/plugins/builtin.h"
 
 enum { LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
 static const char *const default_specs[] = {"none",      "fp16",          "bf16", "efsignsgd", "twobit",
@@ -24,7 +22,7 @@ static const char *const default_specs[] = {"none",      "fp16",          "bf16"
                                             "chunktopk", "randomk",       "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
 static int repeats = 7;
-static const esp_plugin_fn entries[] = {ESP_CODEC_ENTRIES, NULL};
+static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY) NULL};
 
 static void *bench_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     (void)user, (void)d;

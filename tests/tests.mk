@@ -25,22 +25,25 @@ TEST_tsan   := $(SAN) -fsanitize=thread $(CHECK_LARGE)
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
-# the library and the command, compiled once for each way and linked by all tests of it
-$(BUILD)/test-library/%.a: tests/common/library.c tests/common/threads.c $(PAGES) $(STAMP) | $(BUILD)/test-library/
-	$(CC) $(BASE) $(TEST_$*) $(TEST_WARN) $(DEP) -c $< -o $(@:.a=.o)
-	$(CC) $(BASE) $(TEST_$*) $(TEST_WARN) -c tests/common/threads.c -o $(@:.a=-threads.o)
-	rm -f $@ && ar rcs $@ $(@:.a=.o) $(@:.a=-threads.o)
-.SECONDARY: $(BUILD)/test-library/tests.a $(BUILD)/test-library/asan.a $(BUILD)/test-library/tsan.a
-
+# the library's files, an object each, for each way; the command from the same objects, for tests that start it. A test that includes a
+# file brings its own copy of the file's functions, which are weak here.
+WEAK := -DESP__FN='__attribute__((weak))' -DESPRESSO_API='__attribute__((weak)) extern'
 define TEST_WAY
-$(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(STAMP)
+$(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) $$< -o $$@ $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(WEAK) $$(DEP) -c $$< -o $$@
+$(BUILD)/$(1)/obj/tools/espresso.o: $(PAGES)
+$(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
+$(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) tools/espresso.c tests/common/threads.c) | $(BUILD)/test-library/
+	@rm -f $$@ && ar rcs $$@ $$^
+$(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o $(STAMP)
+	@mkdir -p $$(@D)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) $$< -o $$@ $(BUILD)/$(1)/obj/tests/common/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
+$(BUILD)/$(1)/bin/espresso: $(BUILD)/$(1)/obj/tests/common/command.o $(BUILD)/$(1)/obj/tests/common/defaults.o $(BUILD)/test-library/$(1).a
+	@mkdir -p $$(@D)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$^ -o $$@ $$(TEST_LIBS)
 endef
-# the command from the same build, for tests that start it
-$(BUILD)/tests/bin/espresso $(BUILD)/asan/bin/espresso: $(BUILD)/%/bin/espresso: tests/common/command.c $(BUILD)/test-library/%.a $(STAMP)
-	@mkdir -p $(@D)
-	$(CC) $(BASE) $(TEST_$*) $(TEST_WARN) $(DEP) $< -o $@ $(BUILD)/test-library/$*.a $(TEST_LIBS)
+.SECONDARY:
 TEST_LINK_tests := -Wl,--wrap=pthread_create
 
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda_host, once for each way
@@ -85,9 +88,12 @@ MSAN_TESTS := $(if $(and $(TESTS),$(call have,clang),$(call have,clang++)),$(pat
 $(BUILD)/cuda-host/msan/%.o: % $(STAMP)
 	@mkdir -p $(@D)
 	clang++ $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host $(MSAN_FLAGS) $(DEP) -x c++ -c $< -o $@
-$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(STAMP)
+$(BUILD)/msan/obj/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
-	clang $(BASE) -DESP_NO_SIMD -DCONFORMANCE_OWN_CODECS $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
+	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(OBJECT) $(DEP) -c $< -o $@
+$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC))) $(STAMP)
+	@mkdir -p $(@D)
+	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 

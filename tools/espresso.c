@@ -1,15 +1,32 @@
 /* espresso.c: the command `espresso` and its table of subcommands. Each subcommand is a file or a folder of tools/.
- * Includes the whole library, private parts too, so that the command shows exactly what the library does. */
+ * Uses private parts of the library too, so that the command shows exactly what the library does. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "espresso_impl/autopilot/autopilot.h"
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/base/json.h"
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/workers.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/executor/state.h"
+#include "espresso_impl/observe/stats.h"
+#include "planner/builtin/builtin.h"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
+#include "planner/files/write.h"
+#include "planner/problem/problem.h"
+#include "planner/schedule/schedule.h"
+#include "planner/search/search.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
+#include <math.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -17,6 +34,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -39,7 +57,6 @@
 #include "tools/inspect/strategy.c"
 #include "tools/inspect/state.c"
 
-#include "planner/files/files.c"
 #include "tools/common/quantity.c"
 #include "tools/common/progress.c"
 #include "tools/common/json.c"

@@ -16,14 +16,15 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-/* A private function. Without the planner, files call each other's functions, as if each were compiled alone: inlining them takes a
- * fifth of the compile time, and steps gain nothing from it. The planner does, by 5 to 8%. The test build of the library lets tests link
- * private functions (tests/common/library.h). */
+/* A private function: static in espresso.c, which defines this first; hidden where files are compiled alone. */
 #ifndef ESP__FN
-#if defined(ESP_NO_PLANNER) && defined(__GNUC__)
-#define ESP__FN __attribute__((noinline)) ESP__UNUSED static
+#if defined(__GNUC__)
+#define ESP__FN __attribute__((visibility("hidden")))
 #else
-#define ESP__FN ESP__UNUSED static
+#define ESP__FN
 #endif
+#endif
+#ifndef ESPRESSO_PREFIX /* where make installs: plugins and models are looked for there */
+#define ESPRESSO_PREFIX "/usr/local"
 #endif
 #endif

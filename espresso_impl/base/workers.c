@@ -5,12 +5,6 @@
 
 enum { ESP__WORKERS_SPIN = 400, ESP__WORKERS_PIECES = 4 };
 
-static inline void esp__cpu_relax(void) {
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static void esp__workers_piece(const esp__workers *w, uint64_t begin) {
     uint64_t end = w->end - begin < w->piece ? w->end : begin + w->piece;
     w->body(w->arg, begin, end);

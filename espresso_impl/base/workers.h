@@ -31,4 +31,9 @@ ESP__FN void esp__workers_pieces(esp__workers *w);               /* runs pieces 
 /* workers_omp.c */
 ESP__FN int32_t esp__workers_team(esp__workers *w); /* threads that may run a loop that this thread calls */
 ESP__FN void esp__workers_call(esp__workers *w);    /* offers the loop to others, or runs it on this thread's team */
+static inline void esp__cpu_relax(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_ia32_pause();
+#endif
+}
 #endif

@@ -1,43 +1,8 @@
 /* program.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
  * region.c says which elements the rank has after each step; this file adds memory, lanes and number formats. Runs nothing. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/executor/compile.h"
 
-/* The state of compiling one unit, step by step. */
-typedef struct esp__compile {
-    esp_ctx *ctx;
-    esp__in_force *f;
-    esp__program *p;
-    esp__work_unit *u;
-    uint32_t unit, comps;
-    esp__coordinates at;
-    esp__region region;
-    int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
-    int in_grad;  /* half: 1 while the region's numbers are in the gradient, 0: in `work`    */
-    double share; /* half: the gradient is the sum so far times `share`, so that no sum overflows */
-    esp__ref work, slots;
-    uint64_t slot_bytes;
-    esp_dtype body_dtype; /* of the numbers of bodies that a collective reduces */
-    /* since the last Comp */
-    esp__region comp_region;    /* right after it */
-    esp__region reduced_region; /* of the slots that its rounds before the last leave */
-    uint32_t comp_range, comp_ranges;
-    uint32_t n_reduced; /* over how many ranks the bodies of its last round are reduced */
-    int32_t comp_feedback;
-    esp__ref reduced; /* slots of the round before */
-    uint64_t reduced_bytes;
-    int reduced_side;
-    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
-    int finalized;
-    /* a unit on a device; both sides are the host's on the CPU */
-    uint32_t device;
-    esp__codec *twin;            /* the codec for this device; NULL: Comps and Decomps run on the CPU */
-    int side, slots_side;        /* where the numbers and the payloads are: 0 host, 1 device */
-    esp__ref grads[2], works[2]; /* for each side, once it is used: the unit's elements, and `work` */
-    esp_status status;
-    esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
-} esp__compile;
-
-static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
+ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
     esp__program *p = c->p;
     esp__op *grown = esp__grow(c->ctx, p->ops, &p->cap_ops, ((uint64_t)p->n_ops + 1) * sizeof *p->ops);
     if (!grown) {
@@ -58,7 +23,7 @@ static esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_
 }
 
 /* Memory on a side of the unit. */
-static esp__ref esp__arena_place(esp__compile *c, int side, uint64_t bytes) {
+ESP__FN esp__ref esp__arena_place(esp__compile *c, int side, uint64_t bytes) {
     esp__program_on *on = &c->p->on[c->device];
     esp__ref r = {ESP__AT_ARENA, 0};
     uint64_t *arena = &c->p->arena_bytes;
@@ -80,7 +45,7 @@ static int esp__stream_now(const esp__compile *c, const esp__op *op) {
 }
 
 /* The op, which is the last one so far, works on this side's memory, in `stream` of its device or in one behind a link. */
-static void esp__op_place(esp__compile *c, esp__op *op, int side, int stream) {
+ESP__FN void esp__op_place(esp__compile *c, esp__op *op, int side, int stream) {
     if (!side) return;
     esp__program_on *on = &c->p->on[c->device];
     const int now = esp__stream_now(c, op);
@@ -90,19 +55,19 @@ static void esp__op_place(esp__compile *c, esp__op *op, int side, int stream) {
     op->event = on->n_events++;
 }
 
-static uint64_t esp__contributions(const esp__compile *c) {
+ESP__FN uint64_t esp__contributions(const esp__compile *c) {
     uint64_t n = 1;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
         if (c->region.summed[scope]) n *= (uint64_t)c->at.size[scope];
     return n;
 }
 
-static void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
+ESP__FN void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
     uint32_t none[ESP__DIMS] = {0};
     esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
 }
 
-static int esp__active(const esp__compile *c) { return esp__region_active(&c->region); }
+ESP__FN int esp__active(const esp__compile *c) { return esp__region_active(&c->region); }
 
 /* A copy op over the numbers of the current region; NULL if this rank has no data there. */
 static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
@@ -117,10 +82,7 @@ static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float
     return op;
 }
 
-#include "espresso_impl/executor/program_sides.c"
-#include "espresso_impl/executor/program_pieces.c"
-
-static void esp__to_f32(esp__compile *c, uint32_t step) {
+ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
     if (!c->half || !c->in_grad) return;
     esp__copy_op(c, ESP__COPY_TO_F32, step, (float)(1.0 / c->share));
     c->in_grad = 0;
@@ -141,7 +103,7 @@ static int esp__wants_mean(const esp__compile *c) {
 
 static int esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-static uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
+ESP__FN uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
     esp__program *p = c->p;
     uint32_t *grown = esp__grow(c->ctx, p->slots, &p->cap_slots, (p->n_slots + n) * sizeof *p->slots);
     if (!grown) return c->status = ESP_E_NOMEM, NULL;
@@ -149,8 +111,6 @@ static uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
     p->n_slots += (uint32_t)n;
     return p->slots + p->n_slots - n;
 }
-
-#include "espresso_impl/executor/program_comp.c"
 
 /* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {

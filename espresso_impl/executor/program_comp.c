@@ -1,5 +1,7 @@
 /* program_comp.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback.
  * Part of program.c. */
+#include "espresso_impl/executor/compile.h"
+
 /* The slot in which the rounds before the last have the part at index[d] along each dims[d] of `r`. */
 static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
     uint32_t slot = 0;
@@ -14,7 +16,7 @@ static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, c
 }
 
 /* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
-static void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
+ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
     uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
     uint32_t size[ESP__DIMS] = {0};
@@ -119,7 +121,7 @@ static void esp__check_reduces(esp__compile *c, const esp__op *op) {
             : "an option without summed payloads (allgather or alltoall), or another backend");
 }
 
-static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
+ESP__FN void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
     uint32_t first, last;
     op->level = s->level;
     esp__scope_lanes(&c->ctx->job.topo, s->level, &first, &last);
@@ -132,7 +134,7 @@ static void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
 }
 
 /* Makes the op reduce the bodies of `have` slots: their numbers lie one behind the other. */
-static void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
+ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
     op->coll.dtype = c->body_dtype;
     op->coll.reduce = esp__codec_round(c->u->codec, op->round).op;
     op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
@@ -220,7 +222,7 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
 }
 
 /* Room for the calls of a compress or decompress op. */
-static void esp__op_scratch(esp__compile *c, const esp__op *op) {
+ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
         const uint64_t n = c->p->ranges[op->first_range + k].length;
         esp_bound b;
@@ -252,7 +254,7 @@ static int esp__summed_any(const esp__region *r) {
     return 0;
 }
 
-static void esp__compile_comp(esp__compile *c, uint32_t i) {
+ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     const uint32_t n_rounds = c->u->codec->traits.n_rounds;
     uint64_t begin, length;

@@ -1,6 +1,8 @@
 /* program_pieces.c: part of program.c: cuts a large copy between the sides into pieces, where the host's op next to it can work on a
  * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one piece up while
  * the host decompresses the next. Ops, results and their order stay the same. */
+#include "espresso_impl/executor/compile.h"
+
 enum { ESP__PIECES_MAX = 16 }; /* of a conversion; a Comp or Decomp has at most as many as parts */
 
 /* The numbers that a host op reads, or writes (`up`), if it can do so piece by piece: where they begin, and how many bytes. */
@@ -75,7 +77,7 @@ static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at
 }
 
 /* After all ops of the unit are there. */
-static void esp__unit_pieces(esp__compile *c) {
+ESP__FN void esp__unit_pieces(esp__compile *c) {
     const uint32_t first = c->u->first_op, n = c->p->n_ops;
     for (uint32_t i = first; i < n && c->device && !c->status; i++) {
         const esp__op *op = &c->p->ops[i];

@@ -1,9 +1,10 @@
 /* program_sides.c: part of program.c: a unit on a device has two sides, the host's memory and the device's. Each op works on one
  * of them, and copies between the sides go where an op needs what lies on the other. Units on the CPU have one side, and no such
  * copies. */
+#include "espresso_impl/executor/compile.h"
 
 /* From here on the region's numbers are on `side`. */
-static void esp__numbers_begin(esp__compile *c, int side) {
+ESP__FN void esp__numbers_begin(esp__compile *c, int side) {
     const uint64_t count = c->u->place.count;
     const int work = c->half && esp__option_compresses(&c->u->option);
     c->side = side;
@@ -13,7 +14,7 @@ static void esp__numbers_begin(esp__compile *c, int side) {
 }
 
 /* Before anything else of the unit is compiled. */
-static void esp__sides_start(esp__compile *c) {
+ESP__FN void esp__sides_start(esp__compile *c) {
     const esp_ctx *ctx = c->ctx;
     c->device = c->u->device;
     const esp__device *d = esp__device_at(ctx, c->device);
@@ -27,7 +28,7 @@ static void esp__sides_start(esp__compile *c) {
 }
 
 /* Where a Comp or Decomp runs. */
-static int esp__codec_side(esp__compile *c, const esp__step *s) {
+ESP__FN int esp__codec_side(esp__compile *c, const esp__step *s) {
     if (!c->device || s->device != ESP__DEV_GPU) return 0;
     if (!c->twin && !c->ctx->health.said_no_gpu) {
         c->ctx->health.said_no_gpu = 1;
@@ -41,7 +42,7 @@ static int esp__codec_side(esp__compile *c, const esp__step *s) {
 }
 
 /* Where collectives of the scope work. */
-static int esp__link_side(const esp__compile *c, uint8_t scope) {
+ESP__FN int esp__link_side(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
     return c->device && esp__backend_of(&c->ctx->job, scope)->devices & ESP_BIT(kind);
 }
@@ -57,7 +58,7 @@ static void esp__side_copy(esp__compile *c, int side, uint32_t step, esp__ref sr
 }
 
 /* Brings the region's numbers to `side`. */
-static void esp__numbers_to(esp__compile *c, int side, uint32_t step) {
+ESP__FN void esp__numbers_to(esp__compile *c, int side, uint32_t step) {
     const int work = c->half && !c->in_grad;
     const uint64_t e = work ? 4u : esp_dtype_bytes(c->u->dtype);
     uint64_t begin, length;
@@ -80,14 +81,14 @@ static esp__ref esp__slots_on(esp__compile *c, int side, uint32_t step, esp__ref
 }
 
 /* Brings the payloads to `side`; this rank has `held` of them. */
-static void esp__payloads_to(esp__compile *c, int side, uint32_t step, uint64_t held) {
+ESP__FN void esp__payloads_to(esp__compile *c, int side, uint32_t step, uint64_t held) {
     if (c->slots_side == side) return;
     c->slots_side = side;
     if (held && !c->status) c->slots = esp__slots_on(c, side, step, c->slots, held * c->slot_bytes);
 }
 
 /* The same for the slots that the round before left, where this rank uses them (`active`). */
-static void esp__reduced_to(esp__compile *c, int side, uint32_t step, int active) {
+ESP__FN void esp__reduced_to(esp__compile *c, int side, uint32_t step, int active) {
     if (c->reduced_side == side || !active || !c->reduced.at) return;
     c->reduced_side = side;
     if (!c->status)
@@ -103,8 +104,8 @@ static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
 
 /* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers, for each of which the CPU's table wants
  * `b`. */
-static void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint32_t round, uint32_t n_reduced,
-                                uint32_t n_parts, const esp_bound *b) {
+ESP__FN void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint32_t round, uint32_t n_reduced,
+                                 uint32_t n_parts, const esp_bound *b) {
     esp_bound t;
     if (!side) {
         esp__room_for_scratch(&c->p->scratch_bytes, b->scratch_bytes, n_parts);
@@ -126,7 +127,7 @@ static void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint3
 }
 
 /* The work arrays for parts of `count` numbers. On a device they only serve to measure errors. */
-static void esp__room_for_phi(esp__compile *c, int side, uint64_t count) {
+ESP__FN void esp__room_for_phi(esp__compile *c, int side, uint64_t count) {
     uint64_t *phi = side ? &c->p->on[c->device].phi_count : &c->p->phi_count;
     if ((!side || c->ctx->config.sample_errors) && count > *phi) *phi = count;
 }

@@ -4,11 +4,10 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#define ESPRESSO_STATIC
-#define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
-
-#include "planner/files/files.c"
+#include "espresso_impl/executor/executor.h"
+#include "planner/builtin/builtin.h"
+#include "planner/files/files.h"
 
 #include <ctype.h>
 

@@ -66,4 +66,6 @@ ESP__FN double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n);
 ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                   const esp_plan_codec *codec);
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec);
+ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
+                            int (*each)(void *user, const esp__option *o, const char *text), void *user);
 #endif

@@ -1,9 +1,11 @@
-/* library.h: the library's headers, private ones too. Tests link one build of the library and of the command, made for all
- * of them (tests/common/library.c), in which private functions are external and weak. A test that looks inside a file,
+/* library.h: the library's headers, private ones too. Tests link the objects of the library and
+ * of the command, in which private functions are external and weak. A test that looks inside a file,
  * at what is static there, includes that file after this one: its functions then take the place of the library's. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
+#ifndef ESP__FN
 #define ESP__FN
+#endif
 #ifndef ESPRESSO_PREFIX
 #define ESPRESSO_PREFIX "/usr/local"
 #endif

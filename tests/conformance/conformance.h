@@ -15,19 +15,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "espresso.h"
+#include "espresso_impl/plugins/builtin.h"
 
 #define CF_UNUSED __attribute__((unused))
 #define CF_COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* The built-in codecs' entries: those of the tests' library, or compiled with the test where it links nothing else. */
-#ifdef CONFORMANCE_OWN_CODECS
-#undef ESPRESSO_PLUGIN_ENTRY
-#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
-#include "codecs/codecs.inc"
-static const esp_plugin_fn cf_entries[] = {ESP_CODEC_ENTRIES, NULL};
-#else
-extern const esp_plugin_fn cf_entries[];
-#endif
+static const esp_plugin_fn cf_entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY) NULL};
 static const char *const cf_specs[] = {"none",
                                        "fp16",
                                        "bf16",

@@ -2,6 +2,10 @@
  * (half.h, norm.h, bits.h) agree with slow, plain references. */
 #define CONFORMANCE_OWN_CODECS /* whose instruction set the test chooses */
 #include "conformance.h"
+#include "codecs/common/bits.h"
+#include "codecs/common/half.h"
+#include "codecs/common/norm.h"
+#include "codecs/common/simd.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 

@@ -4,7 +4,8 @@
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/files/files.c"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
 #pragma GCC diagnostic pop
 #include "tests/fuzz/targets.h"
 #include <dirent.h>

@@ -16,7 +16,8 @@
 #include "planner/problem/candidates.c"
 #include "planner/problem/problem.c"
 #include "planner/builtin/v100.c"
-#include "planner/files/files.c"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
 #pragma GCC diagnostic pop
 #include "tests/common/built.h"
 #include <ctype.h>

@@ -5,7 +5,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
+#include "planner/files/write.h"
 #include "files.h"
+#include <sys/stat.h>
 
 /* ---- what is read -------------------------------------------------------------------------------------------------- */
 static void reads_a_model(void **state) {

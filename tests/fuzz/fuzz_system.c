@@ -1,6 +1,7 @@
 /* fuzz_system.c: libFuzzer's entry to the reader of system files; `make fuzz`. */
 #include "tests/common/library.h"
-#include "planner/files/files.c"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
 #include "targets.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

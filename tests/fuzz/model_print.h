@@ -1,8 +1,10 @@
 /* model_print.h: the text of a model that was read, from which it can be read again: nothing that the reader keeps gets lost.
  * Only tests write models back; the library writes what it measured (observe/profile.c). Include
- * planner/files/files.c first. */
+ * planner/files/files.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #define ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
+#include "espresso_impl/base/json.h"
+#include "planner/files/write.h"
 
 static void model_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__model_more *more) {
     esp__text_add(t, "    {\"name\": ");

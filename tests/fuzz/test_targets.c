@@ -9,7 +9,9 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "espresso_impl/job/liveness.c"
-#include "planner/files/files.c"
+#include "espresso_impl/base/file.h"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
 #pragma GCC diagnostic pop
 #include <dirent.h>
 #include "decode.h"

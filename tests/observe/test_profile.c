@@ -10,7 +10,8 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "espresso_impl/observe/profile.c"
-#include "planner/files/files.c"
+#include "planner/files/files.h"
+#include "planner/files/read.h"
 #pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
 #pragma GCC diagnostic push

@@ -1,5 +1,6 @@
 /* tree.c: `espresso tree`: prints or counts the options of the decision tree.
  * Must not know the grammar: espresso_impl/strategy/option.c enumerates, planner/problem/tree.c filters. */
+#include "planner/problem/problem.h"
 
 enum {
     TREE_DEVICES,

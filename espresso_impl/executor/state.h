@@ -1,0 +1,54 @@
+/* state.h: the format of a saved state, which `espresso state` reads too.
+ *
+ * Format, little-endian, every piece padded with zeros to 8 bytes:
+ *     esp__state_head
+ *     strategy's text (from version 3 on)
+ *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
+ *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
+ *     u64 checksum of all pieces before it */
+#ifndef ESP__STATE_H
+#define ESP__STATE_H
+#include "espresso_impl/strategy/strategy.h"
+
+enum { ESP__STATE_VERSION = 3, ESP__STATE_OLDEST = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
+static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
+
+typedef struct esp__state_head {
+    char magic[8];
+    uint32_t version;
+    int32_t rank, size;
+    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy's text; 0 in version 2 */
+    uint64_t step, seed, strategy_hash;
+    uint64_t body_bytes; /* between the head and the checksum at the end */
+    uint64_t head_sum;   /* checksum of the fields above, so that body_bytes can be trusted before the body is read */
+} esp__state_head;
+
+typedef struct esp__state_tensor {
+    uint64_t count;
+    uint32_t name_bytes, has_carry;
+} esp__state_tensor;
+
+/* The feedback of one Comp, with the place of its unit's elements: the units may be others when it is read. */
+typedef struct esp__state_comp {
+    esp__extent place;
+    uint64_t codec, option; /* hashes of their texts */
+    uint32_t comp_index, n_ranges, raw, owner_replica;
+    uint64_t offset, count, state_bytes;
+    uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
+} esp__state_comp;
+
+static inline uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
+
+/* A checksum over 8-byte words, since a state may have gigabytes. Every step maps sums one to one, so that a single wrong word
+ * always changes the result. */
+static inline uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
+    const uint8_t *p = (const uint8_t *)data;
+    for (uint64_t i = 0; i < n; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, p + i, n - i < 8 ? (size_t)(n - i) : 8);
+        sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+#endif

@@ -1,0 +1,14 @@
+/* builtin.h: the codecs and backends that are part of the library. Adding one is its file, a line in espresso.c, and its name here. */
+#ifndef ESP__BUILTIN_PLUGINS_H
+#define ESP__BUILTIN_PLUGINS_H
+#include "espresso_impl/base/private.h"
+
+#define ESP__BUILTIN_CODECS(X)                                                                                         \
+    X(none) X(half) X(efsignsgd) X(twobit) X(quant) X(topk) X(chunktopk) X(randomk) X(dgc) X(powersgd) X(warmup)
+#define ESP__BUILTIN_BACKENDS(X) X(loop) X(shm)
+
+#define ESP__BUILTIN_DECLARE(id) ESP__FN const esp_plugin *espresso_plugin_v1_##id(const esp_host *h);
+#define ESP__BUILTIN_ENTRY(id) espresso_plugin_v1_##id,
+ESP__BUILTIN_CODECS(ESP__BUILTIN_DECLARE)
+ESP__BUILTIN_BACKENDS(ESP__BUILTIN_DECLARE)
+#endif
