@@ -91,6 +91,11 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(OBJECT) -c $< -o $@
 
+# for editors: how each file is compiled
+compile_commands.json: Makefile espresso.c
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) tools/espresso.c; do \
+	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
+
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
 $(BUILD)/obj/tools/espresso.o: $(PAGES)
@@ -145,30 +150,6 @@ $(BUILD)/%/:
 include codecs/cuda/rules.mk
 include tests/tests.mk
 
-# libFuzzer (clang) on all that comes from outside: files, states, payloads, messages. Each target runs FUZZ_SECONDS; what it finds new it
-# adds to $(BUILD)/fuzz/corpus. FUZZERS: the targets
-FUZZ_SECONDS ?= 600
-FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_CC := clang $(BASE) $(SAN) -fno-sanitize-recover=undefined -Wno-pass-failed
-$(BUILD)/fuzz/obj/%.o: %.c $(STAMP)
-	@mkdir -p $(@D)
-	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(OBJECT) $(DEP) -c $< -o $@
-$(BUILD)/fuzz/library.a: $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(LIB_SRC) $(FILES_SRC))
-	rm -f $@ && ar rcs $@ $^
-$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.a $(BUILD)/fuzz/obj/tests/common/defaults.o $(STAMP) | $(BUILD)/fuzz/
-	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/obj/tests/common/defaults.o $(BUILD)/fuzz/library.a -o $@ $(JSON_LIBS) $(LIBS)
-fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
-	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
-	   $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
-	   -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f tests/fuzz/corpus/$$f >$(BUILD)/fuzz/$$f.log 2>&1 || \
-	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
-	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done
-
-# the test of tests/fault with more connections than a test run has time for
-HOSTILE ?= 100000
-hostile: $(BUILD)/tests/fault/test_hostile
-	ESPRESSO_HOSTILE=$(HOSTILE) $<
-
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
@@ -191,7 +172,7 @@ docs:
 	   echo "USE_MDFILE_AS_MAINPAGE = $(CURDIR)/README.md"; } | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h espresso.c $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist

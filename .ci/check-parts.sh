@@ -15,7 +15,7 @@ backends/engine: codecs/common espresso_impl/base
 backends/mesh: codecs/common backends/engine espresso_impl/base
 backends/nccl: codecs/common backends/engine espresso_impl/base
 backends: codecs/common backends/engine backends/mesh backends/nccl espresso_impl/base
-espresso_impl/plugins: espresso_impl/base codecs codecs/common backends backends/engine
+espresso_impl/plugins: espresso_impl/base codecs/common
 espresso_impl/device: espresso_impl/base espresso_impl/plugins codecs/common
 espresso_impl/job: espresso_impl/base
 espresso_impl/strategy: espresso_impl/base espresso_impl/plugins espresso_impl/job
@@ -31,18 +31,20 @@ espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/
 upward='
 espresso_impl/executor esp__observers_[a-z_]*
 espresso_impl/observe esp__[a-z]*_observer
+espresso_impl/plugins espresso_plugin_v1_[a-z]*
 '
 # the executor tells the observers, of which observe/observers.c has the one list (executor/observer.h);
-# observe/observers.inc lists every observer, in whatever folder
+# observe/observers.inc lists every observer, in whatever folder; plugins/builtin.h lists the built-in plugins
 root=$PWD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT INT TERM
 # the .c files of a folder of the library, in the order in which they are read; codecs and backends are units of their own
 sources() { # FOLDER
     case $1 in
-    planner) echo planner/planner.c ;; # its folders are one part: they share planner/plan.h
-    planner/files) echo planner/files/files.c ;;
-    *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso_impl/espresso_impl.c planner/planner.c ;;
+    codecs | backends) ;; # each is a plugin, too
+    planner) sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -v '^planner/builtin/' ;; # one part: they share planner/plan.h
+    planner/files) find planner/files -name '*.c' -not -name write_builtin.c | sort ;;
+    *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso.c | grep -v no_autopilot ;;
     esac
 }
 compiles() { # HOW FILE ...: together, in $tmp/root
@@ -75,9 +77,8 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
         mkdir -p "$tmp/root/$folder"
         ln -sf "$root/$folder"/*.h "$root/$folder"/*.inc "$tmp/root/$folder/" 2>/dev/null
     done
-    # the list of what is built in brings the files themselves
+    # the planner's folders are one part
     case $part in planner*) for f in planner/*/*.c; do ln -sf "$root/$f" "$tmp/root/$f" 2>/dev/null; done ;; esac
-    case $part in espresso_impl/plugins) ln -sf "$root"/codecs/*.c "$tmp/root/codecs/" && ln -sf "$root"/backends/*.c "$tmp/root/backends/" ;; esac
     : >"$tmp/log"
     ok=1
     list=$(sources "$part")

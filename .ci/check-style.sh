@@ -33,8 +33,7 @@ done
 
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
-    for file in espresso.c codecs/*.c backends/*.c tools/espresso.c \
-        planner/files/write_builtin.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
+    for file in espresso.c codecs/*.c backends/*.c planner/files/*.c tools/espresso.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
         [ -f "$file" ] || continue
         # some of gcc's warnings come from its optimiser, none of clang's do
         mpi=
@@ -65,20 +64,22 @@ owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
 names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
 named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
     grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|strcmp\(key, "warmup"\)' |
-    grep -vE '^(planner/builtin/v100.c|planner/schemes/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
+    grep -vE '^(planner/builtin/v100.c|espresso_impl/plugins/builtin.h|planner/schemes/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
 [ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
 
 # private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of
-unused() { # FILE: the functions that this program does not use, by name
+unused() { # FILE ...: the functions that a program of these files and the library does not use, by name
+    { printf '#define _GNU_SOURCE\n#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n' && printf '#include "%s"\n' espresso.h "$@"; } >"$build/whole.c"
     dead=$(command -v clang) && dead="$dead -fsyntax-only" || dead="gcc -c -o $build/style.o"
-    LC_ALL=C $dead -std=gnu11 -I. "-I$build/gen" -pthread -Wall -DESP__FN=static -DESPRESSO_API=extern "$1" >"$build/style.log" 2>&1 || {
+    LC_ALL=C $dead -std=gnu11 -I. "-I$build/gen" -pthread -Wall -DESP__FN=static -DESPRESSO_API=extern "$build/whole.c" >"$build/style.log" 2>&1 || {
         cat "$build/style.log" >&2
-        wrong >&2 "$1 does not compile with ESP__FN as plain static"
+        wrong >&2 "$* do not compile with ESP__FN as plain static"
     }
     sed -n "s/.*unused function '\([^']*\)'.*/\1/p; s/.*'\([^']*\)' defined but not used.*/\1/p" "$build/style.log" | sort -u
 }
-unused tools/espresso.c >"$build/unused.command"
-unused planner/files/write_builtin.c >"$build/unused.writer"
+files=$(find planner/files -name '*.c' -not -name write_builtin.c | sort)
+unused $files tools/espresso.c >"$build/unused.command"
+unused $files planner/files/write_builtin.c >"$build/unused.writer"
 dead=$(comm -12 "$build/unused.command" "$build/unused.writer")
 [ -z "$dead" ] || wrong "nobody calls these, remove them:" $dead
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include "espresso.h"
+#include "codecs/common/dense.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/plugins/builtin.h"
 

@@ -19,7 +19,7 @@ trap 'exit 130' INT TERM
 load=$(cut -d' ' -f1 /proc/loadavg)
 
 # ---- the units: $tmp/NAME.c each, and $tmp/NAME.flags
-list=espresso_impl/espresso_impl.c
+list=espresso.c
 unit() { # NAME FLAGS TEXT
     printf '%s\n' "$3" >"$tmp/$1.c"
     echo "$2" >"$tmp/$1.flags"
@@ -34,7 +34,7 @@ part() { # NAME FILE ...
     unit "$name" -DESP__FN= "$headers
 $(includes "$@")"
 }
-# a plugin's source, as espresso_impl/plugins/builtin.c includes it
+# a plugin's source, as espresso.c includes it
 plugin() { # NAME FILE ...
     name=$1
     shift
@@ -52,15 +52,16 @@ unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
 unit headers '' "$headers"
 for folder in base plugins job strategy executor observe; do
     # shellcheck disable=SC2046
-    part $folder $(included "espresso_impl/$folder/" $list | grep -v 'plugins/builtin\.c\|no_autopilot\.c')
+    part $folder $(included "espresso_impl/$folder/" $list | grep -v no_autopilot)
 done
-for codec in $(included codecs/ codecs/codecs.inc); do
+for codec in $(included codecs/ $list); do
     codec=${codec#codecs/}
     plugin "codec:${codec%.c}" "codecs/$codec"
 done
 # shellcheck disable=SC2046
-plugin backends $(included backends/ backends/backends.inc)
-part planner planner/planner.c
+plugin backends $(included backends/ $list)
+# shellcheck disable=SC2046
+part planner $(included planner/ $list)
 for folder in costs autopilot; do
     # shellcheck disable=SC2046
     part $folder $(included "espresso_impl/$folder/" $list)

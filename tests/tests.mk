@@ -26,12 +26,11 @@ TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
 # the library's files, an object each, for each way; the command from the same objects, for tests that start it. A test that includes a
-# file brings its own copy of the file's functions, which are weak here.
-WEAK := -DESP__FN='__attribute__((weak))' -DESPRESSO_API='__attribute__((weak)) extern'
+# file brings its own copy of it: the linker then leaves the archive's.
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(WEAK) $$(DEP) -c $$< -o $$@
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
 $(BUILD)/$(1)/obj/tools/espresso.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
 $(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) tools/espresso.c tests/common/threads.c) | $(BUILD)/test-library/
@@ -123,6 +122,12 @@ ci: ci-programs
 	@$(RUN_TESTS) $(CI)
 ci-list:
 	@echo $(CI)
+# the tests whose path has T in it: make check T=unit/test_lanes, or T=planner
+T ?=
+CHECK := $(if $(T),$(foreach t,$(TESTS) $(TEST_SH),$(if $(findstring $(T),$(t)),$(t))))
+check: $(filter-out %.sh,$(CHECK))
+	@$(if $(CHECK),$(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
+.PHONY: check
 # faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
 soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c
@@ -148,3 +153,27 @@ mpi-programs: $(MPI_PROGRAMS)
 $(BUILD)/tests/mpi/joined: tests/mpi/joined.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(BASE) -O2 $(WARN) $(DEP) $< -o $@ $(LIB) $(LIBS)
+
+# libFuzzer (clang) on all that comes from outside: files, states, payloads, messages. Each target runs FUZZ_SECONDS; what it finds new it
+# adds to $(BUILD)/fuzz/corpus. FUZZERS: the targets
+FUZZ_SECONDS ?= 600
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_CC := clang $(BASE) $(SAN) -fno-sanitize-recover=undefined -Wno-pass-failed
+$(BUILD)/fuzz/obj/%.o: %.c $(STAMP)
+	@mkdir -p $(@D)
+	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(OBJECT) $(DEP) -c $< -o $@
+$(BUILD)/fuzz/library.a: $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(LIB_SRC) $(FILES_SRC))
+	rm -f $@ && ar rcs $@ $^
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.a $(BUILD)/fuzz/obj/tests/common/defaults.o $(STAMP) | $(BUILD)/fuzz/
+	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/obj/tests/common/defaults.o $(BUILD)/fuzz/library.a -o $@ $(JSON_LIBS) $(LIBS)
+fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
+	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
+	   $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
+	   -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$f tests/fuzz/corpus/$$f >$(BUILD)/fuzz/$$f.log 2>&1 || \
+	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
+	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done
+
+# the test of tests/fault with more connections than a test run has time for
+HOSTILE ?= 100000
+hostile: $(BUILD)/tests/fault/test_hostile
+	ESPRESSO_HOSTILE=$(HOSTILE) $<

@@ -127,8 +127,7 @@ static void quality_slower(const quality_case *q, int e, slower_count *n) {
     const char *how = e ? "espresso+ thorough" : "espresso+";
     char name[64];
     quality_name(q, name, sizeof name);
-    for (uint32_t s = 0; s < n_schemes; s++)
-        slower_than(n, name, how, q->any[e], esp__schemes()[s].name, q->scheme[s]);
+    for (uint32_t s = 0; s < n_schemes; s++) slower_than(n, name, how, q->any[e], esp__schemes()[s].name, q->scheme[s]);
     slower_than(n, name, e ? "thorough as given" : "as given", q->given[e], "espresso as given", q->espresso_given);
     if (!slower(q->any[e], q->given[e])) return;
     n->given++;

@@ -58,7 +58,7 @@ ESP__FN esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__
 
 /* Calls of `elements` elements, in s->work. */
 ESP__FN esp_status esp__survey_prepare(esp_ctx *ctx, const esp__survey *s, const esp__codec *c, uint64_t elements,
-                                      esp__survey_bench *w) {
+                                       esp__survey_bench *w) {
     esp_bound b;
     memset(w, 0, sizeof *w);
     w->ctx = ctx, w->codec = c, w->on = s->on;

@@ -30,7 +30,7 @@ ESP__FN esp_status esp__survey_clear(const esp__survey_bench *w);
 ESP__FN esp_status esp__survey_copy(const esp__survey_bench *w);
 ESP__FN esp_status esp__survey_error(const esp__survey_bench *w, const float *data, double *whole, double *off);
 ESP__FN esp_status esp__survey_prepare(esp_ctx *ctx, const esp__survey *s, const esp__codec *c, uint64_t elements,
-                                      esp__survey_bench *w);
+                                       esp__survey_bench *w);
 ESP__FN esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__codec *c);
 ESP__FN esp_status esp__survey_settle(const esp__survey_bench *w);
 ESP__FN esp_status esp__survey_used(esp__survey_bench *w);

@@ -73,7 +73,7 @@ ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n);
 ESP__FN void esp__bounding_run(esp__bounding *b);
 ESP__FN void esp__game_solve(esp__game *m);
 ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
-                                      double tail);
+                                       double tail);
 ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out);
 ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n);
 ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice);

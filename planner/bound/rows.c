@@ -30,7 +30,7 @@ ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *
 
 /* Adds an entry of path x, which must be the last path so far. */
 ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
-                                      double tail) {
+                                       double tail) {
     esp__stay stay = {p, head, tail, x};
     m->stays[lane][m->first[lane][x + 1]++] = stay;
     m->head[lane] = esp__max2(m->head[lane], head + p);
@@ -61,7 +61,8 @@ static int esp__shorter(const void *a, const void *b) {
     return x < y ? -1 : x > y; /* both point into one array */
 }
 
-ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates, esp__lanes_candidates *out) {
+ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates,
+                                        esp__lanes_candidates *out) {
     out->candidates = candidates;
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t x = 0; x < candidates->n; x++) out->paths[x] = &candidates->paths[x];

@@ -38,7 +38,7 @@ static double esp__template_payload(const esp__problem *p, const esp__op_templat
 }
 
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                   const esp_plan_codec *codec) {
+                                    const esp_plan_codec *codec) {
     if (!op->compressed) return 4.0 * (double)shape->size[op->cut];
     return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
 }
@@ -97,7 +97,7 @@ ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_co
 }
 
 ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                 const esp_plan_codec *codec) {
+                                  const esp_plan_codec *codec) {
     const double elements = (double)shape->size[op->cut];
     double ns = 0.0;
     if (!esp__template_possible(op, codec)) return esp__cannot;
@@ -123,7 +123,7 @@ static uint64_t esp__at_most(double ns, uint64_t most) { return ns < (double)mos
 
 /* What an op takes, and how long it keeps each of its lanes. */
 ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                       const esp_plan_codec *codec) {
+                                        const esp_plan_codec *codec) {
     const uint64_t ns = esp__template_ns(p, op, shape, codec);
     const esp_plan_link *link = op->kind == ESP_PLAN_COLLECTIVE ? esp__system_tables(&p->system, op->level) : NULL;
     esp__op_time time = {ns, 0, 0};
@@ -137,7 +137,7 @@ ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_tem
 
 /* Bytes of a residual and a codec's state, and of buffers for payloads that the op makes or receives. */
 ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                     const esp_plan_codec *codec) {
+                                      const esp_plan_codec *codec) {
     const int first = op->early + 1u >= op->n_rounds; /* later rounds have the same residual and state */
     double bytes = 0.0;
     uint64_t state = 0;

@@ -3,7 +3,6 @@
  * times. */
 #include "planner/problem/problem.h"
 
-
 /* Numbers every set of the system's scopes without a level in common. */
 static void esp__cuts_open(esp__problem *p) {
     p->n_cuts = 0;
@@ -141,7 +140,7 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
 /* Writes the ops of one option and returns how many there are. Sizes are those of a rank that is root in every rooted
  * collective (the largest case). n_rounds: that a unit runs of a codec with bound(); 0: of another codec. */
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
-                                  esp__op_template *out) {
+                                   esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
     uint32_t rooted = 0, n = 0, swap;
@@ -389,7 +388,7 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
 /* The options for one constraint. shard: as in esp_plan_tensor; only_option: the text of the only option, or NULL; codec: the only
  * codec, or ESP__NO_CODEC for any; no_comp: 1 allows no Comp. */
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
-                                 int no_comp) {
+                                  int no_comp) {
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |

@@ -5,7 +5,6 @@
 #include "espresso_impl/base/heap.h"
 #include "planner/schedule/schedule.h"
 
-
 ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     if (lanes & 1u && free_at[0] > ready) ready = free_at[0];
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];

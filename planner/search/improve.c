@@ -41,7 +41,6 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     return best_path && esp__incremental_take(k, best_swap);
 }
 
-
 static int esp__ranked_before(const void *a, const void *b) {
     const esp__ranked *x = a, *y = b;
     if (x->elements != y->elements) return x->elements > y->elements ? -1 : 1;

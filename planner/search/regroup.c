@@ -43,7 +43,6 @@ ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, u
     esp__schedule_set_units(p, d, units, n);
 }
 
-
 static int esp__cut_up_before(const void *a, const void *b) {
     const esp__cut_up *x = a, *y = b;
     if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
