@@ -1,6 +1,5 @@
-/* base.h: errors, memory, growing texts, specs and worker threads, for all other folders. The library is one translation unit
- * (see espresso_impl.c): private functions are static, and their names begin with esp__. Knows nothing of the rest of the
- * library. */
+/* base.h: errors, memory, growing texts, specs and worker threads, for all other folders. Knows nothing of the rest of
+ * the library. Names of functions that other files call begin with esp__ (see espresso.c: ESP__FN). */
 #ifndef ESP__BASE_H
 #define ESP__BASE_H
 #include "espresso_impl/base/fpmode.h"

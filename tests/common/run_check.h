@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-int espresso_main(int argc, char **argv); /* tests/common/library.c */
+int espresso_main(int argc, char **argv); /* tools/espresso.c, whose main has this name in tests */
 
 /* Fails the test, with the report, unless every check passes or is skipped. */
 static inline void run_check(const char *spec) {
