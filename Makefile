@@ -83,6 +83,7 @@ $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 # as a plugin gives its entry a name of its own.
 LIB_SRC   := $(filter-out %/no_autopilot.c,$(shell sed -n 's/^.include "\(.*\.c\)"/\1/p' espresso.c))
 FILES_SRC := $(filter-out %/write_builtin.c,$(wildcard planner/files/*.c))
+TOOLS_SRC := $(wildcard tools/*.c tools/*/*.c)
 OBJECTS   := $(BUILD)/obj/library.a
 $(OBJECTS): $(patsubst %.c,$(BUILD)/obj/%.o,$(LIB_SRC) $(FILES_SRC))
 	@rm -f $@ && ar rcs $@ $^
@@ -93,12 +94,12 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) tools/espresso.c; do \
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC); do \
 	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
-$(BUILD)/obj/tools/espresso.o: $(PAGES)
+$(BUILD)/obj/tools/page/page.o: $(PAGES)
 $(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
 	sh tools/page/embed.sh >$@
 # systems and codec costs known by name as files, for users to copy; these sources decide what is in them
@@ -117,7 +118,7 @@ $(LIB): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 	$(CC) -shared -Wl,-soname,libespresso.so.$(SOVER) -Wl,-z,defs $(CFLAGS) $< -o $@.$(VERSION) $(LIBS)
 	ln -sf $(@F).$(VERSION) $@.$(SOVER) && ln -sf $(@F).$(SOVER) $@
-$(BUILD)/bin/espresso: $(BUILD)/obj/tools/espresso.o $(OBJECTS) | $(BUILD)/bin/
+$(BUILD)/bin/espresso: $(TOOLS_SRC:%.c=$(BUILD)/obj/%.o) $(OBJECTS) | $(BUILD)/bin/
 	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 
 PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)

@@ -33,14 +33,14 @@ done
 
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
-    for file in espresso.c codecs/*.c backends/*.c planner/files/*.c tools/espresso.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
+    for file in espresso.c codecs/*.c backends/*.c planner/files/*.c tools/*.c tools/*/*.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
         [ -f "$file" ] || continue
         # some of gcc's warnings come from its optimiser, none of clang's do
         mpi=
         if [ "$file" = backends/mpi.c ] && ! mpi=$(mpicc --showme:compile 2>/dev/null); then
             leaves_out "mpicc is not there: backends/mpi.c was not checked" && continue
         fi
-        case $cc$file in gccespresso.c | gcctools/espresso.c) how="-O1 -c -o $build/style.o" ;; *) how=-fsyntax-only ;; esac
+        case $cc$file in gccespresso.c | gcctools/*) how="-O1 -c -o $build/style.o" ;; *) how=-fsyntax-only ;; esac
         $cc -std=gnu11 -ffp-contract=off -I. "-I$build/gen" -pthread $mpi $warn $how "$file" >"$build/style.log" 2>&1 || {
             head -20 "$build/style.log"
             wrong "$cc warns about $file"
@@ -67,20 +67,20 @@ named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --incl
     grep -vE '^(planner/builtin/v100.c|espresso_impl/plugins/builtin.h|planner/schemes/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
 [ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
 
-# private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of
-unused() { # FILE ...: the functions that a program of these files and the library does not use, by name
-    { printf '#define _GNU_SOURCE\n#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n' && printf '#include "%s"\n' espresso.h "$@"; } >"$build/whole.c"
-    dead=$(command -v clang) && dead="$dead -fsyntax-only" || dead="gcc -c -o $build/style.o"
-    LC_ALL=C $dead -std=gnu11 -I. "-I$build/gen" -pthread -Wall -DESP__FN=static -DESPRESSO_API=extern "$build/whole.c" >"$build/style.log" 2>&1 || {
-        cat "$build/style.log" >&2
-        wrong >&2 "$* do not compile with ESP__FN as plain static"
-    }
-    sed -n "s/.*unused function '\([^']*\)'.*/\1/p; s/.*'\([^']*\)' defined but not used.*/\1/p" "$build/style.log" | sort -u
+# private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of. All are
+# one file here, in which the main of the command has another name than the writer's.
+{
+    printf '#define _GNU_SOURCE\n#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n'
+    find planner/files -name '*.c' | sort | sed 's/.*/#include "&"/'
+    echo '#define main command_main'
+    find tools -name '*.c' | sort | sed 's/.*/#include "&"/'
+} >"$build/whole.c"
+how=$(command -v clang) && how="$how -fsyntax-only" || how="gcc -c -o $build/style.o"
+LC_ALL=C $how -std=gnu11 -I. "-I$build/gen" -pthread -Wall -DESP__FN=static -DESPRESSO_API=extern "$build/whole.c" >"$build/style.log" 2>&1 || {
+    cat "$build/style.log"
+    wrong "the sources do not compile as one file with ESP__FN as plain static"
 }
-files=$(find planner/files -name '*.c' -not -name write_builtin.c | sort)
-unused $files tools/espresso.c >"$build/unused.command"
-unused $files planner/files/write_builtin.c >"$build/unused.writer"
-dead=$(comm -12 "$build/unused.command" "$build/unused.writer")
+dead=$(sed -n "s/.*unused function '\([^']*\)'.*/\1/p; s/.*'\([^']*\)' defined but not used.*/\1/p" "$build/style.log" | sort -u)
 [ -z "$dead" ] || wrong "nobody calls these, remove them:" $dead
 
 for plugin in "$build"/lib/espresso/*.so; do

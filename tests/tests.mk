@@ -25,15 +25,15 @@ TEST_tsan   := $(SAN) -fsanitize=thread $(CHECK_LARGE)
 TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
-# the library's files, an object each, for each way; the command from the same objects, for tests that start it. A test that includes a
-# file brings its own copy of it: the linker then leaves the archive's.
+# the files of the library and of the command, an object each, for each way; programs for tests that start the command are made of the
+# same objects. A test that includes a file brings its own copy of it: the linker then leaves the archive's.
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
-$(BUILD)/$(1)/obj/tools/espresso.o: $(PAGES)
+$(BUILD)/$(1)/obj/tools/page/page.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
-$(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) tools/espresso.c tests/common/threads.c) | $(BUILD)/test-library/
+$(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC) tests/common/threads.c) | $(BUILD)/test-library/
 	@rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o $(STAMP)
 	@mkdir -p $$(@D)

@@ -1,93 +1,14 @@
 /* espresso.c: the command `espresso` and its table of subcommands. Each subcommand is a file or a folder of tools/.
  * Uses private parts of the library too, so that the command shows exactly what the library does. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "espresso.h"
-#include "espresso_impl/autopilot/autopilot.h"
-#include "espresso_impl/base/file.h"
-#include "espresso_impl/base/json.h"
-#include "espresso_impl/base/machine.h"
-#include "espresso_impl/base/workers.h"
-#include "espresso_impl/executor/executor.h"
-#include "espresso_impl/executor/state.h"
-#include "espresso_impl/observe/stats.h"
-#include "planner/builtin/builtin.h"
-#include "planner/files/files.h"
-#include "planner/files/read.h"
-#include "planner/files/write.h"
-#include "planner/problem/problem.h"
-#include "planner/schedule/schedule.h"
-#include "planner/search/search.h"
-
-#include <ctype.h>
-#include <errno.h>
+#include "espresso_impl/base/near.h"
+#include "tools/inspect/inspect.h"
+#include "tools/plan/plan.h"
+#include "tools/profile/profile.h"
+#include "tools/replay/replay.h"
+#include "tools/run/run.h"
+#include "tools/top/top.h"
 #include <fcntl.h>
-#include <jansson.h>
-#include <limits.h>
-#include <math.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sched.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/signalfd.h>
-#include <sys/stat.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-#include "tools/common/args.c"
-#include "tools/common/open.c"
-#include "tools/run/output.c"
-#include "tools/run/spawn.c"
-#include "tools/run/watch.c"
-#include "tools/run/hosts.c"
-#include "tools/run/remote.c"
-#include "tools/run/run.c"
-#include "tools/common/ranks.c"
-#include "tools/inspect/tree.c"
-#include "tools/check/check.c"
-#include "tools/inspect/plugins.c"
-#include "tools/inspect/strategy.c"
-#include "tools/inspect/state.c"
-
-#include "tools/common/quantity.c"
-#include "tools/common/progress.c"
-#include "tools/common/json.c"
-#include "tools/page/page.c"
-#include "tools/plan/flags.c"
-#include "tools/plan/models.c"
-#include "tools/plan/read.c"
-#include "tools/plan/make.c"
-#include "tools/plan/limits.c"
-#include "tools/plan/names.c"
-#include "tools/plan/text.c"
-#include "tools/plan/json.c"
-#include "tools/plan/change.c"
-#include "tools/plan/what.c"
-#include "tools/plan/explain.c"
-#include "tools/plan/output.c"
-#include "tools/plan/machines.c"
-#include "tools/plan/plan.c"
-#include "tools/plan/compare.c"
-#include "tools/profile/trainer.c"
-#include "tools/profile/links.c"
-#include "tools/profile/codecs.c"
-#include "tools/profile/ranks.c"
-#include "tools/profile/profile.c"
-#include "tools/top/read.c"
-#include "tools/top/screen.c"
-#include "tools/top/top.c"
-#include "tools/replay/match.c"
-#include "tools/replay/report.c"
-#include "tools/replay/run.c"
-#include "tools/replay/replay.c"
 
 static int help_main(const tool_command *self, int argc, char **argv);
 

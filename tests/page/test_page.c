@@ -8,7 +8,8 @@
 #include <errno.h>
 #include <unistd.h>
 #include "tests/common/library.h"
-#include "tools/page/page.c"
+#include "tools/page/page.h"
+#include "tools/page/page.inc" /* the strings that page.c has */
 #include "page_data.h"
 #include "page_open.h"
 

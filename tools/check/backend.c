@@ -1,5 +1,9 @@
 /* backend.c: what every backend must do, for any backend that the registry has: collectives against plain sums, in order, and leaving
  * in peace. The rules are those of espresso.h, section 5. Knows no backend by name. */
+#include "tools/check/check.h"
+#include "codecs/common/half.h"
+#include "espresso_impl/base/thread.h"
+#include <fcntl.h>
 
 /* A small integer, so that sums are exact in every number type: rank's element i of collective `op`. */
 static int check_value(int32_t rank, uint64_t i, uint32_t op) {
@@ -512,7 +516,7 @@ static const check check_backend_list[] = {
 };
 
 /* Checks the backend, with ranks as processes; as threads if it cannot connect processes. */
-static void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
+ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
     check_backend_target t = {b, &ctx->host, params, 0, 0};
     check_report trial = {0, 0, 0};
     fflush(stdout);

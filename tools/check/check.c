@@ -1,13 +1,6 @@
 /* check.c: `espresso plugins --check`: runs the rules of a kind over each codec and backend that was asked for, and prints what they
  * found. */
-#include "codecs/common/half.h"
-#include "espresso_impl/base/thread.h"
-#include "tools/check/report.c"
-#include "tools/check/part.c"
-#include "tools/check/codec.c"
-#include "tools/check/ranks.c"
-#include "tools/check/device.c"
-#include "tools/check/backend.c"
+#include "tools/check/check.h"
 
 static void check_title(const char *kind, const char *spec, const char *from) {
     printf("%s %s (%s)\n", kind, spec, from);
@@ -76,7 +69,7 @@ static int check_argument(const tool_command *self, esp_ctx *ctx, const char *wh
     return tool_fail(self, "%s brings no codec for the CPU, no backend and no device that is new here", name);
 }
 
-static int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {
+ESP__FN int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {
     check_report r = {0, 0, 0};
     esp__where w;
     const esp_config cfg = ESP_ZERO;

@@ -1,9 +1,6 @@
 /* codec.c: the checks of codecs, for any codec that the registry can open, and those of open and close. The rules are those of espresso.h,
  * section 4. Each message says what was expected, what came, and where to look. Knows no codec by name. */
-#include "tools/check/codec_inputs.c"
-#include "tools/check/codec_damage.c"
-#include "tools/check/codec_same.c"
-#include "tools/check/codec_size.c"
+#include "tools/check/check.h"
 
 static void check_open_refuses(const esp__codec *c, const char *params, const char *why) {
     void *self = NULL;
@@ -90,7 +87,7 @@ static const check check_codec_list[] = {
 };
 
 /* Checks the opened codec. */
-static void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r) {
+ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r) {
     check_ctx_host = &ctx->host;
     check_all(r, check_codec_list, sizeof check_codec_list / sizeof *check_codec_list, (void *)(uintptr_t)c);
 }

@@ -1,4 +1,5 @@
 /* codec_damage.c: damaged payloads are refused, or decode to something; nothing is read or written out of bounds. */
+#include "tools/check/check.h"
 
 static void check_refused(check_part *p, const uint8_t *data, uint64_t bytes, const char *what) {
     check_fenced f = check_fence(bytes, 1);
@@ -70,7 +71,7 @@ static void check_survived(check_part *p, const uint8_t *data, const char *what)
     check_unfence(&f);
 }
 
-static void check_corrupt_run(void *target) {
+ESP__FN void check_corrupt_run(void *target) {
     enum { N = 1000, TIMES = 3000 };
     const esp__codec *c = target;
     check_part p = check_part_make(c, N, check_rows(c, N, 1), 1);
@@ -102,7 +103,7 @@ static void check_corrupt_run(void *target) {
 }
 
 /* One bad payload among good ones: nothing is written. A wrapper may have added those before it. */
-static void check_among_run(void *target) {
+ESP__FN void check_among_run(void *target) {
     enum { N = 1000 };
     const esp__codec *c = target;
     if (c->traits.n_rounds > 1 || esp__codec_round(c, 0).flags & ESP_ROUND_ALLREDUCE)

@@ -1,24 +1,25 @@
 /* codec_inputs.c: what goes into a codec comes out of it, for all sizes and difficult inputs, in one step and in many, with one payload
  * and with several. */
+#include "tools/check/check.h"
+#include <math.h>
 
 #ifndef CHECK_LARGE_COUNT
 #define CHECK_LARGE_COUNT (1u << 20)
 #endif
 static const uint64_t check_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, 100003, CHECK_LARGE_COUNT + 1};
 enum { CHECK_SIZES = sizeof check_sizes / sizeof *check_sizes };
-typedef unsigned long long check_u;
 
 /* The rows of a part of this size: a codec of matrices also gets matrices, as near to square as the size allows. */
-static uint64_t check_rows(const esp__codec *c, uint64_t count, int matrix) {
+ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, int matrix) {
     uint64_t rows = 1;
     if (!matrix || !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !count) return 0;
     for (uint64_t r = 1; r * r <= count; r++)
         if (count % r == 0) rows = r;
     return count / rows;
 }
-static int check_shapes(const esp__codec *c) { return c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 2 : 1; }
+ESP__FN int check_shapes(const esp__codec *c) { return c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 2 : 1; }
 
-static esp_payload_header check_header(check_part *p) {
+ESP__FN esp_payload_header check_header(check_part *p) {
     esp_payload_header h;
     memcpy(&h, check_payload(p), sizeof h);
     return h;
@@ -118,7 +119,7 @@ static void check_input(const esp__codec *c, uint64_t count, uint64_t rows, int 
     check_part_free(&p);
 }
 
-static void check_inputs_run(void *target) {
+ESP__FN void check_inputs_run(void *target) {
     const esp__codec *c = target;
     for (int shape = 0; shape < check_shapes(c); shape++)
         for (int z = 0; z < CHECK_SIZES; z++)
@@ -131,7 +132,7 @@ static void check_inputs_run(void *target) {
 }
 
 /* Over 20 steps, what went in is what came out plus what is kept. One step is lost to a NaN. */
-static void check_steps_run(void *target) {
+ESP__FN void check_steps_run(void *target) {
     enum { N = 9000, STEPS = 20, LOST = 11 };
     const esp__codec *c = target;
     if (!check_feedback(c)) check_skip("feedback=none: nothing is kept");
@@ -160,7 +161,7 @@ static void check_steps_run(void *target) {
     }
 }
 
-static void check_small_run(void *target) {
+ESP__FN void check_small_run(void *target) {
     const esp__codec *c = target;
     for (int z = 0; z < CHECK_SIZES; z++) {
         check_part p = check_part_make(c, check_sizes[z], check_rows(c, check_sizes[z], 1), 1);
@@ -259,7 +260,7 @@ static void check_many_payloads(const esp__codec *c, uint64_t count) {
     check_part_free(&p);
 }
 
-static void check_many_run(void *target) {
+ESP__FN void check_many_run(void *target) {
     const esp__codec *c = target;
     if (c->traits.n_rounds > 1 || esp__codec_round(c, 0).flags & ESP_ROUND_ALLREDUCE)
         check_skip("payloads of a codec of several rounds are reduced, not collected");

@@ -1,5 +1,7 @@
 /* codec_same.c: the same input gives the same bytes: whatever the seed and the step, where the codec says so; however the work is divided;
  * beside another thread; as one of a list. */
+#include "tools/check/check.h"
+#include "espresso_impl/base/thread.h"
 
 /* Many small pieces, last first. */
 static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
@@ -9,8 +11,8 @@ static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)
         body(arg, piece * grain, (piece + 1) * grain < n ? (piece + 1) * grain : n);
 }
 
-static const esp_host *check_ctx_host; /* of the context that opened the codec */
-static uint64_t check_hash(uint64_t h, const void *data, uint64_t bytes) { return esp__hash64(h, data, bytes); }
+const esp_host *check_ctx_host; /* of the context that opened the codec */
+ESP__FN uint64_t check_hash(uint64_t h, const void *data, uint64_t bytes) { return esp__hash64(h, data, bytes); }
 
 /* Two threads; the caller takes the even pieces. */
 typedef struct check_half {
@@ -51,7 +53,7 @@ static uint64_t check_two_steps(const esp__codec *c, uint64_t count, uint64_t ro
     return hash;
 }
 
-static void check_same_run(void *target) {
+ESP__FN void check_same_run(void *target) {
     enum { N = 300007, SQUARE = 262144 };
     const esp__codec *c = target;
     esp_host *host = (esp_host *)(uintptr_t)check_ctx_host;
@@ -75,7 +77,7 @@ static void check_same_run(void *target) {
 }
 
 /* ESP_CODEC_DETERMINISTIC: nothing in the payload depends on the seed. */
-static void check_seed_run(void *target) {
+ESP__FN void check_seed_run(void *target) {
     enum { N = 10000 };
     const esp__codec *c = target;
     uint64_t hash[2];
@@ -130,7 +132,7 @@ static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, ui
     free(phi);
 }
 
-static void check_lists_run(void *target) {
+ESP__FN void check_lists_run(void *target) {
     static const uint64_t counts[CHECK_LIST] = {1200, 1200, 600, 60};
     const esp__codec *c = target;
     if (!(c->traits.caps & ESP_CODEC_LISTS)) check_skip("the codec does not say ESP_CODEC_LISTS");
@@ -189,7 +191,7 @@ static void *check_thread_main(void *arg) {
     check_part_free(&p);
     return NULL;
 }
-static void check_threads_run(void *target) {
+ESP__FN void check_threads_run(void *target) {
     check_thread t[4] = {{target, 1, 0}, {target, 2, 0}, {target, 1, 0}, {target, 2, 0}};
     pthread_t thread[2];
     check_say("compressing two tensors at the same time");

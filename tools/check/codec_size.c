@@ -1,6 +1,8 @@
 /* codec_size.c: what a codec says of its sizes, its error and its sums is what it does. */
+#include "tools/check/check.h"
+#include <math.h>
 
-static void check_bound_run(void *target) {
+ESP__FN void check_bound_run(void *target) {
     const esp__codec *c = target;
     for (uint32_t r = 0; r < c->traits.n_rounds; r++) {
         esp_bound b;
@@ -79,7 +81,7 @@ static void check_model_sizes(const esp__codec *c, uint64_t n) {
     check_part_free(&p);
 }
 
-static void check_model_run(void *target) {
+ESP__FN void check_model_run(void *target) {
     static const esp_devkind kinds[] = {ESP_CPU, ESP_CUDA};
     static const uint64_t sizes[] = {100000, 300000, (1u << 20) + 1};
     const esp__codec *c = target;
@@ -107,7 +109,7 @@ static float check_gauss(void) {
 }
 
 /* The error that model() states is that of normal numbers, without feedback. */
-static void check_error_run(void *target) {
+ESP__FN void check_error_run(void *target) {
     enum { N = 400000 };
     const esp__codec *c = target;
     double lost = 0, whole = 0;
@@ -132,7 +134,7 @@ static void check_error_run(void *target) {
 }
 
 /* Without ESP_MODEL_LOSSY every number must come back as near as half precision has it, and with it some must not. */
-static void check_lossy_run(void *target) {
+ESP__FN void check_lossy_run(void *target) {
     enum { N = 4096 };
     const esp__codec *c = target;
     const int lossy = esp__codec_lossy(c);
@@ -159,7 +161,7 @@ static void check_lossy_run(void *target) {
 }
 
 /* Two contributions reduced undecoded must decode to about their sum. */
-static void check_reduce_run(void *target) {
+ESP__FN void check_reduce_run(void *target) {
     enum { N = 5000 };
     const esp__codec *c = target;
     if (!(c->traits.caps & ESP_CODEC_REDUCIBLE)) check_skip("the codec does not say ESP_CODEC_REDUCIBLE");

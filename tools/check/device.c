@@ -1,5 +1,6 @@
 /* device.c: runs a check's collective on the memory of a device: the buffers are copied there, and back. The rank's device is the one
  * whose number is the rank's on its machine. Knows no device by name. */
+#include "tools/check/check.h"
 
 /* A buffer of the host, and its copy on the device. */
 typedef struct check_copy {
@@ -54,7 +55,7 @@ static esp_status check_coll_on(check_rank *r, const check_device *d, const esp_
     return s;
 }
 
-static esp_status check_rank_coll(check_rank *r, const esp_coll *c) {
+ESP__FN esp_status check_rank_coll(check_rank *r, const esp_coll *c) {
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
     const esp_host *h = r->t->host;
     esp_device dev = {r->t->where, 0};

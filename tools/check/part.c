@@ -1,13 +1,12 @@
 /* part.c: one part of a tensor and all the memory that a codec needs for it, each piece ending at a page that may not be touched; and
  * inputs that are difficult. Calls codecs as the executor does. Knows no codec. */
-
-typedef struct check_fenced {
-    unsigned char *map, *data;
-    size_t mapped;
-} check_fenced;
+#include "tools/check/check.h"
+#include <errno.h>
+#include <math.h>
+#include <sys/mman.h>
 
 /* `bytes` bytes that end (as closely as `align` allows) at a page which may not be touched. */
-static check_fenced check_fence(uint64_t bytes, uint64_t align) {
+ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (size_t)((bytes + align - 1) / align * align);
     check_fenced f;
     f.mapped = (room + page - 1) / page * page + page;
@@ -17,38 +16,23 @@ static check_fenced check_fence(uint64_t bytes, uint64_t align) {
     f.data = f.map + f.mapped - page - room;
     return f;
 }
-static void check_unfence(check_fenced *f) { munmap(f->map, f->mapped); }
+ESP__FN void check_unfence(check_fenced *f) { munmap(f->map, f->mapped); }
 
 /* ---- inputs ----------------------------------------------------------------------------------------------------------- */
-static uint64_t check_seed = 1;
-static uint32_t check_random(void) {
+uint64_t check_seed = 1;
+ESP__FN uint32_t check_random(void) {
     check_seed = check_seed * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(check_seed >> 32);
 }
-static float check_normal(void) { /* roughly; sigma about 0.6 */
+ESP__FN float check_normal(void) { /* roughly; sigma about 0.6 */
     double s = 0;
     for (int i = 0; i < 4; i++) s += (double)check_random() / 4294967296.0 - 0.5;
     return (float)s;
 }
-enum {
-    IN_NORMAL,
-    IN_ZERO,
-    IN_MINUS_ZERO,
-    IN_DENORMAL,
-    IN_EQUAL,
-    IN_NEGATIVE,
-    IN_SPIKE,
-    IN_LARGE,
-    IN_WIDE, /* every exponent */
-    IN_FEW,  /* few values, many of them equal, some on a threshold */
-    IN_NAN,
-    IN_INF,
-    IN_KINDS
-};
-static const char *const check_inputs[] = {"normal",           "zero",         "-0",    "denormal",
-                                           "all equal",        "all negative", "spike", "up to 1e30",
-                                           "of all exponents", "few values",   "NaN",   "Inf"};
-static void check_fill(float *x, uint64_t n, int kind) {
+const char *const check_inputs[IN_KINDS] = {"normal",           "zero",         "-0",    "denormal",
+                                            "all equal",        "all negative", "spike", "up to 1e30",
+                                            "of all exponents", "few values",   "NaN",   "Inf"};
+ESP__FN void check_fill(float *x, uint64_t n, int kind) {
     for (uint64_t i = 0; i < n; i++) {
         const float z = check_normal();
         x[i] = kind == IN_ZERO || kind == IN_SPIKE ? 0.0f
@@ -68,26 +52,13 @@ static void check_fill(float *x, uint64_t n, int kind) {
 }
 
 /* ---- a part ----------------------------------------------------------------------------------------------------------- */
-typedef struct check_part {
-    const esp__codec *codec;
-    uint64_t count, rows, cols, step, seed;
-    uint32_t n_reduced;
-    int feedback;
-    float beta, gamma;
-    uint32_t first; /* round of such a part */
-    esp_bound bound[ESP_ROUNDS_MAX];
-    check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
-    uint64_t used[ESP_ROUNDS_MAX];
-    float *g, *o, *e; /* input, output, residual */
-} check_part;
-
-static uint32_t check_last(const check_part *p) { return p->codec->traits.n_rounds - 1; }
-static uint8_t *check_payload(check_part *p) { return p->payload[check_last(p)].data; }
-static uint64_t check_used(const check_part *p) { return p->used[check_last(p)]; }
+ESP__FN uint32_t check_last(const check_part *p) { return p->codec->traits.n_rounds - 1; }
+ESP__FN uint8_t *check_payload(check_part *p) { return p->payload[check_last(p)].data; }
+ESP__FN uint64_t check_used(const check_part *p) { return p->used[check_last(p)]; }
 
 /* Calls bound() for one round. */
-static esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
-                              uint32_t n_reduced, esp_bound *b) {
+ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
+                               uint32_t n_reduced, esp_bound *b) {
     esp_tensor like;
     memset(&like, 0, sizeof like);
     memset(b, 0, sizeof *b);
@@ -98,10 +69,10 @@ static esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows
 }
 
 /* A spec may say that its codec keeps nothing: randomk:unbiased=1,feedback=none. */
-static int check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
+ESP__FN int check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
 
 /* rows 0: no matrix; else count is rows * cols. */
-static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced) {
+ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced) {
     uint64_t scratch = 0;
     check_part p;
     memset(&p, 0, sizeof p);
@@ -134,13 +105,13 @@ static check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t 
     p.g = (float *)(void *)p.in.data, p.o = (float *)(void *)p.out.data, p.e = (float *)(void *)p.residual.data;
     return p;
 }
-static void check_part_free(check_part *p) {
+ESP__FN void check_part_free(check_part *p) {
     check_fenced *const all[] = {&p->scratch, &p->state, &p->in, &p->out, &p->residual, &p->phi};
     for (uint32_t r = 0; r <= check_last(p); r++) check_unfence(&p->payload[r]);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) check_unfence(all[i]);
 }
 
-static void check_call(check_part *p, const float *data, esp__codec_call *c) {
+ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c) {
     esp__call_begin(c, p->codec, data, p->count);
     c->part.key = 7, c->part.rows = p->rows, c->part.cols = p->cols;
     c->args.step = p->step;
@@ -152,7 +123,7 @@ static void check_call(check_part *p, const float *data, esp__codec_call *c) {
 }
 
 /* One round into `data`. */
-static esp_status check_round(check_part *p, uint32_t round, void *data, uint64_t capacity) {
+ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64_t capacity) {
     esp__codec_call c;
     check_call(p, p->g, &c);
     c.args.round = round;
@@ -164,7 +135,7 @@ static esp_status check_round(check_part *p, uint32_t round, void *data, uint64_
 }
 
 /* All rounds; each round's own body stands for the reduced one. */
-static esp_status check_compress(check_part *p) {
+ESP__FN esp_status check_compress(check_part *p) {
     esp_status s = ESP_OK;
     for (uint32_t r = p->first; r <= check_last(p) && !s; r++) {
         memset(p->payload[r].data, 0xA5, (size_t)p->bound[r].payload_bytes);
@@ -173,7 +144,7 @@ static esp_status check_compress(check_part *p) {
     return s;
 }
 
-static esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_t n, uint32_t mode, float scale) {
+ESP__FN esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_t n, uint32_t mode, float scale) {
     esp__codec_call c;
     check_call(p, p->o, &c);
     c.args.mode = mode;
@@ -184,7 +155,7 @@ static esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_
     if (check_last(p) > p->first) esp__call_reduced(&c, p->payload[check_last(p) - 1].data, p->used[check_last(p) - 1]);
     return esp__call_decompress(&c);
 }
-static esp_status check_decode(check_part *p, const void *data, uint64_t bytes) {
+ESP__FN esp_status check_decode(check_part *p, const void *data, uint64_t bytes) {
     esp_payload one;
     memset(&one, 0, sizeof one);
     memcpy(&one.data.ptr, &data, sizeof data);

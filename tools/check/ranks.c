@@ -1,46 +1,16 @@
 /* ranks.c: runs a check of a backend once per rank: as processes, or as threads where a backend wants that. These meet in shared
  * memory, so that nothing of the library is needed. Where a launcher started this command several times, each process is one rank, and
  * they meet as the ranks of any job do: that is how a backend is checked that needs its launcher, or several machines. */
+#include "tools/check/check.h"
+#include "espresso_impl/base/thread.h"
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 
-enum { CHECK_RANKS = 4, CHECK_MOST = 256, CHECK_OOB = 65536, CHECK_WAIT_S = 120 };
-
-typedef struct check_meet {
-    pthread_barrier_t barrier;
-    uint8_t oob[CHECK_RANKS][CHECK_OOB];
-    int32_t failed;
-    char text[CHECK_SAID];
-    uint64_t hash[CHECK_RANKS];
-} check_meet;
-
-/* The ranks that a launcher started; peers NULL: none did. */
-typedef struct check_launched {
-    esp_ctx *ctx;
-    esp__peers *peers;
-    int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* this rank's first failure, or another's */
-    char text[CHECK_SAID];
-} check_launched;
-static check_launched check_job;
-
-typedef struct check_backend_target {
-    const esp_backend *table;
-    const esp_host *host;
-    const char *params;
-    int threads;       /* 1: ranks are threads of one process */
-    esp_devkind where; /* whose memory the collectives work on; 0: the host's */
-} check_backend_target;
-
-typedef struct check_rank {
-    const check_backend_target *t;
-    check_meet *meet;
-    int32_t rank, size, local; /* local: on its machine */
-    void *comm;
-    void (*run)(struct check_rank *r);
-} check_rank;
+check_launched check_job;
 
 /* The first failure counts; the rank goes on to its end. Returns 1. */
-static int check_rank_fail(check_rank *r, const char *fmt, ...) ESP__PRINTF(2, 3);
-static int check_rank_fail(check_rank *r, const char *fmt, ...) {
+ESP__FN int check_rank_fail(check_rank *r, const char *fmt, ...) {
     va_list args;
     int32_t none = 0, *failed = check_job.peers ? &check_job.failed : &r->meet->failed;
     char *text = check_job.peers ? check_job.text : r->meet->text;
@@ -51,12 +21,12 @@ static int check_rank_fail(check_rank *r, const char *fmt, ...) {
     va_end(args);
     return 1;
 }
-static int check_failed(const check_rank *r) {
+ESP__FN int check_failed(const check_rank *r) {
     return __atomic_load_n(check_job.peers ? &check_job.failed : &r->meet->failed, __ATOMIC_SEQ_CST) != 0;
 }
 
 /* All ranks of the check are here. */
-static void check_barrier(check_rank *r) {
+ESP__FN void check_barrier(check_rank *r) {
     int failed[CHECK_MOST];
     if (!check_job.peers) {
         pthread_barrier_wait(&r->meet->barrier);
@@ -68,7 +38,7 @@ static void check_barrier(check_rank *r) {
         if (failed[q] == 1 && !check_job.failed) check_job.failed = 2; /* another rank has the text */
 }
 /* Do all ranks of the check have the same value? */
-static int check_same(check_rank *r, uint64_t value) {
+ESP__FN int check_same(check_rank *r, uint64_t value) {
     uint64_t all[CHECK_MOST];
     if (!check_job.peers) {
         r->meet->hash[r->rank] = value;
@@ -81,14 +51,12 @@ static int check_same(check_rank *r, uint64_t value) {
 }
 
 /* How many ranks the checks run on: from, ... 4, and as many as the launcher started. */
-static int32_t check_ranks_most(void) { return check_job.peers ? check_job.size : CHECK_RANKS; }
-static int32_t check_ranks_next(int32_t n) {
+ESP__FN int32_t check_ranks_most(void) { return check_job.peers ? check_job.size : CHECK_RANKS; }
+ESP__FN int32_t check_ranks_next(int32_t n) {
     const int32_t most = check_ranks_most();
     return n < CHECK_RANKS && n < most ? n + 1 : n < most ? most : most + 1;
 }
-#define CHECK_EACH(n, from) for (int32_t n = (from); n <= check_ranks_most(); n = check_ranks_next(n))
-
-static esp_status check_oob(void *user, const void *in, void *out, uint64_t bytes) {
+ESP__FN esp_status check_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
     if (check_job.peers) return esp__peers_allgather(check_job.peers, check_job.members, r->size, in, out, bytes);
     if (bytes > CHECK_OOB) return ESP_E_ARG;
@@ -122,7 +90,7 @@ static int check_rank_open(check_rank *r) {
 }
 
 /* Waits for a request, at most CHECK_WAIT_S. */
-static esp_status check_rank_wait(check_rank *r, void *req) {
+ESP__FN esp_status check_rank_wait(check_rank *r, void *req) {
     const uint64_t end = esp__now_ns() + (uint64_t)CHECK_WAIT_S * 1000000000u;
     esp_status s;
     while ((s = r->t->table->test(r->comm, req)) == ESP_PENDING) {
@@ -173,7 +141,7 @@ static void check_ranks_launched(const check_backend_target *t, int32_t n, void 
 }
 
 /* Runs `run` on n ranks. The caller is the process of one check: a failure of any rank ends it. */
-static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
+ESP__FN void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
     check_meet *meet = mmap(NULL, sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     check_rank r[CHECK_RANKS];
     pthread_t thread[CHECK_RANKS];
@@ -211,7 +179,7 @@ static void check_ranks(const check_backend_target *t, int32_t n, void (*run)(ch
 }
 
 /* Joins the ranks that a launcher started, if it started several. Returns 0, or -1 after an error. */
-static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params) {
+ESP__FN int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params) {
     static char machines[CHECK_MOST][128];
     esp__comm_plan plans[ESP__SCOPES];
     char mine[128] = "";
@@ -242,7 +210,7 @@ static int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *p
     }
     return 0;
 }
-static void check_launched_close(void) {
+ESP__FN void check_launched_close(void) {
     if (check_job.peers) esp__peers_close(check_job.peers, NULL, 0, NULL, NULL);
     check_job.peers = NULL;
 }

@@ -1,35 +1,30 @@
 /* report.c: runs checks, each in a process of its own, so that a crash or a hang of a plugin is a line of the report and not the
  * command's end. Knows neither codecs nor backends. */
+#include "tools/check/check.h"
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { CHECK_SECONDS = 120, CHECK_SAID = 1000 };
+enum { CHECK_SECONDS = 120 };
 enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
 
-typedef struct check_report {
-    int passed, failed, skipped;
-} check_report;
-
-/* One thing that every plugin of a kind must do. */
-typedef struct check {
-    const char *name, *demands; /* demands: the rule, in a few words, shown beside the name */
-    void (*run)(void *target);  /* returns: passed; else ends by check_fail or check_skip */
-} check;
-
-static int check_in_place;    /* checks run in this process, which is a rank that a launcher started */
+int check_in_place;           /* checks run in this process, which is a rank that a launcher started */
 static sigjmp_buf check_back; /* where such a check ends */
 static char check_ended[CHECK_SAID + 1];
-static int check_pipe = -1; /* the child's way to the parent */
-static char check_at[256];  /* what the check is doing now, for a crash */
+int check_pipe = -1;       /* the child's way to the parent */
+static char check_at[256]; /* what the check is doing now, for a crash */
 
 /* Says where the check is. The text outlives a crash. */
-static void check_say(const char *fmt, ...) ESP__PRINTF(1, 2);
-static void check_say(const char *fmt, ...) {
+ESP__FN void check_say(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(check_at, sizeof check_at, fmt, args);
     va_end(args);
 }
 
-static void check_end(int code, const char *fmt, va_list args) {
+_Noreturn static void check_end(int code, const char *fmt, va_list args) {
     char text[CHECK_SAID];
     int n = vsnprintf(text, sizeof text, fmt, args);
     if (check_in_place) {
@@ -40,15 +35,13 @@ static void check_end(int code, const char *fmt, va_list args) {
     _exit(code);
 }
 /* End the check. The text says what was expected, what came, and what to do. */
-static void check_fail(const char *fmt, ...) ESP__PRINTF(1, 2);
-static void check_fail(const char *fmt, ...) {
+ESP__FN _Noreturn void check_fail(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     check_end(CHECK_FAILED, fmt, args);
     va_end(args);
 }
-static void check_skip(const char *fmt, ...) ESP__PRINTF(1, 2);
-static void check_skip(const char *fmt, ...) {
+ESP__FN _Noreturn void check_skip(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     check_end(CHECK_SKIPPED, fmt, args);
@@ -66,7 +59,7 @@ static void check_crashed(int signal_number) {
     _exit(CHECK_FAILED);
 }
 
-static void check_catch(void) {
+ESP__FN void check_catch(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], check_crashed);
 }
@@ -102,7 +95,7 @@ static void check_result(check_report *r, const check *c, int code, const char *
     fflush(stdout);
 }
 
-static void check_one(check_report *r, const check *c, void *target) {
+ESP__FN void check_one(check_report *r, const check *c, void *target) {
     int ends[2], status = 0;
     char said[CHECK_SAID + 1];
     size_t n = 0;
@@ -133,6 +126,6 @@ static void check_one(check_report *r, const check *c, void *target) {
     check_result(r, c, WIFEXITED(status) ? WEXITSTATUS(status) : CHECK_FAILED, said);
 }
 
-static void check_all(check_report *r, const check *checks, size_t n, void *target) {
+ESP__FN void check_all(check_report *r, const check *checks, size_t n, void *target) {
     for (size_t i = 0; i < n; i++) check_one(r, &checks[i], target);
 }

@@ -34,4 +34,6 @@ ESP__FN int tool_number(const char *text, long low, long high, long *out);
  * index, after a "--"); -2 after an error, which is printed; -3 for -h and --help, after the help is printed. */
 ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
 ESP__FN void tool_help(const tool_command *c);
+/* open.c */
+ESP__FN int tool_open(const tool_command *c, esp_config *cfg, esp_ctx **out);
 #endif

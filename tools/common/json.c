@@ -1,7 +1,7 @@
 /* json.c: writes JSON to a text, piece by piece: this file puts commas and brackets, the library's json.h the strings.
  * Must not know what is written. */
-#include "tools/common/json.h"
 #include "espresso_impl/base/json.h"
+#include "tools/common/json.h"
 #include <math.h>
 
 /* Writes what comes before a value: a comma and the key. `key` is NULL in an array. */
@@ -14,20 +14,20 @@ static void json_key(tool_json *j, const char *key) {
     j->more = 1;
 }
 
-static void json_open(tool_json *j, const char *key, char bracket) {
+ESP__FN void json_open(tool_json *j, const char *key, char bracket) {
     json_key(j, key);
     esp__text_add(&j->text, "%c", bracket);
     j->depth++;
     j->more = 0;
 }
-static void json_close(tool_json *j, char bracket) {
+ESP__FN void json_close(tool_json *j, char bracket) {
     j->depth--;
     if (j->more) esp__text_add(&j->text, "\n%*s", 2 * j->depth, "");
     esp__text_add(&j->text, "%c%s", bracket, j->depth ? "" : "\n");
     j->more = 1;
 }
 
-static void json_text(tool_json *j, const char *key, const char *value) {
+ESP__FN void json_text(tool_json *j, const char *key, const char *value) {
     json_key(j, key);
     if (value)
         esp__json_string(&j->text, value);
@@ -36,7 +36,7 @@ static void json_text(tool_json *j, const char *key, const char *value) {
 }
 
 /* Writes whole numbers without a fraction. */
-static void json_number(tool_json *j, const char *key, double value) {
+ESP__FN void json_number(tool_json *j, const char *key, double value) {
     json_key(j, key);
     if (!isfinite(value))
         esp__text_add(&j->text, "null");
@@ -46,9 +46,9 @@ static void json_number(tool_json *j, const char *key, double value) {
         esp__text_add(&j->text, "%.15g", value);
 }
 
-static void json_bool(tool_json *j, const char *key, int value) {
+ESP__FN void json_bool(tool_json *j, const char *key, int value) {
     json_key(j, key);
     esp__text_add(&j->text, value ? "true" : "false");
 }
 
-static void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }
+ESP__FN void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }

@@ -11,10 +11,10 @@ typedef struct tool_json {
 } tool_json;
 
 /* `key` is NULL in an array; `bracket` is '{' or '['. */
-static void json_open(tool_json *j, const char *key, char bracket);
-static void json_close(tool_json *j, char bracket);
-static void json_text(tool_json *j, const char *key, const char *value); /* value NULL: null */
-static void json_number(tool_json *j, const char *key, double value);    /* NaN and infinity, which JSON lacks: null */
-static void json_bool(tool_json *j, const char *key, int value);
-static void json_us(tool_json *j, const char *key, double ns); /* in microseconds, the unit of keys that end in _us */
+ESP__FN void json_open(tool_json *j, const char *key, char bracket);
+ESP__FN void json_close(tool_json *j, char bracket);
+ESP__FN void json_text(tool_json *j, const char *key, const char *value); /* value NULL: null */
+ESP__FN void json_number(tool_json *j, const char *key, double value);    /* NaN and infinity, which JSON lacks: null */
+ESP__FN void json_bool(tool_json *j, const char *key, int value);
+ESP__FN void json_us(tool_json *j, const char *key, double ns); /* in microseconds, the unit of keys that end in _us */
 #endif

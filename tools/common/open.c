@@ -2,7 +2,7 @@
 #include "tools/common/args.h"
 
 /* Opens the context after removing from the environment the variables that are meant for training jobs. */
-static int tool_open(const tool_command *c, esp_config *cfg, esp_ctx **out) {
+ESP__FN int tool_open(const tool_command *c, esp_config *cfg, esp_ctx **out) {
     static const char *const unwanted[] = {
         "ESPRESSO_RANK",  "ESPRESSO_SIZE",     "ESPRESSO_MACHINE", "ESPRESSO_ROOT",       "ESPRESSO_BACKEND",
         "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE",   "ESPRESSO_INTER_LINK", "ESPRESSO_WORKERS"};

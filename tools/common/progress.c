@@ -31,7 +31,7 @@ static void progress_tick(int signal) {
     errno = saved;
 }
 
-static void progress_say(const char *fmt, ...) {
+ESP__FN void progress_say(const char *fmt, ...) {
     static int ready;
     va_list ap;
     if (!isatty(2)) return;
@@ -50,7 +50,7 @@ static void progress_say(const char *fmt, ...) {
     progress.length = n < 0 ? 0 : n >= (int)sizeof progress.text ? (int)sizeof progress.text - 1 : n;
 }
 
-static void progress_done(void) {
+ESP__FN void progress_done(void) {
     progress.length = 0;
     if (progress.seconds) fputs("\r\033[K", stderr);
     progress.seconds = 0;

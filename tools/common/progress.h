@@ -4,7 +4,7 @@
 #include "espresso_impl/base/private.h"
 
 /* Sets the line's text. The seconds that have passed are shown behind it. */
-static void progress_say(const char *fmt, ...) ESP__PRINTF(1, 2);
+ESP__FN void progress_say(const char *fmt, ...) ESP__PRINTF(1, 2);
 /* Clears the line. Call it before anything else is printed. */
-static void progress_done(void);
+ESP__FN void progress_done(void);
 #endif

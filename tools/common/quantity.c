@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-static int tool_quantity(const char *text, const tool_unit *units, double *out) {
+ESP__FN int tool_quantity(const char *text, const tool_unit *units, double *out) {
     char *end;
     /* strtod also accepts blanks, hexadecimal and "nan": refuse these */
     if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return 0;
@@ -21,7 +21,7 @@ static int tool_quantity(const char *text, const tool_unit *units, double *out) 
 }
 
 /* Reads "2x" or "0.5x". */
-static int tool_factor(const char *text, double *out) {
+ESP__FN int tool_factor(const char *text, double *out) {
     char number[32];
     const size_t n = strlen(text);
     if (n < 2 || n > sizeof number || (text[n - 1] != 'x' && text[n - 1] != 'X')) return 0;
@@ -31,13 +31,13 @@ static int tool_factor(const char *text, double *out) {
 }
 
 /* A buffer for a short text, valid until the eighth call after this one: enough for the arguments of one printf. */
-static char *tool_scratch(void) {
+ESP__FN char *tool_scratch(void) {
     static __thread char text[8][32];
     static __thread unsigned at;
     return text[at++ % 8];
 }
 
-static const char *tool_time(double ns) {
+ESP__FN const char *tool_time(double ns) {
     static const char *const unit[] = {"ns", "us", "ms", "s"};
     char *out = tool_scratch();
     int u = 0;
@@ -63,5 +63,5 @@ static const char *tool_thousands(double v, const char *unit) {
              v, *unit || u ? " " : "", prefix[u], unit);
     return out;
 }
-static const char *tool_bytes(double bytes) { return tool_thousands(bytes, "B"); }
-static const char *tool_count(double n) { return tool_thousands(n, ""); }
+ESP__FN const char *tool_bytes(double bytes) { return tool_thousands(bytes, "B"); }
+ESP__FN const char *tool_count(double n) { return tool_thousands(n, ""); }

@@ -1,7 +1,7 @@
 /* quantity.h: numbers with units: how they are read from the command line, and printed. */
 #ifndef ESPRESSO_TOOLS_QUANTITY_H
 #define ESPRESSO_TOOLS_QUANTITY_H
-#include <stddef.h>
+#include "espresso_impl/base/private.h"
 
 typedef struct tool_unit {
     const char *name;
@@ -18,9 +18,12 @@ static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"t
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 
 /* Reads a finite number above 0 with one of these units. Returns 0 when `text` is something else. */
-static int tool_quantity(const char *text, const tool_unit *units, double *out);
+ESP__FN int tool_quantity(const char *text, const tool_unit *units, double *out);
 /* Texts that are valid until the eighth call after this one: enough for the arguments of one printf. */
-static const char *tool_time(double ns); /* with four digits and a unit chosen by its size */
-static const char *tool_bytes(double bytes);
-static const char *tool_count(double n);
+ESP__FN const char *tool_time(double ns); /* with four digits and a unit chosen by its size */
+ESP__FN const char *tool_bytes(double bytes);
+ESP__FN const char *tool_count(double n);
+/* quantity.c */
+ESP__FN int tool_factor(const char *text, double *out);
+ESP__FN char *tool_scratch(void);
 #endif

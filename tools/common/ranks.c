@@ -2,7 +2,7 @@
 #include "tools/common/ranks.h"
 #include "tools/run/run.h"
 
-static int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
+ESP__FN int ranks_check(const tool_command *self, long n, long machines, const char *inter) {
     const char *launcher = getenv("ESPRESSO_LAUNCHER");
     if (launcher && !strcmp(launcher, "espresso-run")) /* or ranks would start ranks without end */
         return tool_fail(self, "this runs as a rank of a job already, and starts ranks of its own: start it by itself");

@@ -1,5 +1,11 @@
 /* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows what a plugin file contains.
  * Must not know any codec: everything is read from the tables. */
+#include "tools/inspect/inspect.h"
+#include "espresso_impl/base/base.h"
+#include "espresso_impl/executor/context.h"
+#include "espresso_impl/plugins/plugins.h"
+#include "planner/plan.h"
+#include "tools/check/check.h"
 
 enum { PLUGINS_PATH, PLUGINS_LONG, PLUGINS_CHECK };
 static const tool_flag plugins_flags[] = {
@@ -278,7 +284,7 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
     return status;
 }
 
-static const tool_command plugins_command = {
+const tool_command plugins_command = {
     .name = "plugins",
     .summary = "Lists codecs, backends and devices; with names, loads these plugins and shows what they bring.",
     .synopsis = "[--path DIR] [--long | --check] [NAME|SPEC|FILE.so...]",

@@ -1,5 +1,9 @@
 /* state.c: `espresso state`: shows what a state file holds, and checks that it is complete and undamaged. Needs neither
  * the model nor the other ranks. Uses the structs of the file format's owner, espresso_impl/executor/state.c. */
+#include "tools/inspect/inspect.h"
+#include "espresso_impl/executor/state.h"
+#include "espresso_impl/strategy/strategy.h"
+#include <errno.h>
 #include <glob.h>
 #include <math.h>
 
@@ -204,7 +208,7 @@ static int state_main(const tool_command *self, int argc, char **argv) {
     return status;
 }
 
-static const tool_command state_command = {
+const tool_command state_command = {
     .name = "state",
     .summary = "Shows what a saved state holds, and checks that it is whole.",
     .synopsis = "FILE...",

@@ -1,5 +1,13 @@
 /* strategy.c: `espresso strategy`: checks a strategy file without its model, and prints it as the library reads it.
  * Must not know the format: espresso_impl/strategy/text.c does. */
+#include "tools/inspect/inspect.h"
+#include "espresso_impl/base/base.h"
+#include "espresso_impl/executor/context.h"
+#include "espresso_impl/job/job.h"
+#include "espresso_impl/strategy/strategy.h"
+#include "espresso_impl/strategy/text.h"
+#include <errno.h>
+#include <sys/stat.h>
 
 /* Registers a tensor that the file names, in place of the model's. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
@@ -59,7 +67,7 @@ static int strategy_main(const tool_command *self, int argc, char **argv) {
     return status;
 }
 
-static const tool_command strategy_command = {
+const tool_command strategy_command = {
     .name = "strategy",
     .summary = "Checks a strategy file and prints it as the library reads it.",
     .synopsis = "FILE",

@@ -1,5 +1,6 @@
 /* tree.c: `espresso tree`: prints or counts the options of the decision tree.
  * Must not know the grammar: espresso_impl/strategy/option.c enumerates, planner/problem/tree.c filters. */
+#include "tools/inspect/inspect.h"
 #include "planner/problem/problem.h"
 
 enum {
@@ -102,7 +103,7 @@ static int tree_main(const tool_command *self, int argc, char **argv) {
     return status == -1 ? TOOL_OK : status;
 }
 
-static const tool_command tree_command = {
+const tool_command tree_command = {
     .name = "tree",
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis =

@@ -8,24 +8,22 @@
 #include <string.h>
 
 /* Lanes of the jobs with most levels. Pages show those that a plan uses. */
-static const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
-enum { PAGE_LANES = ESP_PLAN_LANES, PAGE_PROGRESS = ESP_PLAN_LANES - 1 };
-
+const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
 /* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
-static void page_text(FILE *to, const char *text) {
+ESP__FN void page_text(FILE *to, const char *text) {
     char one[ESP__JSON_CHAR];
     fputc('"', to);
     for (const char *s = text ? text : ""; *s;) fwrite(one, 1, esp__json_char(&s, "\"\\<>&\n\x7f", one), to);
     fputc('"', to);
 }
 
-static void page_key(FILE *to, const char *key, const char *text) {
+ESP__FN void page_key(FILE *to, const char *key, const char *text) {
     fprintf(to, "\"%s\":", key);
     page_text(to, text);
 }
 
 /* JSON has no infinities and no NaN. */
-static double page_finite(double x) { return isfinite(x) ? x : 0; }
+ESP__FN double page_finite(double x) { return isfinite(x) ? x : 0; }
 
 static void page_lanes_json(FILE *to) {
     fputs(",\n\"lanes\":", to);
@@ -67,7 +65,7 @@ static void page_report(FILE *to, const esp_plan_report *r) {
             r->memory_bytes, r->intra_bytes, r->inter_bytes, r->n_tensors, r->n_units, r->compressed);
 }
 
-static void page_info_json(FILE *to, const page_info *info) {
+ESP__FN void page_info_json(FILE *to, const page_info *info) {
     static const page_info none;
     if (!info) info = &none;
     fputs("\"info\":{", to);
@@ -91,7 +89,7 @@ typedef struct page_content {
 } page_content;
 
 /* How long an op keeps a lane of its: a core, or a link. */
-static uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
+ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
     return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;
 }
@@ -186,19 +184,17 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
     }
 }
 
-static int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; }
+ESP__FN int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; }
 
-static int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info) {
+ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info) {
     page_content c = {.plans = {above ? above : plan, plan}, .n_plans = above ? 2 : 1, .info = info};
     page_put(to, "timeline.html", &c);
     return page_end(to);
 }
 
-static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
-                        const page_info *info) {
+ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
+                         const page_info *info) {
     page_content c = {.rows = rows, .n_rows = n_rows, .base_ns = base_ns, .bounds = bounds, .info = info};
     page_put(to, "compare.html", &c);
     return page_end(to);
 }
-
-#include "tools/page/trace.c"

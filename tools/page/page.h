@@ -2,8 +2,7 @@
  * planner's public structs. Must not know how a plan is made, nor where files go. */
 #ifndef ESPRESSO_TOOLS_PAGE_H
 #define ESPRESSO_TOOLS_PAGE_H
-#include "espresso.h"
-#include <stdio.h>
+#include "espresso_impl/base/private.h"
 
 /* One strategy's step, from esp_plan_events, esp_plan_units and esp_plan_report_read; or the same ops as they were measured. */
 typedef struct page_plan {
@@ -42,12 +41,22 @@ typedef struct page_bounds {
 /* Each function writes one complete file and returns 0, or -1 with errno where the stream has an error. The pages are
  * HTML that needs nothing else: no network, no fonts, no other file. */
 /* The step as lanes over time: fp32 (may be NULL), or the step as predicted, above the plan for the same model, on one time scale. */
-static int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
+ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
 /* A bar for each row, in the given order. `base_ns`: time of the model's forward, backward and update; 0: unknown. */
-static int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
-                        const page_info *info);
+ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
+                         const page_info *info);
 /* Chrome/Perfetto trace JSON: a process for each plan, a thread for each lane. */
-static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
+ESP__FN int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
 /* An op's name in a trace: "inter.allreduce". */
-static void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap);
+ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap);
+
+/* page.c, for trace.c; lanes of the jobs with most levels: pages show those that a plan uses */
+enum { PAGE_LANES = ESP_PLAN_LANES, PAGE_PROGRESS = ESP_PLAN_LANES - 1 };
+extern const char *const page_lanes[ESP_PLAN_LANES];
+ESP__FN void page_text(FILE *to, const char *text);
+ESP__FN void page_key(FILE *to, const char *key, const char *text);
+ESP__FN double page_finite(double x);
+ESP__FN void page_info_json(FILE *to, const page_info *info);
+ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane);
+ESP__FN int page_end(FILE *to);
 #endif

@@ -1,5 +1,8 @@
 /* trace.c: predicted timelines as Chrome/Perfetto trace JSON, the format in which the library writes measured ones.
  * Part of page.c. */
+#include "tools/page/page.h"
+#include <inttypes.h>
+#include <math.h>
 
 enum { PAGE_STEP_MAX = 64 };
 
@@ -11,7 +14,7 @@ static void page_step(const char *option, uint32_t k, char *out, size_t cap) {
     snprintf(out, cap, "%.*s", k ? 0 : (int)(end ? end - at : (ptrdiff_t)strlen(at)), at);
 }
 
-static void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap) {
+ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap) {
     static const char *const kinds[] = {"backward", "collective", "comp", "decomp", "copy", "pack"};
     const char *kind = e->kind < sizeof kinds / sizeof *kinds ? kinds[e->kind] : "op";
     int in_option = e->kind == ESP_PLAN_COLLECTIVE || e->kind == ESP_PLAN_COMP || e->kind == ESP_PLAN_DECOMP;
@@ -83,7 +86,7 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
     page_trace_block(to, "update", pid, forward + end, page_finite(p->model->update_ns));
 }
 
-static int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info) {
+ESP__FN int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info) {
     fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":{", to);
     page_info_json(to, info);
     fputs("},\"traceEvents\":[", to);

@@ -1,5 +1,7 @@
 /* change.c: changes a plan's inputs by texts such as "inter=2x": links or codecs faster or slower, more or fewer
  * machines or cores. Must not know what the changed inputs are for. */
+#include "tools/plan/plan.h"
+#include <math.h>
 
 enum {
     CHANGE_INTER,
@@ -15,19 +17,6 @@ enum {
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
                                            "ranks", "codec", "compute", "cores",   NULL};
-#define CHANGE_HELP                                                                                                    \
-    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
-    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
-    "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
-
-/* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
-typedef struct plan_changed {
-    plan_inputs in;
-    esp_plan_tensor *tensors;
-    esp_cost_point *points; /* points of all copied curves, one curve after the other */
-    size_t n_points, room;
-} plan_changed;
-
 /* Copies the curve, `factor` times as fast. */
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
@@ -170,7 +159,7 @@ static int change_one(plan_changed *c, int what, const char *value) {
 
 /* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". Returns TOOL_USAGE after a message. The
  * caller calls change_free either way. */
-static int change_make(const plan_inputs *from, const char *text, plan_changed *out) {
+ESP__FN int change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);
     out->in = *from;
@@ -192,7 +181,7 @@ static int change_make(const plan_inputs *from, const char *text, plan_changed *
     }
 }
 
-static void change_free(plan_changed *c) {
+ESP__FN void change_free(plan_changed *c) {
     free(c->points);
     free(c->tensors);
     memset(c, 0, sizeof *c);

@@ -1,5 +1,6 @@
 /* compare.c: `espresso compare`: compares strategies for one model on one system. Must not know what any of them
  * does. */
+#include "tools/plan/plan.h"
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_PAGE };
 static const tool_flag compare_flags[] = {
@@ -217,7 +218,7 @@ static int compare_main(const tool_command *self, int argc, char **argv) {
     return status == -1 ? TOOL_OK : status;
 }
 
-static const tool_command compare_command = {
+const tool_command compare_command = {
     .name = "compare",
     .summary = "Shows what published strategies, fp32 and ours make of a model on a system, side by side.",
     .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [--strategies A,B] [--page out.html] [flags]",

@@ -1,24 +1,9 @@
 /* explain.c: --explain: the step time with each option of one tensor, while the other tensors keep their options. The
  * only part of the command that uses the planner's own structs: candidate options and schedules. */
+#include "tools/plan/plan.h"
+#include "planner/schedule/schedule.h"
 
 enum { EXPLAIN_ROWS = 10 };
-
-typedef struct plan_explained {
-    double step_ns, chain_ns, load_ns[ESP__LANES], memory;
-    int current;
-    char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
-    char *ops; /* "intra.reduce_scatter 12 us > ..." */
-} plan_explained;
-
-typedef struct plan_explanation {
-    const char *tensor;
-    char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
-    uint64_t elements;
-    double ready_ns, done_ns, end_ns,
-        without_ns;       /* from the start of backward; without_ns: the step without the tensor's synchronisation */
-    uint32_t n, tried;    /* rows to show; all rows */
-    plan_explained *rows; /* the best, and last the current one where it is not among them */
-} plan_explanation;
 
 /* The plan as a schedule, and the tensor's units: one, or all its chunks, which change together. */
 typedef struct plan_explain_job {
@@ -210,7 +195,7 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
     return ESP_OK;
 }
 
-static int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
+ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
     plan_explain_job *j = tool_realloc(NULL, sizeof *j);
     esp__arena *arena = tool_realloc(NULL, sizeof *arena);
     jmp_buf no_memory;
@@ -233,12 +218,12 @@ static int plan_explain(const plan_inputs *in, const plan_made *m, const char *n
     return status;
 }
 
-static void plan_explanation_free(plan_explanation *e) {
+ESP__FN void plan_explanation_free(plan_explanation *e) {
     for (uint32_t i = 0; i < e->tried; i++) free(e->rows[i].ops);
     free(e->rows);
 }
 
-static void plan_print_explanation(FILE *to, const plan_explanation *e) {
+ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e) {
     double now = 0;
     for (uint32_t i = 0; i < e->n; i++) now = e->rows[i].current ? e->rows[i].step_ns : now;
     fprintf(to,
@@ -256,7 +241,7 @@ static void plan_print_explanation(FILE *to, const plan_explanation *e) {
     }
 }
 
-static void plan_json_explanation(tool_json *j, const plan_explanation *e) {
+ESP__FN void plan_json_explanation(tool_json *j, const plan_explanation *e) {
     json_open(j, "explain", '{');
     json_text(j, "tensor", e->tensor);
     json_number(j, "elements", (double)e->elements);

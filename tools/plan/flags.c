@@ -1,32 +1,9 @@
 /* flags.c: the flags that `espresso plan` and `espresso compare` share: the inputs, and the limits of a plan. Must not
  * know how a plan is made or shown. */
 #include "tools/plan/plan.h"
+#include <limits.h>
 
-enum {
-    PLAN_COSTS,
-    PLAN_MODEL,
-    PLAN_GC,
-    PLAN_SYSTEM,
-    PLAN_MACHINES,
-    PLAN_DEVICES,
-    PLAN_FORBID,
-    PLAN_ONLY,
-    PLAN_KEEP,
-    PLAN_SHARD,
-    PLAN_RAW_UP_TO,
-    PLAN_MAX_COMP,
-    PLAN_MAX_MEMORY,
-    PLAN_MAX_VOLUME,
-    PLAN_MAX_ERROR,
-    PLAN_NO_MERGE,
-    PLAN_NO_SPLIT,
-    PLAN_THOROUGH,
-    PLAN_BUDGET,
-    PLAN_SEED,
-    PLAN_JSON,
-    PLAN_COMMON
-};
-static const tool_flag plan_common[PLAN_COMMON] = {
+const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_COSTS] = {"--costs", "FILE", "a file of espresso profile: it gives what --model, --gc and --system do not"},
     [PLAN_MODEL] = {"--model", "FILE|NAME",
                     "tensors and their times: a JSON file, or one that comes along, such as vgg16"},
@@ -60,7 +37,7 @@ static const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_JSON] = {"--json", NULL, "print one JSON object instead; times are in microseconds"},
 };
 
-static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
+ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     const size_t bytes = ((size_t)argc + 1) * sizeof(char *);
     memset(in, 0, sizeof *in);
     in->command = c;
@@ -76,7 +53,7 @@ static void plan_open(plan_inputs *in, const tool_command *c, int argc) {
 }
 
 /* Reads one of `names` at the begin of a list "a,b". Returns its index, or -1. *at moves past it and its comma. */
-static int plan_listed(const char **at, const char *const *names) {
+ESP__FN int plan_listed(const char **at, const char *const *names) {
     const size_t n = strcspn(*at, ",");
     for (int i = 0; names[i]; i++) {
         if (strlen(names[i]) != n || strncmp(*at, names[i], n) != 0) continue;
@@ -132,7 +109,7 @@ static int plan_limit(plan_inputs *in, int flag, const char *value) {
     return TOOL_OK;
 }
 
-static int plan_flag(plan_inputs *in, int flag, const char *value) {
+ESP__FN int plan_flag(plan_inputs *in, int flag, const char *value) {
     switch (flag) {
     case PLAN_COSTS: in->costs_name = value; return TOOL_OK;
     case PLAN_MODEL: in->model_name = value; return TOOL_OK;
@@ -163,7 +140,7 @@ static int plan_flag(plan_inputs *in, int flag, const char *value) {
 }
 
 /* Names a required input that is missing. */
-static int plan_complete(const plan_inputs *in) {
+ESP__FN int plan_complete(const plan_inputs *in) {
     if (in->costs_name) return TOOL_OK; /* plan_read_costs says what the file lacks */
     if (!in->model_name) return tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)

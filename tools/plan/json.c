@@ -1,7 +1,9 @@
 /* json.c: prints a plan as JSON for scripts: one object whose keys do not change. Must not know how the plan was
  * made. */
+#include "tools/plan/plan.h"
+#include <math.h>
 
-static void plan_json_times(tool_json *j, const char *key, const double *ns) {
+ESP__FN void plan_json_times(tool_json *j, const char *key, const double *ns) {
     json_open(j, key, '{');
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (k < ESP__LANE_OUTER || ns[k] > 0) json_us(j, esp__lane_word(k), ns[k]);
@@ -9,7 +11,7 @@ static void plan_json_times(tool_json *j, const char *key, const double *ns) {
 }
 
 /* The plan's inputs. */
-static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
+ESP__FN void plan_json_inputs(tool_json *j, const plan_inputs *in) {
     json_text(j, "model", in->model.name);
     json_text(j, "codec", in->codec_text);
     json_text(j, "system", in->system.name);
@@ -24,10 +26,10 @@ static void plan_json_inputs(tool_json *j, const plan_inputs *in) {
     json_close(j, ']');
 }
 
-static void plan_json_or_null(tool_json *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
+ESP__FN void plan_json_or_null(tool_json *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
 /* The report; values that were not computed are null. */
-static void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m) {
+ESP__FN void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);
     json_us(j, "fp32_us", r->fp32_ns);
@@ -70,14 +72,14 @@ static void plan_json_units(tool_json *j, const plan_inputs *in, const plan_made
     json_close(j, ']');
 }
 
-static void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m) {
+ESP__FN void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m) {
     plan_json_inputs(j, in);
     plan_json_report(j, in, m);
     plan_json_units(j, in, m);
 }
 
 /* Prints the JSON text to stdout. */
-static int plan_json_out(const plan_inputs *in, tool_json *j) {
+ESP__FN int plan_json_out(const plan_inputs *in, tool_json *j) {
     const int failed = j->text.failed || esp__output_write("-", j->text.data, j->text.len) != ESP_OK;
     if (failed) tool_fail(in->command, "%s", j->text.failed ? "out of memory" : esp_last_error(NULL));
     esp__text_free(&j->text);

@@ -1,5 +1,7 @@
 /* limits.c: where no plan keeps within --max-memory, --max-volume or --max-error, says what the least possible values
  * are. Works on the planner's own candidate options. */
+#include "tools/plan/plan.h"
+#include <math.h>
 
 typedef struct plan_least {
     double memory, volume, error; /* memory: bytes of a rank; volume, error: fractions, as in the flags */
@@ -31,7 +33,7 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
 }
 
 /* After planning failed: prints the error, and the limits that could be kept. Returns the exit status. */
-static int plan_say_limits(const plan_inputs *in) {
+ESP__FN int plan_say_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return TOOL_FAILED;

@@ -1,14 +1,9 @@
 /* machines.c: `espresso plan --machines 1,2,8`: a plan for each number of machines, and its scaling factor: the throughput of all ranks, as a
  * part of what they would have if nothing was communicated. */
+#include "tools/plan/plan.h"
+#include <math.h>
 
-typedef struct plan_sweep {
-    uint32_t n, machines[PLAN_SCENARIOS_MAX];
-    double alone_ns; /* a step without communication: forward, backward and update */
-    esp_plan_report report[PLAN_SCENARIOS_MAX];
-    const char *strategy;
-} plan_sweep;
-
-static int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s) {
+ESP__FN int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s) {
     s->n = 0;
     for (const char *at = value;; at++) {
         char one[16];
@@ -30,7 +25,7 @@ static int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep 
 static double sweep_part(const plan_sweep *s, double ns) { return ns > 0 ? s->alone_ns / ns : NAN; }
 
 /* Measured tables hold for one number of ranks only. */
-static void sweep_check_tables(const plan_inputs *in) {
+ESP__FN void sweep_check_tables(const plan_inputs *in) {
     const esp_plan_link *const links[] = {&in->system.inter, &in->system.flat};
     for (size_t k = 0; k < 2; k++)
         for (int c = 0; c < ESP_PLAN_COLLS; c++)
@@ -55,7 +50,7 @@ static uint32_t sweep_ranks(const plan_inputs *in, uint32_t machines) {
     return machines * in->system.ranks_per_machine * (in->system.n_outer ? in->system.outer[0].size : 1);
 }
 
-static void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s) {
+ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s) {
     plan_say(to, "model", "%s: %u tensor%s; a step without communication takes %s", in->model.name, in->model.n_tensors,
              plan_s(in->model.n_tensors), tool_time(s->alone_ns));
     plan_say(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
@@ -82,7 +77,7 @@ static void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *
     }
 }
 
-static void plan_sweep_json(tool_json *j, const plan_inputs *in, const plan_sweep *s) {
+ESP__FN void plan_sweep_json(tool_json *j, const plan_inputs *in, const plan_sweep *s) {
     plan_json_inputs(j, in);
     json_text(j, "strategy", s->strategy);
     json_us(j, "alone_us", s->alone_ns);

@@ -1,4 +1,7 @@
 /* make.c: plans through the library's public calls. Must not know where the inputs came from. */
+#include "tools/plan/plan.h"
+#include "tools/common/progress.h"
+#include <math.h>
 
 static esp_status plan_take(plan_made *m, const char *name) {
     m->name = name;
@@ -10,7 +13,7 @@ static esp_status plan_take(plan_made *m, const char *name) {
 }
 
 /* Makes a plan. `strategy` NULL: the planner's best. `flags` are added to the inputs' flags. */
-static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
+ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);
     config.strategy = strategy;
@@ -22,7 +25,7 @@ static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_
     return s ? s : plan_take(out, strategy ? strategy : "espresso+");
 }
 
-static esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out) {
+ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out) {
     memset(out, 0, sizeof *out);
     progress_say("espresso %s: simulating %s", in->command->name, name);
     const esp_status s =
@@ -31,26 +34,26 @@ static esp_status plan_simulate(const plan_inputs *in, const char *text, const c
     return s ? s : plan_take(out, name);
 }
 
-static void plan_free(plan_made *m) {
+ESP__FN void plan_free(plan_made *m) {
     if (m->plan) esp_plan_free(m->plan);
     memset(m, 0, sizeof *m);
 }
 
 /* A step without communication. */
-static double plan_alone_ns(const plan_inputs *in) {
+ESP__FN double plan_alone_ns(const plan_inputs *in) {
     double ns = in->model.forward_ns + in->model.update_ns;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) ns += in->model.tensors[t].compute_ns;
     return ns;
 }
 
 /* The bound that holds for the kinds of plan that the flags allow. 0: no bound was computed. */
-static double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
+ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
 }
 
 /* How many percent at most the plan is above the optimum. */
-static double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
+ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
     const double bound = plan_bound(in, r);
     return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;
 }

@@ -1,8 +1,10 @@
 /* models.c: finds the model file that a bare name means. Must not know what is in it. */
+#include "tools/plan/plan.h"
 #include <dirent.h>
+#include <unistd.h>
 
 /* "lstm" is a name; "lstm.json" and "./lstm" are files. */
-static int plan_is_path(const char *name) {
+ESP__FN int plan_is_path(const char *name) {
     const size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
 }
@@ -44,7 +46,7 @@ static void plan_model_names(const char *dir, esp__text *names) {
 }
 
 /* Finds the file for `name`. Returns 0 after a message that lists every path tried. */
-static int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
+ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
     char dir[PATH_MAX + 64];
     esp__text tried = {NULL, 0, 0, 0, NULL}, names = {NULL, 0, 0, 0, NULL};
     int found = plan_is_path(name);

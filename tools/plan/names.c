@@ -1,15 +1,12 @@
 /* names.c: describes what a plan does with each tensor. Knows units, tensors and options; must not know where the text
  * goes. */
+#include "tools/plan/plan.h"
 
 static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
     return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
 }
 
-/* How many units are groups and chunks. */
-typedef struct plan_shape {
-    uint32_t groups, grouped, split, chunks; /* groups; tensors in groups; split tensors; their chunks */
-} plan_shape;
-static plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
+ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
     plan_shape s = {0, 0, 0, 0};
     for (uint32_t u = 0; u < m->n_units; u++) {
         const esp_plan_unit *unit = &m->units[u];
@@ -21,12 +18,6 @@ static plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
     return s;
 }
 
-/* Units with the same codec and option, as one row of a table. */
-typedef struct plan_row {
-    const char *codec, *option;
-    uint32_t units, tensors; /* a tensor counts for each row that has a chunk of it */
-    uint64_t elements;
-} plan_row;
 static int plan_row_same(const void *a, const void *b) {
     const plan_row *x = a, *y = b;
     const int c = strcmp(x->option, y->option);
@@ -39,7 +30,7 @@ static int plan_row_large(const void *a, const void *b) {
 }
 
 /* Makes the *n rows, largest first. The caller frees them. */
-static plan_row *plan_rows(const plan_made *m, uint32_t *n) {
+ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n) {
     plan_row *rows = tool_realloc(NULL, (m->n_units + 1) * sizeof *rows);
     uint32_t out = 0;
     for (uint32_t u = 0; u < m->n_units; u++) {

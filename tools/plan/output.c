@@ -1,13 +1,9 @@
 /* output.c: writes a plan's files: the strategy, the timeline page and the trace. Must not know what is in these
  * files. */
+#include "tools/plan/plan.h"
+#include <errno.h>
 
-/* Output paths; NULL: not written, "-": standard output. */
-typedef struct plan_files {
-    const char *strategy, *timeline, *trace;
-    char *command; /* the command line, for the page */
-} plan_files;
-
-static int plan_to_stdout(const plan_files *f) {
+ESP__FN int plan_to_stdout(const plan_files *f) {
     const char *const path[] = {f->strategy, f->timeline, f->trace};
     int n = 0;
     for (int i = 0; i < 3; i++) n += path[i] && strcmp(path[i], "-") == 0;
@@ -15,7 +11,7 @@ static int plan_to_stdout(const plan_files *f) {
 }
 
 /* The command line, quoted for a shell. The caller frees it. */
-static char *plan_command_line(const tool_command *c, int argc, char **argv) {
+ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv) {
     esp__text t = {NULL, 0, 0, 0, NULL};
     esp__text_add(&t, "espresso %s", c->name);
     for (int i = 0; i < argc; i++) {
@@ -38,11 +34,11 @@ static char *plan_command_line(const tool_command *c, int argc, char **argv) {
     return t.data;
 }
 
-static page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
+ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m) {
     return (page_plan){m->name, &in->model, m->units, m->events, m->n_units, m->n_events, m->report, 0};
 }
 
-static page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]) {
+ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]) {
     return (page_info){.warning = plan_noisy(in, noisy, PLAN_NOISY) ? noisy : NULL,
                        .model = in->model.name,
                        .codec = in->codec_text,
@@ -54,8 +50,8 @@ static page_info plan_page_info(const plan_inputs *in, const char *command, char
                        .ranks_per_machine = in->system.ranks_per_machine};
 }
 
-static int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
-                           const void *what) {
+ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
+                            const void *what) {
     char *text = NULL;
     size_t len = 0;
     FILE *to = open_memstream(&text, &len);
@@ -103,7 +99,7 @@ static int plan_write_strategy(const plan_inputs *in, const plan_made *m, const 
     return tool_fail(in->command, "%s", esp_last_error(NULL));
 }
 
-static int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f) {
+ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f) {
     int status = TOOL_OK;
     if (f->strategy) status = plan_write_strategy(in, m, f->strategy);
     if (status == TOOL_OK && (f->timeline || f->trace)) status = plan_write_pages(in, m, f);

@@ -1,5 +1,7 @@
 /* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The other files of this
  * folder are its parts. Must not know how plans are found: planner/ does. */
+#include "tools/plan/plan.h"
+#include <unistd.h>
 
 enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_EXPLAIN };
 static const tool_flag plan_flags[] = {
@@ -62,7 +64,7 @@ static int plan_parse(plan_job *j, int argc, char **argv) {
     return plan_complete(&j->in);
 }
 
-static int plan_no_strategy(const tool_command *c, const char *name) {
+ESP__FN int plan_no_strategy(const tool_command *c, const char *name) {
     esp__text names = {NULL, 0, 0, 0, NULL};
     unsigned best = 3;
     const char *guess = NULL;
@@ -180,7 +182,7 @@ static int plan_main(const tool_command *self, int argc, char **argv) {
     return status == -1 ? TOOL_OK : status;
 }
 
-static const tool_command plan_command = {
+const tool_command plan_command = {
     .name = "plan",
     .summary = "Finds the fastest strategy for a model on a system: which tensors to compress, where and how.",
     .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [-o plan.strategy] [flags]",

@@ -2,10 +2,11 @@
  * Except for --explain, plans are made through the library's public calls only. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
-#include "espresso.h"
+#include "tools/common/args.h"
+#include "espresso_impl/base/text.h"
+#include "espresso_impl/strategy/option.h"
 #include "planner/builtin/builtin.h"
 #include "planner/files/files.h"
-#include "tools/common/args.h"
 #include "tools/common/json.h"
 #include "tools/common/quantity.h"
 #include "tools/page/page.h"
@@ -17,6 +18,34 @@ typedef struct plan_codec {
     esp__gc_file file;
     esp__costs costs;
 } plan_codec;
+
+/* The flags that plan, compare and replay share. */
+enum {
+    PLAN_COSTS,
+    PLAN_MODEL,
+    PLAN_GC,
+    PLAN_SYSTEM,
+    PLAN_MACHINES,
+    PLAN_DEVICES,
+    PLAN_FORBID,
+    PLAN_ONLY,
+    PLAN_KEEP,
+    PLAN_SHARD,
+    PLAN_RAW_UP_TO,
+    PLAN_MAX_COMP,
+    PLAN_MAX_MEMORY,
+    PLAN_MAX_VOLUME,
+    PLAN_MAX_ERROR,
+    PLAN_NO_MERGE,
+    PLAN_NO_SPLIT,
+    PLAN_THOROUGH,
+    PLAN_BUDGET,
+    PLAN_SEED,
+    PLAN_JSON,
+    PLAN_COMMON
+};
+extern const tool_flag plan_common[PLAN_COMMON];
+extern const tool_command plan_command, compare_command;
 
 /* A plan's inputs, from the flags that plan and compare share. */
 typedef struct plan_inputs {
@@ -53,28 +82,138 @@ typedef struct plan_made {
     uint32_t n_units, n_events;
 } plan_made;
 
+/* Output paths; NULL: not written, "-": standard output. */
+typedef struct plan_files {
+    const char *strategy, *timeline, *trace;
+    char *command; /* the command line, for the page */
+} plan_files;
+
+/* How many units are groups and chunks. */
+typedef struct plan_shape {
+    uint32_t groups, grouped, split, chunks; /* groups; tensors in groups; split tensors; their chunks */
+} plan_shape;
+
+/* Units with the same codec and option, as one row of a table. */
+typedef struct plan_row {
+    const char *codec, *option;
+    uint32_t units, tensors; /* a tensor counts for each row that has a chunk of it */
+    uint64_t elements;
+} plan_row;
+
+/* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
+typedef struct plan_changed {
+    plan_inputs in;
+    esp_plan_tensor *tensors;
+    esp_cost_point *points; /* points of all copied curves, one curve after the other */
+    size_t n_points, room;
+} plan_changed;
+
+/* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
+typedef struct plan_outcome {
+    const char *change;
+    double fp32_ns, kept_ns, planned_ns, bound_ns;
+} plan_outcome;
+
+/* A plan for each of several numbers of machines. */
+typedef struct plan_sweep {
+    uint32_t n, machines[PLAN_SCENARIOS_MAX];
+    double alone_ns; /* a step without communication: forward, backward and update */
+    esp_plan_report report[PLAN_SCENARIOS_MAX];
+    const char *strategy;
+} plan_sweep;
+
+/* One option of the explained tensor, and the step with it. */
+typedef struct plan_explained {
+    double step_ns, chain_ns, load_ns[ESP__LANES], memory;
+    int current;
+    char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
+    char *ops; /* "intra.reduce_scatter 12 us > ..." */
+} plan_explained;
+
+/* The options of one tensor. */
+typedef struct plan_explanation {
+    const char *tensor;
+    char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
+    uint64_t elements;
+    double ready_ns, done_ns, end_ns,
+        without_ns;       /* from the start of backward; without_ns: the step without the tensor's synchronisation */
+    uint32_t n, tried;    /* rows to show; all rows */
+    plan_explained *rows; /* the best, and last the current one where it is not among them */
+} plan_explanation;
+
 /* flags.c */
-static void plan_open(plan_inputs *in, const tool_command *c, int argc);
-static int plan_flag(plan_inputs *in, int flag, const char *value); /* TOOL_OK or TOOL_USAGE */
+ESP__FN int plan_listed(const char **at, const char *const *names);
+ESP__FN int plan_complete(const plan_inputs *in);
+ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc);
+ESP__FN int plan_flag(plan_inputs *in, int flag, const char *value); /* TOOL_OK or TOOL_USAGE */
 /* read.c */
-static int plan_read(plan_inputs *in);
-static void plan_close(plan_inputs *in);
-static const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec);
-static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out);
-static int plan_noisy(const plan_inputs *in, char *out, size_t cap);
+ESP__FN int plan_read_model(plan_inputs *in);
+ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name);
+ESP__FN int plan_read(plan_inputs *in);
+ESP__FN void plan_close(plan_inputs *in);
+ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec);
+ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__text *out);
+ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap);
 /* make.c */
-static esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
-static esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
-static void plan_free(plan_made *m);
-/* text.c, json.c, output.c */
-static void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
-static void plan_say_inputs(FILE *to, const plan_inputs *in);
-static void plan_json_inputs(tool_json *j, const plan_inputs *in);
-static void plan_json_times(tool_json *j, const char *key, const double *ns); /* by lane */
-static page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
+ESP__FN double plan_alone_ns(const plan_inputs *in);
+ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r);
+ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r);
+ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
+ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
+ESP__FN void plan_free(plan_made *m);
+/* change.c */
+#define CHANGE_HELP                                                                                                    \
+    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
+    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
+    "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
+ESP__FN int change_make(const plan_inputs *from, const char *text, plan_changed *out);
+ESP__FN void change_free(plan_changed *c);
+/* explain.c */
+ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e);
+ESP__FN void plan_explanation_free(plan_explanation *e);
+ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e);
+ESP__FN void plan_json_explanation(tool_json *j, const plan_explanation *e);
+/* json.c */
+ESP__FN void plan_json_inputs(tool_json *j, const plan_inputs *in);
+ESP__FN void plan_json_times(tool_json *j, const char *key, const double *ns); /* by lane */
+ESP__FN void plan_json_or_null(tool_json *j, const char *key, double ns);
+ESP__FN void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m);
+ESP__FN void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m);
+ESP__FN int plan_json_out(const plan_inputs *in, tool_json *j);
+/* limits.c */
+ESP__FN int plan_say_limits(const plan_inputs *in);
+/* machines.c */
+ESP__FN int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
+ESP__FN void sweep_check_tables(const plan_inputs *in);
+ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s);
+ESP__FN void plan_sweep_json(tool_json *j, const plan_inputs *in, const plan_sweep *s);
+/* models.c */
+ESP__FN int plan_is_path(const char *name);
+ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size);
+/* names.c */
+ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
+ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
+/* output.c */
+ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
 /* `noisy`: room for a text that lives as long as the result. */
-static page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
+ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
 /* Makes the page in memory first, so that the file is complete or not there at all. "-": standard output. */
-static int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
-                           const void *what);
+ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
+                            const void *what);
+ESP__FN int plan_to_stdout(const plan_files *f);
+ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv);
+ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f);
+/* plan.c */
+ESP__FN int plan_no_strategy(const tool_command *c, const char *name);
+/* text.c */
+ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
+ESP__FN void plan_say_inputs(FILE *to, const plan_inputs *in);
+ESP__FN const char *plan_s(uint64_t n);
+ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m);
+/* what.c */
+ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
+                     plan_outcome *out);
+ESP__FN const char *plan_change_of(double ns, double from);
+ESP__FN void plan_print_outcomes(FILE *to, const plan_made *m, double bound, const plan_outcome *o, uint32_t n);
+ESP__FN void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n);
 #endif

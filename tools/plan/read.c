@@ -1,7 +1,13 @@
 /* read.c: reads the model, codecs and system that the flags name, from files or from the built-in ones. Must not
  * know what they are used for. */
+#include "tools/plan/plan.h"
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/strategy/strategy.h"
+#include <errno.h>
 #include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Tensor i's cuts by the first --shard that fits its name; NULL: none does. */
 static const char *plan_shard_of(const plan_inputs *in, uint32_t i) {
@@ -49,13 +55,13 @@ static int plan_read_costs(plan_inputs *in) {
 }
 
 /* What --costs has of the codec; NULL: nothing. */
-static const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec) {
+ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec) {
     for (uint32_t i = 0; i < in->costs_file.n_codecs; i++)
         if (strcmp(in->costs_file.codecs[i].codec.spec, spec) == 0) return &in->costs_file.codecs[i];
     return NULL;
 }
 
-static int plan_read_model(plan_inputs *in) {
+ESP__FN int plan_read_model(plan_inputs *in) {
     char path[PATH_MAX + 512];
     if (in->model_name != in->costs_name) {
         if (!plan_find_model(in->command, in->model_name, path, sizeof path)) return TOOL_FAILED;
@@ -150,7 +156,7 @@ static void plan_check_keeps(const plan_inputs *in) {
 }
 
 /* How input i was measured: the model, each codec, the system. NULL: there are not as many. */
-static const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name) {
+ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name) {
     if (i > in->n_codecs + 1) return NULL;
     *name = !i ? in->model_name : i <= in->n_codecs ? in->gc[i - 1] : in->system_name;
     return !i                  ? &in->model_file.measured
@@ -159,7 +165,7 @@ static const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, con
 }
 
 /* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
-static int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
+ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
     const esp__measured *m;
     const char *name;
     size_t n = 0;
@@ -192,7 +198,7 @@ static void plan_check_measured(const plan_inputs *in) {
     }
 }
 
-static int plan_read(plan_inputs *in) {
+ESP__FN int plan_read(plan_inputs *in) {
     int status = plan_complete(in);
     if (status == TOOL_OK) status = plan_read_costs(in);
     /* the system first: its accelerator decides which built-in codec costs apply */
@@ -204,7 +210,7 @@ static int plan_read(plan_inputs *in) {
     return status;
 }
 
-static void plan_close(plan_inputs *in) {
+ESP__FN void plan_close(plan_inputs *in) {
     esp_close(in->registry);
     esp__costs_free(&in->costs_file);
     esp__model_free(&in->model_file);
@@ -217,7 +223,7 @@ static void plan_close(plan_inputs *in) {
     free(in->sharded);
 }
 
-static int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
+ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__text *out) {
     struct stat st;
     errno = 0;
     char *text = NULL;

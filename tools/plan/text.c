@@ -1,8 +1,10 @@
 /* text.c: prints a plan for people. Must not know how it was made. */
+#include "tools/plan/plan.h"
+#include <math.h>
 
 enum { PLAN_ROWS_MAX = 12 };
 
-static void plan_say(FILE *to, const char *label, const char *fmt, ...) {
+ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) {
     va_list ap;
     fprintf(to, "%-11s ", label);
     va_start(ap, fmt);
@@ -11,9 +13,9 @@ static void plan_say(FILE *to, const char *label, const char *fmt, ...) {
     fputc('\n', to);
 }
 
-static const char *plan_s(uint64_t n) { return n == 1 ? "" : "s"; }
+ESP__FN const char *plan_s(uint64_t n) { return n == 1 ? "" : "s"; }
 
-static void plan_say_inputs(FILE *to, const plan_inputs *in) {
+ESP__FN void plan_say_inputs(FILE *to, const plan_inputs *in) {
     double elements = 0;
     for (uint32_t i = 0; i < in->model.n_tensors; i++) elements += (double)in->model.tensors[i].elements;
     plan_say(to, "model", "%s: %u tensor%s, %s elements, %s", in->model.name, in->model.n_tensors,
@@ -94,7 +96,7 @@ static void plan_say_units(FILE *to, const plan_inputs *in, const plan_made *m) 
     esp__text_free(&how);
 }
 
-static void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
+ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     plan_say_inputs(to, in);
     plan_say(to, "strategy", "%s, %s in %s", m->name, in->simulated ? "simulated" : "found", tool_time(r->plan_ns));

@@ -1,15 +1,11 @@
 /* what.c: what changed inputs mean: the step time of the same plan, and of a new one. Must not know how inputs are
  * changed. */
-
-/* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
-typedef struct plan_outcome {
-    const char *change;
-    double fp32_ns, kept_ns, planned_ns, bound_ns;
-} plan_outcome;
+#include "tools/plan/plan.h"
+#include <math.h>
 
 /* Returns TOOL_OK with the outcome, or the exit status after a message. */
-static int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
-                    plan_outcome *out) {
+ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
+                     plan_outcome *out) {
     plan_changed changed;
     plan_made kept = {0}, anew = {0};
     int status = change_make(in, change, &changed);
@@ -38,7 +34,7 @@ static int plan_try(const plan_inputs *in, const plan_made *m, const char *strat
 
 static const char *plan_time_or_dash(double ns) { return isfinite(ns) && ns > 0 ? tool_time(ns) : "-"; }
 
-static const char *plan_change_of(double ns, double from) {
+ESP__FN const char *plan_change_of(double ns, double from) {
     char *out = tool_scratch();
     if (!isfinite(ns)) return "";
     const double percent = (ns / from - 1) * 100;
@@ -46,7 +42,7 @@ static const char *plan_change_of(double ns, double from) {
     return out;
 }
 
-static void plan_print_outcomes(FILE *to, const plan_made *m, double bound, const plan_outcome *o, uint32_t n) {
+ESP__FN void plan_print_outcomes(FILE *to, const plan_made *m, double bound, const plan_outcome *o, uint32_t n) {
     const double now = m->report.iteration_ns;
     size_t wide = 8;
     for (uint32_t i = 0; i < n; i++)
@@ -61,7 +57,7 @@ static void plan_print_outcomes(FILE *to, const plan_made *m, double bound, cons
                 plan_change_of(o[i].planned_ns, now), plan_time_or_dash(o[i].bound_ns));
 }
 
-static void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n) {
+ESP__FN void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n) {
     json_open(j, "what_if", '[');
     for (uint32_t i = 0; i < n; i++) {
         json_open(j, NULL, '{');

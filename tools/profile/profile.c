@@ -37,7 +37,7 @@ static const tool_flag profile_flags[] = {
 static const char *const profile_parts_names[] = {"model", "links", "codecs"}; /* by bit */
 
 static int profile_main(const tool_command *self, int argc, char **argv);
-static const tool_command profile_command = {
+const tool_command profile_command = {
     .name = "profile",
     .summary = "Measures a trainer, its links and codecs, as a costs file for espresso plan.",
     .synopsis = "-n N [--machines M [--inter RATE[,LATENCY]]] [--codecs LIST] -o FILE [-- PROGRAM [ARG...]]",

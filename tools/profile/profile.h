@@ -2,11 +2,10 @@
  * which are processes of this command, links (links.c) and codecs (codecs.c). Rank 0 writes the costs file. */
 #ifndef ESPRESSO_TOOLS_PROFILE_H
 #define ESPRESSO_TOOLS_PROFILE_H
-#include "espresso.h"
+#include "tools/common/args.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/costs/costs.h"
 #include "planner/files/files.h"
-#include "tools/common/args.h"
 #include <stdbool.h>
 
 enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* parts, as bits */
@@ -49,7 +48,7 @@ typedef struct profile_job {
 } profile_job;
 
 /* profile.c */
-static const tool_command profile_command;
+extern const tool_command profile_command;
 /* Writes the costs file: with what the ranks measured, if they did, and the model, if there is one. */
 ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
 

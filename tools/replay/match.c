@@ -18,7 +18,7 @@ static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? REPLAY_PACK : REPLAY_COLUMNS;
 }
 
-static uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m) {
+ESP__FN uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m) {
     const esp__program *p = &ctx->in_force.program;
     const size_t cells = (size_t)m->n_units * REPLAY_COLUMNS;
     uint32_t *event_of = tool_realloc(NULL, (cells + 1) * sizeof *event_of);

@@ -4,6 +4,9 @@
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/job.h"
+#include "tools/profile/profile.h"
+#include "tools/run/run.h"
+#include "tools/common/ranks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,7 +22,7 @@ static const tool_flag replay_flags[] = {
     {"--timeline", "FILE", "write a page: the last strategy's predicted step above the measured one"},
 };
 
-static void replay_say(const replay_run *r, const char *fmt, ...) {
+ESP__FN void replay_say(const replay_run *r, const char *fmt, ...) {
     va_list ap;
     if (r->json || (r->ctx && r->ctx->job.rank)) return;
     fputs("espresso replay: ", stderr);
@@ -102,7 +105,7 @@ static double replay_elements(const replay_run *r) {
 }
 
 /* ---- costs -------------------------------------------------------------------------------------------------------------- */
-static int replay_costs_fit(replay_run *r) {
+ESP__FN int replay_costs_fit(replay_run *r) {
     const esp_plan_system *s = &r->in.costs_file.system.system;
     const char *const inter = r->in.costs_file.inter;
     if ((long)s->machines != r->machines || (long)s->machines * s->ranks_per_machine != r->n)
@@ -257,7 +260,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
     return status == -1 ? TOOL_OK : status;
 }
 
-static const tool_command replay_command = {
+const tool_command replay_command = {
     .name = "replay",
     .summary = "Runs a model's steps without its trainer: measured against predicted.",
     .synopsis = "--model FILE|NAME [--costs FILE] [--strategy A,B] [-n 4 --machines 2 [--inter 1gbit,50us]] [flags]",

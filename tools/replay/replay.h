@@ -1,10 +1,12 @@
 /* replay.h: shared by the files of `espresso replay`. Every rank is one process of this command. Rank 0 plans and reports. */
 #ifndef ESPRESSO_TOOLS_REPLAY_H
 #define ESPRESSO_TOOLS_REPLAY_H
-#include "espresso.h"
+#include "tools/common/args.h"
 #include "espresso_impl/executor/executor.h"
 #include "tools/plan/plan.h"
 #include <stdbool.h>
+
+extern const tool_command replay_command;
 
 enum { REPLAY_STRATEGIES_MAX = 32, REPLAY_TURN_STEPS = 3 };
 #define REPLAY_NOISY 0.25
@@ -42,13 +44,13 @@ typedef struct replay_run {
 } replay_run;
 
 /* replay.c */
-static int
+ESP__FN int
 replay_costs_fit(replay_run *r); /* are the costs of as many ranks and machines, and of the codecs that --gc names? */
-static void replay_say(const replay_run *r, const char *fmt, ...) ESP__PRINTF(2, 3);
+ESP__FN void replay_say(const replay_run *r, const char *fmt, ...) ESP__PRINTF(2, 3);
 /* match.c */
-static uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m); /* event_of_op; the caller frees it */
+ESP__FN uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m); /* event_of_op; the caller frees it */
 /* run.c */
-static int replay_as_rank(replay_run *r);
+ESP__FN int replay_as_rank(replay_run *r);
 /* report.c */
-static int replay_report(const replay_run *r);
+ESP__FN int replay_report(const replay_run *r);
 #endif

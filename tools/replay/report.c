@@ -1,8 +1,8 @@
 /* report.c: shows predicted and measured steps as a table, as JSON and as a page. Must not know how anything was measured. */
+#include "tools/replay/replay.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
 #include "tools/common/json.h"
-#include "tools/replay/replay.h"
 
 enum { REPORT_NAME = 48 };
 
@@ -159,7 +159,7 @@ static int report_print_page(FILE *to, const void *what) {
     return page_timeline(to, &predicted, &measured, &info);
 }
 
-static int replay_report(const replay_run *r) {
+ESP__FN int replay_report(const replay_run *r) {
     if (r->timeline && plan_write_page(&r->in, r->timeline, report_print_page, r) != TOOL_OK) return TOOL_FAILED;
     if (r->json) return plan_write_page(&r->in, "-", report_print_json, r);
     if (!r->timeline || strcmp(r->timeline, "-")) report_print(stdout, r);

@@ -1,8 +1,8 @@
 /* run.c: one rank from start to end: makes its gradients, takes rank 0's strategies, runs them in turn, and gives rank 0 what it
  * measured. Must not know how results are shown. */
+#include "tools/replay/replay.h"
 #include "espresso_impl/base/cores.h"
 #include "espresso_impl/base/quantile.h"
-#include "tools/replay/replay.h"
 #include <math.h>
 #include <time.h>
 
@@ -296,7 +296,7 @@ static esp_status replay_run_all(replay_run *r, int *status) {
     return s;
 }
 
-static int replay_as_rank(replay_run *r) {
+ESP__FN int replay_as_rank(replay_run *r) {
     int status = TOOL_OK;
     esp_status s = replay_open(r);
     if (!s) status = replay_costs_fit(r);

@@ -301,7 +301,7 @@ static int run_main(const tool_command *self, int argc, char **argv) {
     return status == -1 ? TOOL_OK : status;
 }
 
-static const tool_command run_command = {
+const tool_command run_command = {
     .name = "run",
     .summary = "Starts the ranks of a job on this machine, or on hosts, and shows what they print.",
     .synopsis = "-n N [--machines M [--racks R]] [--inter RATE[,LATENCY]] [--hosts A,B] [flags] -- PROGRAM [ARG...]",

@@ -13,6 +13,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+extern const tool_command run_command;
+
 enum {
     RUN_GRACE_MS = 2000,     /* after a failure: time for the other ranks to end by themselves, ...       */
     RUN_TERM_MS = 2000,      /* ... then time to end after SIGTERM, before SIGKILL                         */

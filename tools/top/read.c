@@ -1,16 +1,21 @@
 /* read.c: follows a statistics file that grows, is truncated or is replaced, and stores what its lines say. Must not
  * know how this is shown. */
 #include "tools/top/top.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------- */
-static double top_number(const json_t *object, const char *key) {
+ESP__FN double top_number(const json_t *object, const char *key) {
     const json_t *v = json_object_get(object, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
-static double top_number_in(const json_t *object, const char *group, const char *key) {
+ESP__FN double top_number_in(const json_t *object, const char *group, const char *key) {
     return top_number(json_object_get(object, group), key);
 }
-static const char *top_text(const json_t *object, const char *key) {
+ESP__FN const char *top_text(const json_t *object, const char *key) {
     const char *s = json_string_value(json_object_get(object, key));
     return s ? s : "";
 }
@@ -20,7 +25,7 @@ static void top_keep(json_t **place, json_t *value) {
     *place = json_incref(value);
 }
 
-static void top_job_free(top_job *j) {
+ESP__FN void top_job_free(top_job *j) {
     json_decref(j->header);
     json_decref(j->strategy);
     json_decref(j->sample);
@@ -95,7 +100,7 @@ static void top_take_line(top_job *j, const char *text, size_t len) {
 }
 
 /* ---- the file ------------------------------------------------------------------------------------------------------------ */
-static void top_file_close(top_file *f) {
+ESP__FN void top_file_close(top_file *f) {
     if (f->fd >= 0) close(f->fd);
     free(f->part);
     *f = (top_file){.path = f->path, .fd = -1, .error = f->error};
@@ -146,7 +151,7 @@ static int top_file_read(top_file *f, top_job *j) {
     return 1;
 }
 
-static void top_follow(top_file *f, top_job *j) {
+ESP__FN void top_follow(top_file *f, top_job *j) {
     struct stat st;
     if (f->fd < 0) top_file_open(f);
     for (int again = 0; f->fd >= 0 && again < 2; again++) {

@@ -1,6 +1,8 @@
 /* screen.c: lays out a job's statistics as lines of text for a screen of any size, or for a pipe. Must not know
  * where the statistics come from, nor more of terminals than bold text. */
 #include "tools/top/top.h"
+#include "tools/common/quantity.h"
+#include <math.h>
 
 /* Lines being laid out. */
 typedef struct top_page {
@@ -247,7 +249,7 @@ static void top_garbage(top_page *p, const top_job *j) {
         top_line(p, 1, "%ld of %ld lines of the file are no statistics and were passed over", j->garbage, j->lines);
 }
 
-static void top_render(const top_file *f, const top_job *j, const top_view *v, esp__text *out) {
+ESP__FN void top_render(const top_file *f, const top_job *j, const top_view *v, esp__text *out) {
     top_page p = {v, out, 0};
     if (!j->header) {
         if (f->error)

@@ -1,8 +1,13 @@
 /* top.c: `espresso top`: shows the statistics of a running job (ESPRESSO_STATS) on a terminal, or once as text. Must
  * not know what the lines of the file say. */
 #include "tools/top/top.h"
+#include "tools/run/run.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <termios.h>
+#include <unistd.h>
 
 enum { TOP_LOOK_MS = 200, TOP_DRAW_MS = 1000 };
 enum { TOP_ONCE, TOP_JSON };
@@ -203,7 +208,7 @@ static int top_main(const tool_command *self, int argc, char **argv) {
     return status;
 }
 
-static const tool_command top_command = {
+const tool_command top_command = {
     .name = "top",
     .summary = "Shows the statistics of a running job.",
     .synopsis = "[--once | --json] FILE",

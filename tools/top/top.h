@@ -1,6 +1,12 @@
 /* top.h: shared by the files of `espresso top`: the job that a statistics file describes. */
 #ifndef ESPRESSO_TOOLS_TOP_H
 #define ESPRESSO_TOOLS_TOP_H
+#include "tools/common/args.h"
+#include "espresso_impl/base/text.h"
+#include <jansson.h>
+#include <sys/types.h>
+
+extern const tool_command top_command;
 
 enum { TOP_HISTORY = 120, TOP_LINE_MAX = 64 << 20, TOP_CATCH_UP = 4 << 20 };
 
@@ -37,14 +43,17 @@ typedef struct top_file {
 } top_file;
 
 /* read.c */
-static void top_follow(top_file *f, top_job *j); /* reads all new lines */
-static void top_job_free(top_job *j);
-static void top_file_close(top_file *f);
+ESP__FN double top_number(const json_t *object, const char *key);
+ESP__FN double top_number_in(const json_t *object, const char *group, const char *key);
+ESP__FN const char *top_text(const json_t *object, const char *key);
+ESP__FN void top_follow(top_file *f, top_job *j); /* reads all new lines */
+ESP__FN void top_job_free(top_job *j);
+ESP__FN void top_file_close(top_file *f);
 /* screen.c */
 typedef struct top_view {
     int columns, rows; /* 0: no limit */
     int utf8, ansi;
     double now; /* seconds since 1970 */
 } top_view;
-static void top_render(const top_file *f, const top_job *j, const top_view *v, esp__text *out);
+ESP__FN void top_render(const top_file *f, const top_job *j, const top_view *v, esp__text *out);
 #endif

@@ -1,0 +1,7 @@
+/* inspect.h: the subcommands that show parts of the library: its options, its plugins, a strategy, a saved state. */
+#ifndef ESPRESSO_TOOLS_INSPECT_H
+#define ESPRESSO_TOOLS_INSPECT_H
+#include "tools/common/args.h"
+
+extern const tool_command tree_command, plugins_command, strategy_command, state_command;
+#endif
