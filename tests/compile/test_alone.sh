@@ -1,13 +1,14 @@
-# test_alone.sh: every file of the library, of the planner, of the codecs and of the backends names what it needs: each compiles alone, and
-# make writes for editors how.
+# test_alone.sh: every file of the library, of the planner, of the codecs, of the backends and of the command names what it needs: each
+# compiles alone, and make writes for editors how.
 . tests/compile/common.sh
 need gcc
+try make -s BUILD="$build" "$build/gen/tools/page/page.inc"
 mpi=$(mpicc --showme:compile 2>/dev/null) || leaves_out "mpicc is not there: backends/mpi.c was not compiled"
-files=$(find espresso_impl planner codecs backends -name '*.c' | sort)
+files=$(find espresso_impl planner codecs backends tools -name '*.c' | sort)
 [ -n "$mpi" ] || files=$(echo "$files" | grep -v '^backends/mpi.c$')
 [ "$(echo "$files" | wc -l)" -gt 100 ] || { echo "too few files were found: $files" && exit 1; }
 # shellcheck disable=SC2086 # several flags
-echo "$files" | xargs -n 1 -P "$(getconf _NPROCESSORS_ONLN)" gcc -std=gnu11 -I. -fsyntax-only -Werror=implicit-function-declaration $mpi >"$tmp/log" 2>&1 || {
+echo "$files" | xargs -n 1 -P "$(getconf _NPROCESSORS_ONLN)" gcc -std=gnu11 -I. "-I$build/gen" -fsyntax-only -Werror=implicit-function-declaration $mpi >"$tmp/log" 2>&1 || {
     grep 'error:' "$tmp/log" | head -20
     exit 1
 }
