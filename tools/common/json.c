@@ -1,7 +1,7 @@
 /* json.c: writes JSON to a text, piece by piece: this file puts commas and brackets, the library's json.h the strings.
  * Must not know what is written. */
-#include "espresso_impl/base/json.h"
 #include "tools/common/json.h"
+#include "espresso_impl/base/json.h"
 #include <math.h>
 
 /* Writes what comes before a value: a comma and the key. `key` is NULL in an array. */

@@ -1,5 +1,4 @@
-/* trace.c: predicted timelines as Chrome/Perfetto trace JSON, the format in which the library writes measured ones.
- * Part of page.c. */
+/* trace.c: predicted timelines as Chrome/Perfetto trace JSON, the format in which the library writes measured ones. */
 #include "tools/page/page.h"
 #include <inttypes.h>
 #include <math.h>
