@@ -189,6 +189,7 @@
 #include "planner/schedule/text.c"
 #include "planner/plan.c"
 #include "planner/builtin/systems.c"
+#include "planner/builtin/v100.c"
 #include "planner/builtin/costs.c"
 #include "espresso_impl/costs/probe.c"
 #include "espresso_impl/costs/links.c"

@@ -2,6 +2,11 @@
 FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,$(wildcard tests/abi/plugin_*.c))
 $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
 	$(PLUGIN_LINK)
+# these bring the backend loop with something changed
+$(BUILD)/tests/abi/loop.o: backends/loop.c $(STAMP) | $(BUILD)/tests/abi/
+	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -DESPRESSO_STATIC_PLUGINS -c $< -o $@
+$(patsubst %,$(BUILD)/tests/abi/libespresso-%.so,faulty lazy): $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(BUILD)/tests/abi/loop.o $(STAMP)
+	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< $(BUILD)/tests/abi/loop.o -o $@ $(LIBS)
 
 # the stand-ins for NCCL and the CUDA driver, which the backend loads by the driver's name: the newest version, and the oldest
 FAKE_NCCL := $(BUILD)/tests/nccl/new/libcuda.so.1 $(BUILD)/tests/nccl/old/libcuda.so.1
@@ -26,7 +31,8 @@ TEST_WARN   := -Wall -Wextra -Wno-format-truncation
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
 # the files of the library and of the command, an object each, for each way; programs for tests that start the command are made of the
-# same objects. A test that includes a file brings its own copy of it: the linker then leaves the archive's.
+# same objects. ENTRIES: plugins that the library does not hold, which tests link.
+ENTRIES := backends/nccl plugins/template_backend/example
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
@@ -41,6 +47,9 @@ $(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/
 $(BUILD)/$(1)/bin/espresso: $(BUILD)/$(1)/obj/tests/common/command.o $(BUILD)/$(1)/obj/tests/common/defaults.o $(BUILD)/test-library/$(1).a
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE) $$(TEST_$(1)) $$^ -o $$@ $$(TEST_LIBS)
+# plugins that tests know by their entries: tests/common/entries.h
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backends/test_collectives.c): $(ENTRIES:%=$(BUILD)/$(1)/obj/%.o)
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backends/test_collectives.c): TEST_MORE := $(ENTRIES:%=$(BUILD)/$(1)/obj/%.o)
 endef
 .SECONDARY:
 TEST_LINK_tests := -Wl,--wrap=pthread_create

@@ -2,6 +2,8 @@
  * collective. Knows no comm. */
 #ifndef ENGINE_COMMON_H
 #define ENGINE_COMMON_H
+#include "espresso.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>

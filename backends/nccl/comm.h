@@ -69,30 +69,30 @@ typedef struct nccl_comm {
 } nccl_comm;
 
 /* Calls of NCCL and CUDA stand between these two: the thread has the device's context, and gets back its own. */
-static void nccl_enter(nccl_comm *m) {
+ENGINE_FN void nccl_enter(nccl_comm *m) {
     pthread_mutex_lock(&m->lock);
     m->library->cuCtxPushCurrent_v2(m->job->context);
 }
-static void nccl_leave(nccl_comm *m) {
+ENGINE_FN void nccl_leave(nccl_comm *m) {
     void *before;
     m->library->cuCtxPopCurrent_v2(&before);
     pthread_mutex_unlock(&m->lock);
 }
 
 /* The comm is of no use any more. Returns `s`. */
-static esp_status nccl_broken(nccl_comm *m, esp_status s) { return m->error = s; }
+ENGINE_FN esp_status nccl_broken(nccl_comm *m, esp_status s) { return m->error = s; }
 
-static esp_status nccl_check(nccl_comm *m, const char *call, int result) {
+ENGINE_FN esp_status nccl_check(nccl_comm *m, const char *call, int result) {
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return ESP_OK;
     return nccl_broken(m, nccl_failed(m->host, m->library, call, result, m->handle));
 }
-static esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result) {
+ENGINE_FN esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result) {
     return result == CUDA_SUCCESS_ ? ESP_OK : nccl_broken(m, nccl_cuda_failed(m->host, m->library, call, result));
 }
 
 /* Has NCCL done what it was told? ESP_OK: what was started is in its stream, and the next call may follow. It also finds what
  * failed since. */
-static esp_status nccl_settled(nccl_comm *m) {
+ENGINE_FN esp_status nccl_settled(nccl_comm *m) {
     int state = NCCL_SUCCESS;
     if (m->error) return m->error;
     if (__atomic_load_n(&m->aborted, __ATOMIC_SEQ_CST) || !m->handle) return m->error = ESP_E_PEER;
@@ -102,7 +102,7 @@ static esp_status nccl_settled(nccl_comm *m) {
 }
 
 /* Waits for the end of the handle that abort() began. */
-static void nccl_ended(nccl_comm *m) {
+ENGINE_FN void nccl_ended(nccl_comm *m) {
     pthread_mutex_lock(&m->lock);
     const int ending = m->ending;
     m->ending = 0;
@@ -110,7 +110,7 @@ static void nccl_ended(nccl_comm *m) {
     if (ending) pthread_join(m->ender, NULL);
 }
 /* Ends NCCL's communicator with all that it still does. The lock is held. */
-static void nccl_drop(nccl_comm *m) {
+ENGINE_FN void nccl_drop(nccl_comm *m) {
     nccl_handle h = m->handle;
     m->handle = NULL;
     if (h) m->library->ncclCommAbort(h);

@@ -8,20 +8,20 @@
 #include "backends/nccl/comm.h"
 #include "codecs/common/half.h"
 
-static uint64_t nccl_width(const esp_coll *c) { return c->width ? c->width : 1; }
+ENGINE_FN uint64_t nccl_width(const esp_coll *c) { return c->width ? c->width : 1; }
 /* Bytes of an item. */
-static uint64_t nccl_item(const esp_coll *c) {
+ENGINE_FN uint64_t nccl_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * nccl_width(c);
 }
 /* Where part p begins, in items. */
-static uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
+ENGINE_FN uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
     const uint64_t n = (uint64_t)m->size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
 }
-static uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
+ENGINE_FN uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
     return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
 }
-static int nccl_type(esp_dtype d) {
+ENGINE_FN int nccl_type(esp_dtype d) {
     return d == ESP_F32    ? NCCL_FLOAT32
            : d == ESP_F16  ? NCCL_FLOAT16
            : d == ESP_BF16 ? NCCL_BFLOAT16
@@ -30,21 +30,21 @@ static int nccl_type(esp_dtype d) {
 }
 
 /* ---- scale ------------------------------------------------------------------------------------------------------------- */
-static int nccl_has_scale(const esp_coll *c) {
+ENGINE_FN int nccl_has_scale(const esp_coll *c) {
     return engine_op_sums(c->op) && (c->scale < 0 || c->scale > 0) && !(c->scale >= 1 && c->scale <= 1);
 }
-static int nccl_power_of_two(float x) {
+ENGINE_FN int nccl_power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return !(bits & 0x7FFFFFu) && bits >> 23 & 255u; /* no fraction, and not 0 or denormal */
 }
 /* NCCL multiplies what each rank sends, and not the sum. With a power of two this is the same. Halves are multiplied so in any case:
  * NCCL rounds their sums to halves, which might overflow. Other sums of f32 are multiplied when they are there. */
-static int nccl_scales_first(const esp_coll *c) {
+ENGINE_FN int nccl_scales_first(const esp_coll *c) {
     return nccl_has_scale(c) && (c->dtype != ESP_F32 || nccl_power_of_two(c->scale));
 }
 /* The number as NCCL wants it, in the type of the sum. */
-static void nccl_scalar(esp_dtype d, float x, void *out) {
+ENGINE_FN void nccl_scalar(esp_dtype d, float x, void *out) {
     const uint16_t half = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
     if (d == ESP_F32)
         memcpy(out, &x, 4);
@@ -52,7 +52,7 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
         memcpy(out, &half, 2);
 }
 /* NCCL's operation of a reduction, into *op. */
-static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
+ENGINE_FN esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     if (!engine_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
     for (int i = 0; i < NCCL_OPS; i++) {
@@ -82,16 +82,16 @@ typedef struct nccl_call {
     int type, op;
 } nccl_call;
 
-static uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
+ENGINE_FN uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_part(m, k->c, part) * k->unit;
 }
 /* Where a part begins, in bytes. */
-static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
+ENGINE_FN uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
 /* Parts that differ in length: one call for each. */
-static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
+ENGINE_FN int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
     const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->rank), at = nccl_at(m, k, q);
     int r = NCCL_SUCCESS;
@@ -112,7 +112,7 @@ static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
         return r ? r : l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
     }
 }
-static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
+ENGINE_FN int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->size && !r; q++) r = nccl_one_part(m, k, q);
@@ -120,7 +120,7 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     return r ? r : end;
 }
 
-static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
+ENGINE_FN int nccl_call_it(nccl_comm *m, const nccl_call *k) {
     const nccl_library *l = m->library;
     const int equal = k->c->count % (uint64_t)m->size == 0, root = k->c->root == m->rank;
     const uint64_t all = k->c->count * k->unit, part = nccl_units(m, k, 0);
@@ -148,7 +148,7 @@ static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
 }
 
 /* Enqueues the collective, of at least one item; nccl_settled() says when it is in the stream. */
-static esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
+ENGINE_FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
     nccl_call k = {c, (const uint8_t *)c->src.ptr, (uint8_t *)c->dst.ptr, stream, nccl_item(c), 1, NCCL_INT8, 0};
     if (engine_op_sums(c->op))
         k.unit = nccl_width(c), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
@@ -157,7 +157,7 @@ static esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
 }
 
 /* ---- traffic ------------------------------------------------------------------------------------------------------------- */
-static void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
+ENGINE_FN void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
     const uint8_t level = m->level[from];
     if (from == m->rank || !bytes) return;
     *(level > 1 ? &m->traffic.inter_bytes : &m->traffic.intra_bytes) += bytes;
@@ -165,7 +165,7 @@ static void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
 }
 /* NCCL does not tell what it moves. Alltoall and gather bring each rank's part from that rank; all else is counted as by a ring in
  * rank order, in which all comes from the rank before. */
-static void nccl_count(nccl_comm *m, const esp_coll *c) {
+ENGINE_FN void nccl_count(nccl_comm *m, const esp_coll *c) {
     const uint64_t item = nccl_item(c), all = c->count * item, own = nccl_part(m, c, m->rank) * item;
     const int32_t before = (m->rank + m->size - 1) % m->size;
     const int root = m->rank == c->root;

@@ -103,20 +103,20 @@ typedef struct nccl_library {
 #define nccl_say(host, ...) engine_say((host), "nccl", __VA_ARGS__)
 
 /* Loads `name`, or adds to `why` the reason and what to do. */
-static void *nccl_load(const char *name, const char *advice, char *why, size_t cap) {
+ENGINE_FN void *nccl_load(const char *name, const char *advice, char *why, size_t cap) {
     void *p = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!p) snprintf(why + strlen(why), cap - strlen(why), "%s%s: %s", *why ? "; " : "", dlerror(), advice);
     return p;
 }
 /* The function `name`, into *to. 0: it is not there. */
-static int nccl_find(void *from, const char *name, void *to) {
+ENGINE_FN int nccl_find(void *from, const char *name, void *to) {
     void *p = dlsym(from, name);
     memcpy(to, &p, sizeof p);
     return p != NULL;
 }
 
 /* Opens both libraries. NULL: *why says what was tried. They stay open. */
-static const nccl_library *nccl_open_libraries(char *why, size_t cap) {
+ENGINE_FN const nccl_library *nccl_open_libraries(char *why, size_t cap) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static nccl_library all;
     static int opened;
@@ -158,8 +158,8 @@ static const nccl_library *nccl_open_libraries(char *why, size_t cap) {
 }
 
 /* ---- errors --------------------------------------------------------------------------------------------------------------- */
-static esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
-                              nccl_handle comm) {
+ENGINE_FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
+                                 nccl_handle comm) {
     const char *more = l->ncclGetLastError ? l->ncclGetLastError(comm) : NULL;
     const esp_status s = result == NCCL_CUDA_ERROR     ? ESP_E_DEVICE
                          : result == NCCL_REMOTE_ERROR ? ESP_E_PEER
@@ -169,7 +169,7 @@ static esp_status nccl_failed(const esp_host *h, const nccl_library *l, const ch
         h, s, "%s: %s%s%.300s%s", call, l->ncclGetErrorString(result), more && *more ? ": " : "", more ? more : "",
         result == NCCL_BAD_USAGE ? " (NCCL wants a GPU of its own for each rank: see the parameter device=)" : "");
 }
-static esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result) {
+ENGINE_FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result) {
     const char *text = NULL;
     if (l->cuGetErrorString(result, &text) || !text) text = "unknown error";
     return nccl_say(h, ESP_E_DEVICE, "%s: CUDA error %d: %s", call, result, text);

@@ -17,7 +17,7 @@ typedef struct nccl_memory {
     nccl_known of[];
 } nccl_memory;
 
-static void nccl_memory_register(nccl_known *k, nccl_comm *m, const esp_buf *b) {
+ENGINE_FN void nccl_memory_register(nccl_known *k, nccl_comm *m, const esp_buf *b) {
     const nccl_library *l = m->library;
     int r = NCCL_IN_PROGRESS;
     k->comm = m;
@@ -29,7 +29,7 @@ static void nccl_memory_register(nccl_known *k, nccl_comm *m, const esp_buf *b) 
                  l->ncclGetErrorString(r));
     nccl_leave(m);
 }
-static void nccl_memory_forget(nccl_known *k) {
+ENGINE_FN void nccl_memory_forget(nccl_known *k) {
     if (!k->handle) return;
     nccl_ended(k->comm); /* what NCCL still does uses the memory */
     nccl_enter(k->comm);
@@ -39,7 +39,7 @@ static void nccl_memory_forget(nccl_known *k) {
 }
 
 /* For all communicators of the job: a group's collectives work on the same memory. */
-static esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
+ENGINE_FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     nccl_comm *m = (nccl_comm *)comm;
     nccl_job *j = m->job;
     int n = 0;
@@ -56,7 +56,7 @@ static esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     *mh = all;
     return ESP_OK;
 }
-static esp_status nccl_dereg(void *comm, void *mh) {
+ENGINE_FN esp_status nccl_dereg(void *comm, void *mh) {
     nccl_memory *all = (nccl_memory *)mh, **at = &((nccl_comm *)comm)->job->memory;
     if (!all) return ESP_OK;
     while (*at && *at != all) at = &(*at)->next;
@@ -66,7 +66,7 @@ static esp_status nccl_dereg(void *comm, void *mh) {
     return ESP_OK;
 }
 /* This comm is about to close. */
-static void nccl_memory_leave(const nccl_comm *m) {
+ENGINE_FN void nccl_memory_leave(const nccl_comm *m) {
     for (nccl_memory *a = m->job->memory; a; a = a->next)
         for (int i = 0; i < a->n; i++)
             if (a->of[i].comm == m) nccl_memory_forget(&a->of[i]);

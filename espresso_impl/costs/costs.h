@@ -114,6 +114,8 @@ ESP__FN esp_status esp__survey_step(esp_ctx *ctx, esp__survey *s);
 ESP__FN esp_status esp__survey_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out);
 /* For how many threads a rank has cores, as esp_plan_system.cores_per_rank counts them: 1 to 3. */
 ESP__FN uint32_t esp__survey_cores(const esp__survey *s);
+/* How much longer core time lasts where a host has more ranks than cores. Where a rank has cores for several threads, it does not. */
+ESP__FN double esp__survey_stretch(const esp__survey *s);
 /* Estimated nanoseconds of a collective, from the points so far; 0: not known. Same on all ranks. */
 ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
                                  uint64_t bytes);

@@ -127,8 +127,7 @@ ESP__FN uint32_t esp__survey_cores(const esp__survey *s) {
     return m < 1.0 ? 1u : m > 3.0 ? 3u : (uint32_t)m;
 }
 
-/* How much longer core time lasts where a host has more ranks than cores. Where a rank has cores for several threads, it does not. */
-static double esp__survey_stretch(const esp__survey *s) {
+ESP__FN double esp__survey_stretch(const esp__survey *s) {
     const double busy = (double)s->sharing / (double)s->cores;
     return esp__survey_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
 }

@@ -1,5 +1,6 @@
 /* steps.c: takes observations from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
  * what the figures are for. */
+#include "espresso_impl/costs/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/costs/costs.h"
 
@@ -72,15 +73,8 @@ static uint64_t esp__survey_watched_from(const esp_ctx *ctx, const esp__survey *
     return last;
 }
 
-/* By how much longer a step's ops took than their points say: the sum and the number of ops, by lane. */
-typedef struct esp__survey_longer {
-    double ns[ESP__LANES];
-    uint32_t n[ESP__LANES];
-} esp__survey_longer;
-
-/* A collective of the step took ns, of which core_ns of a core. */
-static void esp__survey_op(esp_ctx *ctx, esp__survey *s, const esp__op *op, double ns, double core_ns,
-                           esp__survey_longer *longer) {
+ESP__FN void esp__survey_op(esp_ctx *ctx, esp__survey *s, const esp__op *op, double ns, double core_ns,
+                            esp__survey_longer *longer) {
     uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
     bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
     const uint8_t level = esp__survey_of(ctx, op->level);

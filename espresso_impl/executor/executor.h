@@ -109,6 +109,8 @@ ESP__FN void esp__devices_times(esp_ctx *ctx); /* after devices_step_end: the ti
 /* ---- tokens.c -------------------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was taken; put it back */
+/* Waits for a token. 1: taken, put it back; 0: the context closes or failed, or the wait was too long. */
+ESP__FN int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms);
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
 /* The lane's name, with the names of the job's levels: "machine". For people: strategies have words. */

@@ -42,8 +42,7 @@ static int esp__token_given_up(esp_ctx *ctx) {
     return up;
 }
 
-/* Waits for a token. 1: taken, put it back; 0: the context closes or failed, or the wait was too long. */
-static int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
+ESP__FN int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
     char byte;
     uint64_t since = 0;
     for (;;) {

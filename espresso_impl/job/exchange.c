@@ -13,8 +13,7 @@ static uint8_t esp__difference(const uint8_t *data, uint64_t each, uint64_t at) 
     return (uint8_t)(data[at] ^ (at < each ? 0 : data[at - each]));
 }
 
-/* Returns the packed bytes. out NULL: only counts them; they are at most twice as many. */
-static uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out) {
+ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out) {
     uint64_t n = 0;
     for (uint64_t at = 0, run = 1; at < all; at += run, n++) {
         const uint8_t differs = esp__difference(data, each, at);
@@ -27,8 +26,7 @@ static uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint
     return n;
 }
 
-/* 0: the bytes are no packed data of this size. */
-static int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
+ESP__FN int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
     const uint8_t *end = packed + bytes;
     for (uint64_t at = 0; at < all;) {
         const uint8_t differs = packed < end ? *packed++ : 0;

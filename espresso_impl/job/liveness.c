@@ -172,8 +172,7 @@ static int32_t esp__inquiry_chain(esp__peers *p, uint64_t *tensor, bool *silent)
     }
 }
 
-/* Decides, unless it depends on a rank that may still answer (`final`: no rank may). */
-static void esp__inquiry_decide(esp__peers *p, bool final) {
+ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     uint64_t tensor = UINT32_MAX;
     bool silent = false;
     int32_t failed = esp__inquiry_chain(p, &tensor, &silent);
@@ -285,8 +284,7 @@ ESP__FN int esp__peers_hub_silent(esp__peers *p) {
     return silent;
 }
 
-/* The watch thread calls it in every pass: begins, ends or gives up an inquiry, when it is time. */
-static void esp__suspect_turn(esp__peers *p, bool quiet) {
+ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
     const uint64_t now = esp__now_ns();
     if (p->suspect_now && p->suspecting) esp__inquiry_suspect(p, 0, p->suspect, p->suspect_tensor);
     if (p->check_now) esp__inquiry_check(p, 0);
@@ -370,8 +368,7 @@ ESP__FN void esp__peers_report_off(esp__peers *p) {
 }
 
 /* ---- messages ---- */
-/* Rank 0: handles a message from another rank. */
-static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
+ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     esp__answer answer = {.waits_for = ESP__WAITS_FOR_NOBODY};
     switch (m->type) {
@@ -405,8 +402,7 @@ static void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     esp__watch_no_memory(p);
 }
 
-/* Other ranks: handles a message from rank 0. */
-static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
+ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     const bool is_rank = m->rank >= -1 && m->rank < p->size; /* -1: none, or not known */
     esp__waiter *w;
@@ -433,7 +429,7 @@ static void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     }
 }
 
-static void esp__watch_read(esp__peers *p, esp__conn *c) {
+ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c) {
     while (c->fd >= 0) {
         const int rc = esp__conn_read(p->ctx, c, ESP__BODY_MOST);
         if (rc == 0) return;

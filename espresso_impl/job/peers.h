@@ -209,7 +209,11 @@ ESP__FN int esp__poll_ms(uint64_t deadline_ns);
 
 /* ---- rendezvous.c ---- */
 /* All versions of the library begin with a hello of this layout, so that each knows the version of the other. */
-enum { ESP__NONCE = 32, ESP__MEET_VERSION = 24 };
+enum {
+    ESP__NONCE = 32,
+    ESP__MEET_VERSION = 24,
+    ESP__SECRET_MADE = 24 /* random bytes of a secret that the library makes */
+};
 #define ESP__HELLO_MAGIC "ESPPEER1"
 #define ESP__MEET_MAGIC "ESPMEET2"
 typedef struct esp__hello {
@@ -303,6 +307,17 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
                                    const esp__peers_events *ev);
 ESP__FN void esp__peers_free(esp__peers *p);
 ESP__FN uint64_t esp__random64(void); /* not 0 */
+/* What rank 0 sends to the others. Of one size in all builds of this version. */
+typedef struct esp__invitation {
+    uint64_t job;
+    esp__roots roots;                      /* n 0: roots.at[0] begins an error text */
+    char secret[2 * ESP__SECRET_MADE + 4]; /* made by rank 0 for this job; "": the job has ESPRESSO_SECRET */
+} esp__invitation;
+_Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send as much");
+/* Rank 0: listens, and writes the invitation. Returns the socket; -1: none, and the invitation has the reason. */
+ESP__FN int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host);
+/* One connected socket to `a`, or -1 and errno. */
+ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 
 /* ---- exchange.c: under the lock ---- */
 ESP__FN int esp__exchange_message(esp__peers *p, const esp__conn *c); /* GATHER, on rank 0. 0: it is malformed */
@@ -313,6 +328,10 @@ ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed);
 ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq);
+/* Returns the packed bytes. out NULL: only counts them; they are at most twice as many. */
+ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out);
+/* 0: the bytes are no packed data of this size. */
+ESP__FN int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all);
 
 /* ---- liveness.c: under the lock ---- */
 ESP__FN esp_status esp__watch_start(esp__peers *p);
@@ -321,4 +340,17 @@ ESP__FN int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns);
 ESP__FN void esp__peers_wake(esp__peers *p); /* the watch thread looks at its flags and deadlines again */
 ESP__FN void esp__peers_kick(esp__peers *p); /* after another thread has sent: the watch thread writes the rest */
 ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p);
+/* Rank 0: handles a message from another rank. */
+ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c);
+/* Other ranks: handles a message from rank 0. */
+ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
+ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c); /* not under the lock: handles what has come */
+/* Decides, unless it depends on a rank that may still answer (`final`: no rank may). */
+ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);
+/* The watch thread calls it in every pass: begins, ends or gives up an inquiry, when it is time. */
+ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet);
+
+/* ---- regroup.c ---- */
+/* Address `i` of the rank that began the job as `origin`. 0: it has no more. */
+ESP__FN int esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]);
 #endif

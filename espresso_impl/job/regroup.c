@@ -31,8 +31,7 @@ struct esp__standby {
 };
 
 /* ---- the standby socket ---- */
-/* Address `i` of the rank that began the job as `origin`. 0: it has no more. */
-static int esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]) {
+ESP__FN int esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]) {
     if (!s->at) {
         snprintf(out, ESP__ROOT_MAX, "unix:espresso-%016llx-%d", (unsigned long long)s->number, (int)origin);
         return i == 0;

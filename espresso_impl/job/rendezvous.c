@@ -18,8 +18,7 @@
 
 enum {
     ESP__CANDIDATE_MS = 10000, /* a candidate that has not proven itself by then is dropped                   */
-    ESP__FULL_MS = 300,        /* so long rank 0 goes on without a descriptor for a further connection      */
-    ESP__SECRET_MADE = 24      /* random bytes of a secret that the library makes                           */
+    ESP__FULL_MS = 300         /* so long rank 0 goes on without a descriptor for a further connection      */
 };
 /* The first ones may be ranks of this job, so the log warns of them. */
 static const char *const esp__reasons[ESP__REASONS] = {"with another ESPRESSO_SECRET",
@@ -277,8 +276,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
 }
 
 /* ---- other ranks ---- */
-/* One connected socket to `a`, or -1 and errno. */
-static int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
+ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     const uint64_t limit = esp__now_ns() + 3000000000u;
     int fd, error = esp__connect(a, &fd);
     if (error == EINPROGRESS) {
@@ -407,13 +405,6 @@ static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_
 }
 
 /* ---- by the caller's own allgather (esp_config.oob_allgather): ranks need no address to meet ---- */
-/* What rank 0 sends to the others. Of one size in all builds of this version. */
-typedef struct esp__invitation {
-    uint64_t job;
-    esp__roots roots;                      /* n 0: roots.at[0] begins an error text */
-    char secret[2 * ESP__SECRET_MADE + 4]; /* made by rank 0 for this job; "": the job has ESPRESSO_SECRET */
-} esp__invitation;
-_Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send as much");
 /* What ranks exchange first: they can meet at an abstract name only if all run in one network namespace of one kernel. */
 typedef struct esp__attendance {
     int32_t rank, size;
@@ -448,8 +439,7 @@ static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
     return 0;
 }
 
-/* Rank 0: listens, and writes the invitation. Returns the socket; -1: none, and the invitation has the reason. */
-static int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host) {
+ESP__FN int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host) {
     const char *error = "no random numbers for a secret";
     char name[ESP__ROOT_MAX];
     int fd = -1;

@@ -10,33 +10,10 @@
  * These are exact for ranges of up to 2^18 elements. A larger range is sampled: one block in every few. Parts with NaN or Inf
  * are not measured. A sample waits until all samples together take under 1/256 of the time since the strategy was set. Only the
  * first sample of a small unit does not wait. */
+#include "espresso_impl/observe/errors.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
-
-enum {
-    ESP__ERRORS_SHARE = 256,
-    ESP__ERRORS_LANES = 8,
-    ESP__ERRORS_SMALL = 100000,  /* elements: 0.1 ms or less                      */
-    ESP__ERRORS_EXACT = 1 << 18, /* elements: up to so many, all of a range are measured */
-    ESP__ERRORS_BLOCK = 1 << 12
-};
-
-typedef struct esp__errors_unit {
-    uint32_t op, unit, samples;
-    double error, feedback;
-} esp__errors_unit;
-
-struct esp__errors {
-    esp__errors_unit *units;                /* the units with a Comp on this rank, by rising op */
-    uint32_t n, next, now;                  /* indices: next to sample, and being sampled */
-    uint64_t opened_ns, spent_ns, elements; /* elements: measured in spent_ns */
-    uint64_t last_step;                     /* 1 + the step of the last sample */
-    /* the sample under way */
-    double input, lost, gradient, residual; /* sums of squares */
-    int sampling;                           /* a sample is under way              */
-    int unfit;                              /* it has NaN or Inf, or a payload cannot be decoded */
-};
 
 static int esp__errors_measures(const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0 && op->round + 1u == op->n_rounds;
@@ -137,12 +114,6 @@ static void esp__errors_block(esp__errors_sums *s, const float *x, const float *
     esp__errors_few(s, x + i, y + i, e ? e + i : NULL, n - i);
 }
 
-/* A range's arrays: gradient, decoded payload, and residual or NULL, on one device. */
-typedef struct esp__errors_arrays {
-    uint32_t device;
-    const float *of[3];
-} esp__errors_arrays;
-
 /* Adds one block of arrays that the host must not touch. */
 static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, const esp__errors_arrays *a,
                                        uint64_t begin, uint64_t n) {
@@ -156,7 +127,7 @@ static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, 
     return ESP_OK;
 }
 
-static esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, const esp__errors_arrays *a, uint64_t n) {
+ESP__FN esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, const esp__errors_arrays *a, uint64_t n) {
     /* a large range is sampled: one block of each `every` blocks */
     const uint64_t every = n / ESP__ERRORS_EXACT + 1;
     const float *e = a->of[2];

@@ -1,6 +1,7 @@
 /* profile.c: the profile recorder: writes a trainer's ready times over many steps as a model file for the planner
  * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records when its tensors are ready; after the last step the ranks exchange
  * these times. A tensor can be synchronised once it is ready on all ranks, so the latest rank of each step counts. Must not know how the planner reads the file. */
+#include "espresso_impl/observe/profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/machine.h"
@@ -11,31 +12,7 @@
 
 enum { ESP__PROFILE_STEPS = 100, ESP__PROFILE_SKIP = 5, ESP__PROFILE_MAX_STEPS = 1000000 };
 #define ESP__PROFILE_MAX_BYTES (256ull << 20)
-static const double esp__profile_noisy_spread = 0.5, esp__profile_noisy_stolen = 0.02;
-
-/* One rank's result: this struct, then an esp__profile_tensor for each tensor. */
-typedef struct esp__profile_rank {
-    double forward_ns, stolen;
-    double spread; /* (p90 - p10) / median over steps of the time from the first gradient to the last */
-    uint32_t cores, reserved0;
-} esp__profile_rank;
-typedef struct esp__profile_tensor {
-    double ready_ns; /* since the forward pass began  */
-    double spread;   /* (p90 - p10) / median over steps of the time since the tensor before was ready */
-} esp__profile_tensor;
-
-typedef struct esp__profile {
-    char *path, *name;
-    uint32_t steps, skip; /* record `steps` steps after `skip` steps that are not recorded */
-    uint64_t seen;
-    uint64_t *ready;   /* [steps][n_tensors], from esp__meter_ready           */
-    uint64_t *forward; /* [steps] nanoseconds from the step's begin to its first push */
-    double *sorted;    /* [steps] for sorting */
-    uint8_t *mine, *all;
-    uint64_t bytes;         /* of `mine`; `all` has room for one from each rank */
-    esp__machine_time time; /* of the machine, when the first recorded step began */
-    int done;
-} esp__profile;
+static const double esp__profile_noisy_stolen = 0.02;
 
 /* ---- what was asked for ------------------------------------------------------------------------------------------------ */
 static esp_status esp__profile_count(const esp_ctx *ctx, const char *key, const char *val, uint32_t least,
@@ -114,8 +91,7 @@ static void esp__profile_free(esp_ctx *ctx, esp__profile *r) {
     esp__free(ctx, r);
 }
 
-/* Ranks exchange after the same step, so all must have the same settings. */
-static esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine) {
+ESP__FN esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine) {
     struct {
         esp_status status;
         uint32_t steps, skip;
@@ -174,8 +150,7 @@ static double esp__profile_wide(const esp__profile *r, uint32_t n) {
     return esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
 }
 
-/* Writes the medians of the n recorded steps into r->mine. */
-static void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
+ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     esp__profile_rank *head = (esp__profile_rank *)r->mine;
     esp__profile_tensor *t = (esp__profile_tensor *)(head + 1);
     double whole;
@@ -224,9 +199,8 @@ static int esp__profile_by_spread(const void *a, const void *b) {
     return (x->spread > y->spread) - (x->spread < y->spread);
 }
 
-/* The median of the tensors' spreads, each weighted by its part of the backward time. `room`: for n tensors. */
-static double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, double forward_ns,
-                                  esp__profile_tensor *room) {
+ESP__FN double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, double forward_ns,
+                                   esp__profile_tensor *room) {
     double whole = t[n - 1].ready_ns - forward_ns, sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         room[i].spread = t[i].spread;
@@ -238,9 +212,7 @@ static double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, doub
     return 0;
 }
 
-/* How much the times spread. Ranks that share cores take turns, a tick of the scheduler each: single gaps always spread then, and only the
- * whole backward says whether others took part. `room`: for the tensors. */
-static double esp__profile_unrest(const esp_ctx *ctx, const esp__profile_rank *head, esp__profile_tensor *room) {
+ESP__FN double esp__profile_unrest(const esp_ctx *ctx, const esp__profile_rank *head, esp__profile_tensor *room) {
     if (ctx->job.sharing > head->cores) return head->spread;
     return esp__profile_spread((const esp__profile_tensor *)(head + 1), ctx->model.n_tensors, head->forward_ns, room);
 }

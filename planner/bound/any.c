@@ -7,30 +7,10 @@
  * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and tails,
  * because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at all: a tensor's
  * chunks may have different options, and only linear terms can be added over them. */
+#include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include <math.h>
-
-/* A lower bound on an op's time for e elements: fixed + each * e; and for every e: `least`. */
-typedef struct esp__rate {
-    double fixed, each, least;
-} esp__rate;
-/* An option: ns per element on each lane. */
-typedef struct esp__any_path {
-    double each[ESP__LANES];
-} esp__any_path;
-typedef struct esp__any {
-    esp__problem *p;
-    const esp__tree *tree;
-    const esp_plan_codec *codec;
-    double elements;      /* of all tensors: the largest unit */
-    esp__shape shape;     /* of a unit of all `elements` */
-    esp__rate *rates;     /* by op template; `least` < 0: the op cannot run */
-    esp__rate *cores;     /* by op template: of the core that a collective needs */
-    esp__any_path *paths; /* [n] a Pareto set */
-    uint32_t n, room;
-    double least; /* ns that every option takes at least, even for the smallest unit */
-} esp__any;
 
 static const double esp__rounding = 0.51; /* an op's time is rounded to the nearest nanosecond */
 
@@ -234,8 +214,7 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
     esp__any_walk(w, tree->root, zero, zero, 0.0);
 }
 
-/* The options of one constraint, with every codec. */
-static void esp__any_options(esp__any *w, uint32_t keep) {
+ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     esp__problem *p = w->p;
     const esp__tree *tree = p->trees[keep];
     int raw = 1; /* as in esp__candidates_make */

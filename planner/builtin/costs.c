@@ -4,7 +4,7 @@
  * 8/9 of a GPU memory's bandwidth. Published times stretch alike: their constant part stays, the part in proportion to size is
  * scaled by the memory's bandwidth. */
 #include "planner/builtin/builtin.h"
-#include "planner/builtin/v100.c"
+#include "planner/builtin/v100.h"
 
 /* ---- machines --------------------------------------------------------------------------------------------------- */
 typedef struct esp__known_accelerator {
@@ -205,10 +205,11 @@ ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i) {
     const esp__registry *r = esp__registry_of(ctx);
     for (uint32_t k = 0; k < r->n_codecs; k++)
         if (esp__codec_opens(ctx, k, NULL) > 0 && i-- == 0) return r->codecs[k]->name;
-    for (size_t k = 0; k < sizeof esp__v100 / sizeof *esp__v100; k++) {
+    const esp__published *p;
+    for (uint32_t k = 0; (p = esp__published_at(k)); k++) {
         uint32_t known = 0;
-        while (known < r->n_codecs && strcmp(r->codecs[known]->name, esp__v100[k].name)) known++;
-        if (known == r->n_codecs && i-- == 0) return esp__v100[k].name;
+        while (known < r->n_codecs && strcmp(r->codecs[known]->name, p->name)) known++;
+        if (known == r->n_codecs && i-- == 0) return p->name;
     }
     return NULL;
 }

@@ -1,18 +1,7 @@
 /* v100.c: compression times in microseconds that the Espresso authors published with their artifact (EuroSys 2023): their codecs on
  * a V100 and on its 48-core host (OpenMP; the number of threads is not stated), and the payloads of these codecs, which have no
  * header. Data only. Their onebit has no codec here: its costs are for comparisons with the paper. */
-#include "planner/builtin/builtin.h"
-
-enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 }; /* CPU: 2^10 to 2^26 elements; between, straight over log(size) */
-typedef struct esp__published {
-    const char *name;
-    int ratio; /* 1: sends only a share of the elements, the parameter ratio (0.01 without it) */
-    double header_bytes, unit_bytes,
-        units;       /* payload: header_bytes + unit_bytes * ceil(units * e), for e elements sent */
-    double error;    /* as in esp_plan_codec; not read where the library has the codec */
-    uint16_t gpu[2]; /* compress, decompress: constant up to 2^20 elements, in proportion to size above */
-    uint32_t cpu[ESP__V100_SIZES][2];
-} esp__published;
+#include "planner/builtin/v100.h"
 
 static const esp__published esp__v100[] = {
     {"dgc",
@@ -113,7 +102,11 @@ static const esp__published esp__v100[] = {
       {73655, 26167}}},
 };
 
-static const esp__published *esp__published_find(const char *name) {
+ESP__FN const esp__published *esp__published_at(uint32_t i) {
+    return i < sizeof esp__v100 / sizeof *esp__v100 ? &esp__v100[i] : NULL;
+}
+
+ESP__FN const esp__published *esp__published_find(const char *name) {
     for (size_t i = 0; i < sizeof esp__v100 / sizeof *esp__v100; i++)
         if (!strcmp(esp__v100[i].name, name)) return &esp__v100[i];
     return NULL;

@@ -1,9 +1,8 @@
 /* costs.c: costs files: a system file, codec files and a model file in one file, or some of them. Must not know what is in these three. */
+#include "planner/files/keys.h"
 #include "planner/files/read.h"
 #include "planner/files/write.h"
 #include <time.h>
-
-static const char *const files_costs_keys[] = {"espresso", "costs", "made", "inter", "system", "codecs", "model", NULL};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* The three readers check that theirs is an object. */

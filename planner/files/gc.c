@@ -1,12 +1,8 @@
 /* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
 #include "planner/files/costs_parts.h"
+#include "planner/files/keys.h"
 #include "planner/files/write.h"
 
-static const char *const files_gc_keys[] = {"espresso", "codec",   "reducible", "takes_list", "error", "payload",
-                                            "feedback", "devices", "source",    "device",     "ranks", "cores",
-                                            "spread",   "noisy",   "rounds",    "matrices",   NULL};
-static const char *const files_payload_keys[] = {"header_bytes", "unit_bytes", "units_per_element", NULL};
-static const char *const files_device_keys[] = {"interpolate", "compress", "decompress", "decompress_more", NULL};
 static const files_range files_range_bytes = {0, 1e15, false, "a number of bytes >= 0"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */

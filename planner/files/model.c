@@ -1,11 +1,7 @@
 /* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
 #include "planner/files/costs_parts.h"
+#include "planner/files/keys.h"
 
-static const char *const files_model_keys[] = {
-    "espresso",   "model",  "source", "forward_us", "forward_is", "update_us", "dtype",   "batch",
-    "parameters", "device", "steps",  "ranks",      "cores",      "noisy",     "tensors", NULL};
-static const char *const files_tensor_keys[] = {"name",  "elements", "compute_us", "keep", "shard", "shape",
-                                                "flops", "spread",   "rows",       "cols", NULL};
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 /* The names so far: a hash table of tensor numbers + 1. */
 typedef struct files_names {

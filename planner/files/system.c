@@ -1,27 +1,9 @@
 /* system.c: system files: machines, their devices and links. Must not know how times are computed from them. */
 #include "planner/files/costs_parts.h"
+#include "planner/files/keys.h"
 #include "planner/files/write.h"
 
-static const char *const files_system_keys[] = {"espresso",       "system",
-                                                "machines",       "ranks_per_machine",
-                                                "devices",        "accelerator",
-                                                "intra",          "inter",
-                                                "flat",           "host_bytes_per_us",
-                                                "pack_us",        "pack_bytes_per_us",
-                                                "cores_per_rank", "cpu_workers",
-                                                "source",         "dispatch_us",
-                                                "device",         "ranks",
-                                                "cores",          "spread",
-                                                "noisy",          "racks",
-                                                "outer",          NULL};
-static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL}; /* by lane */
-static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
-static const char *const files_flat_keys[] = {"tables", NULL};
-static const char *const files_table_keys[] = {"interpolate", "points", "gap", "core", NULL};
 static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* by ESP_ALPHA_* */
-/* by ESP_COLL_* - 1 */
-static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
-                                              "broadcast", "gather",    "reduce",   NULL};
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */

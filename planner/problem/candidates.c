@@ -405,7 +405,7 @@ static void esp__candidates_retime(esp__problem *p, const esp__unit *u, uint64_t
     esp__candidates_core_loads(p, candidates);
 }
 
-static int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
+ESP__FN int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 

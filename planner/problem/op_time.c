@@ -30,9 +30,8 @@ ESP__FN double esp__slots(const esp__problem *p, const uint8_t slots[ESP__SCOPES
     return n;
 }
 
-/* The payload of a part of the cut. */
-static double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                    const esp_plan_codec *codec, uint8_t cut) {
+ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                     const esp_plan_codec *codec, uint8_t cut) {
     if (!codec->bound) return esp__payload_bytes(codec, shape->size[cut]);
     return esp__round_bytes(p, op, shape, codec, shape->size[cut], NULL);
 }

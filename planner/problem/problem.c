@@ -42,7 +42,7 @@ static esp_status esp__check_link(const esp_plan_link *l, const char *system, co
     return ESP_OK;
 }
 
-static esp_status esp__check_system(const esp_plan_system *s) {
+ESP__FN esp_status esp__check_system(const esp_plan_system *s) {
     const char *name = s->name ? s->name : "";
     esp_status e;
     if (!s->machines || !s->ranks_per_machine || (uint64_t)s->machines * s->ranks_per_machine > 1u << 20)
@@ -77,7 +77,7 @@ static esp_status esp__check_system(const esp_plan_system *s) {
     return ESP_OK;
 }
 
-static esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
+ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     char what[ESP__SPEC_MAX + 32];
     if (!c->spec || !*c->spec || strpbrk(c->spec, " \t\n") || strlen(c->spec) >= ESP__SPEC_MAX)
         return esp__fail(NULL, ESP_E_ARG, "codec %u: its spec must be 1 to %d characters without blanks", i,
@@ -135,7 +135,7 @@ static esp_status esp__check_names(esp__problem *p) {
     return ESP_OK;
 }
 
-static esp_status esp__check_model(esp__problem *p) {
+ESP__FN esp_status esp__check_model(esp__problem *p) {
     const esp_plan_model *m = p->model;
     const char *name = p->model_name ? p->model_name : "";
     if (!m->n_tensors || !m->tensors) return esp__fail(NULL, ESP_E_ARG, "model '%s' has no tensors", name);

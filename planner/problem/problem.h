@@ -68,4 +68,11 @@ ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template 
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec);
 ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
                             int (*each)(void *user, const esp__option *o, const char *text), void *user);
+ESP__FN esp_status esp__check_system(const esp_plan_system *s);
+ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
+ESP__FN esp_status esp__check_model(esp__problem *p);
+ESP__FN int esp__unit_whole(const esp__problem *p, const esp__unit *u);
+/* The payload of a part of the cut. */
+ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                     const esp_plan_codec *codec, uint8_t cut);
 #endif

@@ -327,8 +327,7 @@ static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t
     d->room_units = n + n / 2;
 }
 
-/* Makes the swap, with the new units' ops at the places from the trial, and prepares the schedule again. */
-static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
+ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__schedule *d = k->d;
     uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
     esp__incremental_sequence_room(k, d->n_sequence + w->n_places);
@@ -352,9 +351,7 @@ static void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__incremental_anew(k);
 }
 
-/* Makes the swap if the step is then below `limit`; returns 1 if it did. The step may be longer than the trial predicted, because of paths
- * that the trial ignores. Uses ready order if that is shorter still. */
-static int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     esp__schedule_copy(k->p, &k->before, k->d);
     esp__incremental_set(k, w);
     uint64_t placed = k->d->makespan;

@@ -105,4 +105,9 @@ ESP__FN void esp__incremental_lay(esp__incremental *k);
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n);
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
+/* Makes the swap, with the new units' ops at the places from the trial, and prepares the schedule again. */
+ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
+/* Makes the swap if the step is then below `limit`; returns 1 if it did. The step may be longer than the trial predicted, because of paths
+ * that the trial ignores. Uses ready order if that is shorter still. */
+ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit);
 #endif

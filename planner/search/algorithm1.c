@@ -81,9 +81,7 @@ static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices
     esp__keep_better_allowed(p, d, &usual);
 }
 
-/* If the start without compression exceeds the limits: each unit's path with the least memory if memory is limited, else with the
- * least volume. Ignores the limit on errors. */
-static void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
+ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     int by_memory = p->config.max_memory_bytes > 0;
     for (uint32_t u = 0; u < d->n_units; u++)
         for (uint32_t i = 0; i < choices[u].n; i++) {

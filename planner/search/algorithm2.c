@@ -2,29 +2,7 @@
  * (section 4.4). Here a group is all tensors of one size with one option. In a group the earliest in backward order move first
  * (Lemma 1: an earlier one leaves more time to hide the slower CPU); so one count per group determines which tensors move.
  * Tries all combinations of counts if they are few, else one group at a time. */
-#include "planner/search/search.h"
-
-enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
-
-typedef struct esp__offload {
-    const esp__path *from;
-    const esp__path *to[ESP__VARIANTS_MOST];
-    uint32_t *members; /* units, earliest first */
-    uint32_t n, n_to;
-    uint32_t count, variant; /* of the current combination; the best so far is below */
-    uint32_t best_count, best_variant;
-} esp__offload;
-
-typedef struct esp__offloading {
-    esp__problem *p;
-    esp__schedule *d;
-    esp__rerun *rerun;
-    esp__offload *groups;
-    esp__change *changes;
-    const esp__path **wanted; /* [n_units] scratch of esp__offload_changes */
-    uint32_t n;
-    uint64_t best;
-} esp__offloading;
+#include "planner/search/algorithm2.h"
 
 static int esp__path_has(const esp__problem *p, const esp__path *path, uint32_t device) {
     return !esp__path_on(p, path, 1u << (1u - device));
@@ -51,7 +29,7 @@ static void esp__offload_variants(const esp__problem *p, const esp__choices *c, 
             g->to[g->n_to++] = c->paths[i];
 }
 
-static void esp__offload_groups(esp__offloading *o, const esp__choices *choices) {
+ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices) {
     esp__problem *p = o->p;
     esp__schedule *d = o->d;
     o->groups = esp__arena_get(p->arena, d->n_units * sizeof *o->groups);
@@ -109,8 +87,7 @@ static void esp__offload_best(esp__offloading *o) {
     }
 }
 
-/* Tries every combination: the counts are the digits of a number that counts up. */
-static void esp__offload_all(esp__offloading *o) {
+ESP__FN void esp__offload_all(esp__offloading *o) {
     for (;;) {
         uint32_t g = 0;
         for (; g < o->n; g++) {
@@ -149,7 +126,7 @@ static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     }
 }
 
-static void esp__offload_by_group(esp__offloading *o) {
+ESP__FN void esp__offload_by_group(esp__offloading *o) {
     uint64_t before;
     do {
         before = o->best;

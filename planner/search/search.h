@@ -78,4 +78,7 @@ ESP__FN int esp__regroup_passes(esp__incremental *k);
 ESP__FN int esp__shift_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 ESP__FN int esp__pricing_even(const esp__problem *p, uint32_t pricing);
+/* If the start without compression exceeds the limits: each unit's path with the least memory if memory is limited, else with the
+ * least volume. Ignores the limit on errors. */
+ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

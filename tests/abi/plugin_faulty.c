@@ -2,9 +2,7 @@
  * find every one of them (tests/tools/test_check.c). Without the parameter they are sound. */
 #define RAW_NAME "faulty"
 #include "raw_codec.h"
-#undef ESPRESSO_PLUGIN_ENTRY
-#define ESPRESSO_PLUGIN_ENTRY(id) static const esp_plugin *unused_##id(const esp_host *h)
-#include "backends/loop.c"
+#include <time.h>
 
 static const char *const faults[] = {"none",    "unknown", "shrinks", "longer", "count", "nan",    "loses",  "capacity",
                                      "ignores", "order",   "header",  "crash",  "clock", "shared", "linear", "size",
@@ -243,6 +241,8 @@ enum {
 static int net_fault;
 static __thread esp_coll net_last;
 static __thread int net_rank;
+const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* it is linked with this file */
+static const esp_backend *loop;
 
 static esp_status net_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
     for (int i = 0; i < NET_FAULTS; i++)
@@ -251,16 +251,16 @@ static esp_status net_open(const esp_host *h, const esp_group *g, const char *pa
             net_fault = i;
     if (net_fault == NET_PACED && strstr(params, "inter=")) return faulty_refuse(h, params);
     net_rank = g->rank;
-    return loop_open(h, g, "", comm);
+    return loop->open(h, g, "", comm);
 }
 static esp_status net_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     esp_coll other = *c;
     net_last = *c;
     if (net_fault == NET_SCALE) other.scale = 0;
-    return engine_start(comm, &other, s, req);
+    return loop->start(comm, &other, s, req);
 }
 static esp_status net_test(void *comm, void *req) {
-    const esp_status s = engine_test(comm, req);
+    const esp_status s = loop->test(comm, req);
     const esp_coll *c = &net_last;
     float *out = (float *)c->dst.ptr;
     if (s || !out || !c->count || c->dtype != (c->slot_bytes ? 0 : ESP_F32)) return s;
@@ -275,24 +275,20 @@ static esp_status net_test(void *comm, void *req) {
         out[3] *= 1.0000002f;
     return s;
 }
-static esp_status net_abort(void *comm) { return net_fault == NET_ABORT ? ESP_OK : engine_abort(comm); }
+static esp_status net_abort(void *comm) { return net_fault == NET_ABORT ? ESP_OK : loop->abort(comm); }
 static void net_wake(void *comm) {
-    if (net_fault != NET_SLEEP) engine_wake(comm);
+    if (net_fault != NET_SLEEP) loop->wake(comm);
 }
 static esp_status net_traffic(void *comm, esp_traffic *out) {
-    return net_fault == NET_TRAFFIC ? ESP_OK : engine_traffic(comm, out);
+    return net_fault == NET_TRAFFIC ? ESP_OK : loop->traffic(comm, out);
 }
 static esp_backend faulty_net;
 static const esp_backend *const faulty_backends[] = {&faulty_net};
 
-#undef ESPRESSO_PLUGIN_ENTRY
-#define ESPRESSO_PLUGIN_ENTRY(id)                                                                                      \
-    ESP__C ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h);                                    \
-    ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 ESPRESSO_PLUGIN_ENTRY(faulty) {
     static const esp_plugin plugin = {sizeof plugin, 1, 1, 0, faulty_codecs, faulty_backends, NULL};
-    (void)h, (void)unused_loop;
-    faulty_net = loop_backend;
+    loop = espresso_plugin_v1_loop(h)->backends[0];
+    faulty_net = *loop;
     faulty_net.name = "faultynet";
     faulty_net.open = net_open, faulty_net.start = net_start, faulty_net.test = net_test;
     faulty_net.abort = net_abort, faulty_net.wake = net_wake, faulty_net.traffic = net_traffic;

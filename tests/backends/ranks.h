@@ -13,9 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ESPRESSO_STATIC_PLUGINS
-#include "../../backends/loop.c"
-#include "../../backends/shm.c"
+#include "espresso_impl/plugins/builtin.h"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 

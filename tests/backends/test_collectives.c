@@ -9,8 +9,8 @@
 
 #include "ranks.h"
 
-#include "../../plugins/template_backend/example.c"
 #include "numbers.h"
+#include "tests/common/entries.h"
 #include "tests/common/repeats.h"
 
 enum { FENCE = 64 };

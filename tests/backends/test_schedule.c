@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backends/engine/engine.h"
 #include "ranks.h"
 
 static const uint64_t second = 1000000000u;

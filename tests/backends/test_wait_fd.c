@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <poll.h>
 
+#include "backends/engine/engine.h"
 #include "ranks.h"
 #include "tests/common/repeats.h"
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backends/engine/engine.h"
 #include "ranks.h"
 
 static const char *const both[] = {"loop", "shm"};

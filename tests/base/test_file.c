@@ -9,11 +9,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#include "espresso_impl/base/file.c"
+#include "espresso_impl/base/file.h"
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 static char folder[64], path[128];
 

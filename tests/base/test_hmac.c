@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <cmocka.h>
-#include "espresso_impl/base/hmac.c"
+#include "espresso_impl/base/hmac.h"
 
 static void sha_is(const void *data, size_t bytes, size_t piece, const char *want) {
     esp__sha256 s;

@@ -5,7 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#include "espresso_impl/base/json.c"
+#include "espresso_impl/base/json.h"
+#include <math.h>
 
 static void string_is(const char *s, const char *want) {
     esp__text t = {0};

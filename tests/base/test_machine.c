@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "espresso_impl/base/machine.c"
+#include "espresso_impl/base/machine.h"
 #include <errno.h>
 #include <sched.h>
 #include <sys/stat.h>

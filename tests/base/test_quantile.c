@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
-#include "espresso_impl/base/quantile.c"
+#include "espresso_impl/base/quantile.h"
 
 static void medians(void **state) {
     double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7}, same[] = {2, 2, 2, 2, 9};

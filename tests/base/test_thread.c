@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#include "espresso_impl/base/thread.c"
+#include "espresso_impl/base/thread.h"
+#include <signal.h>
 
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 

@@ -1,10 +1,10 @@
-/* codec_rig.h: a codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
- * Knows no codec. Include after cmocka.h. */
+/* codec_rig.h: a built-in codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
+ * Knows no codec by name. Include after cmocka.h. */
 #ifndef CODEC_RIG_H
 #define CODEC_RIG_H
 #include <stdlib.h>
 #include <string.h>
-#include "espresso.h"
+#include "espresso_impl/plugins/builtin.h"
 
 static uint64_t rig_random_state = 88172645463325252ull;
 static inline uint32_t rig_random(void) {
@@ -43,6 +43,18 @@ static esp_host rig_host = {.struct_size = sizeof(esp_host),
                             .free_ = rig_free,
                             .log = rig_log,
                             .parallel_for = rig_parallel};
+
+/* The table of the built-in codec of that name. */
+static inline const esp_codec *rig_codec(const char *name) {
+    static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY)};
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        const esp_plugin *p = entries[i](&rig_host);
+        for (uint32_t c = 0; c < p->n_codecs; c++)
+            if (!strcmp(p->codecs[c]->name, name)) return p->codecs[c];
+    }
+    fail_msg("no built-in codec is named %s", name);
+    return NULL;
+}
 
 typedef struct rig {
     const esp_codec *codec;

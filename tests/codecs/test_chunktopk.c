@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include "tests/codecs/codec_rig.h"
-#include "codecs/chunktopk.c"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
@@ -93,7 +92,7 @@ typedef struct shape {
 
 /* feedback: 0 none, 1 plain, 2 the codec's own */
 static void one_case(const shape *s, uint64_t n, int kind, int feedback, const char *simd, int threads) {
-    rig r = rig_open(&chunktopk_codec, s->params, n, simd, threads);
+    rig r = rig_open(rig_codec("chunktopk"), s->params, n, simd, threads);
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4), sent[4096];
     const float beta = feedback == 2 ? s->decay : 0.9f, gamma = feedback == 2 ? 1.0f : 0.7f;
     r.args.beta = 0.9f, r.args.gamma = 0.7f, r.args.scale = 0.5f;
@@ -149,7 +148,7 @@ static void bytes_of_a_chunk(void **unused) {
     } want[] = {{0, 0},      {1, 4 + 2},  {64, 4 + 2},     {65, 4 + 4},
                 {4095, 116}, {4096, 116}, {4097, 116 + 6}, {1u << 20, 256 * 116}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        rig r = rig_open(&chunktopk_codec, "", want[i].count, NULL, 0);
+        rig r = rig_open(rig_codec("chunktopk"), "", want[i].count, NULL, 0);
         float *g = calloc(want[i].count + 1, 4);
         assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
         assert_int_equal(r.used, ESP_PAYLOAD_HEADER + want[i].body);
@@ -165,7 +164,7 @@ static void known_bytes(void **unused) {
     const unsigned char want[7] = {0x80, 0x3F, 0x80, 0x40, 0x72, 0xFA, 0x01};
     (void)unused;
     for (int l = 0; l < 3; l++) {
-        rig r = rig_open(&chunktopk_codec, "chunk=16,k=3", 16, levels[l], 0);
+        rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=3", 16, levels[l], 0);
         assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
         assert_int_equal(r.used, ESP_PAYLOAD_HEADER + 7);
         assert_memory_equal(esp_payload_body(&r.payload), want, 7);
@@ -178,7 +177,7 @@ static void known_bytes(void **unused) {
 static void decay(void **unused) {
     (void)unused;
     for (int own = 0; own < 2; own++) {
-        rig r = rig_open(&chunktopk_codec, "chunk=16,k=1", 16, NULL, 0);
+        rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
         float g[16] = {1, 0.125f}, expect = 0.125f;
         r.args.flags = own ? ESP_ARG_OWN_MEMORY : 0;
         for (int step = 0; step < 20; step++) {
@@ -196,7 +195,7 @@ static void ends_of_f32(void **unused) {
     static const float tops[] = {FLT_MAX, 0x1.fffffcp127f, FLT_MIN, 0x1p-149f * 3};
     (void)unused;
     for (int t = 0; t < 4; t++) {
-        rig r = rig_open(&chunktopk_codec, "", 4096, NULL, 0);
+        rig r = rig_open(rig_codec("chunktopk"), "", 4096, NULL, 0);
         float g[4096], out[4096];
         for (int i = 0; i < 4096; i++) g[i] = i % 64 == 5 ? (i % 128 > 64 ? -tops[t] : tops[t]) : 0;
         assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
@@ -218,7 +217,7 @@ static void not_finite(void **unused) {
     for (int b = 0; b < 4; b++)
         for (int p = 0; p < 4; p++)
             for (int k = 0; k < 6; k++) {
-                rig r = rig_open(&chunktopk_codec, "", 70000, levels[(b + p) % 3], k & 1);
+                rig r = rig_open(rig_codec("chunktopk"), "", 70000, levels[(b + p) % 3], k & 1);
                 float *g = calloc(70000, 4), *out = calloc(70000, 4);
                 for (int i = 0; i < 70000; i++) g[i] = rig_uniform();
                 g[places[p]] = bad[b];
@@ -241,7 +240,7 @@ static void corrupt(void **unused) {
     unsigned char good[256];
     (void)unused;
     for (int i = 0; i < N; i++) g[i] = rig_uniform(), out[i] = 77;
-    rig r = rig_open(&chunktopk_codec, "", N, NULL, 0);
+    rig r = rig_open(rig_codec("chunktopk"), "", N, NULL, 0);
     unsigned char *body = (unsigned char *)esp_payload_body(&r.payload);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal(r.used, ESP_PAYLOAD_HEADER + 116 + 4 + 28);
@@ -264,7 +263,7 @@ static void corrupt(void **unused) {
     memcpy(body, good, r.used - ESP_PAYLOAD_HEADER);
     assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     rig_close(&r);
-    r = rig_open(&chunktopk_codec, "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
+    r = rig_open(rig_codec("chunktopk"), "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)esp_payload_body(&r.payload))[6] |= 4;
     assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
@@ -286,7 +285,7 @@ static void parameters(void **unused) {
                {"decay=1.5", "from 0 to 1"},
                {"decay=-1", "from 0 to 1"},
                {"ratio=0.1", "unknown parameter 'ratio'"}};
-    const esp_codec *c = &chunktopk_codec;
+    const esp_codec *c = rig_codec("chunktopk");
     void *self;
     (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -6,7 +6,6 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include "codecs/dgc.c"
 #include "codec_rig.h"
 
 enum { STEPS = 20 };
@@ -34,7 +33,7 @@ static void as_the_paper_has_it(void **state) {
             uint64_t n = sizes[z], k = (n + 99) / 100;
             char params[80];
             snprintf(params, sizeof params, "momentum=0.75,nesterov=%d,masking=%d", mode & 1, mode >> 1);
-            rig r = rig_open(&dgc_codec, params, n, NULL, z & 1);
+            rig r = rig_open(rig_codec("dgc"), params, n, NULL, z & 1);
             reference ref = {calloc(n, 4), calloc(n, 4), 0.75f, mode & 1, mode >> 1};
             float *g = malloc(n * 4), *out = malloc(n * 4);
             r.args.flags = ESP_ARG_OWN_MEMORY;
@@ -72,7 +71,7 @@ static void as_the_paper_has_it(void **state) {
 static void later_comps_are_plain(void **state) {
     (void)state;
     enum { N = 5000 };
-    rig r = rig_open(&dgc_codec, "", N, NULL, 0);
+    rig r = rig_open(rig_codec("dgc"), "", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4), *in = calloc(N, 4);
     assert_int_equal(r.state.bytes, N * 4);
     for (int step = 0; step < STEPS; step++) {
@@ -97,7 +96,7 @@ static void later_comps_are_plain(void **state) {
 static void conserves(void **state) {
     (void)state;
     enum { N = 3000 };
-    rig r = rig_open(&dgc_codec, "ratio=0.05,momentum=0.5", N, NULL, 0);
+    rig r = rig_open(rig_codec("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4);
     double *entered = calloc(N, 8);
     r.args.flags = ESP_ARG_OWN_MEMORY;
@@ -117,7 +116,7 @@ static void warm_up(void **state) {
     (void)state;
     enum { N = 100000 };
     const double expect[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625, 0.0009765625};
-    rig r = rig_open(&dgc_codec, "ratio=0.0009765625,warmup=40", N, NULL, 1);
+    rig r = rig_open(rig_codec("dgc"), "ratio=0.0009765625,warmup=40", N, NULL, 1);
     float *g = malloc(N * 4);
     uint64_t before = ~0ull;
     for (int i = 0; i < N; i++) g[i] = rig_uniform();
@@ -134,7 +133,7 @@ static void warm_up(void **state) {
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
     rig_close(&r);
-    r = rig_open(&dgc_codec, "ratio=0.3,warmup=40", N, NULL, 1); /* nothing to warm up to */
+    r = rig_open(rig_codec("dgc"), "ratio=0.3,warmup=40", N, NULL, 1); /* nothing to warm up to */
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal(rig_header(&r).aux, 30000);
     free(g), rig_close(&r);
@@ -149,7 +148,7 @@ static void sample_changes_nothing(void **state) {
     rig first = {0};
     for (int i = 0; i < N; i++) g[i] = rig_uniform() * (i % 1000 < 10 ? 9.0f : 1.0f);
     for (int v = 0; v < 4; v++) {
-        rig r = rig_open(&dgc_codec, params[v], N, NULL, 1);
+        rig r = rig_open(rig_codec("dgc"), params[v], N, NULL, 1);
         r.args.seed = (uint64_t)v;
         assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
         if (v) {
@@ -169,7 +168,7 @@ static void bad_parameters(void **state) {
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         rig_message[0] = 0;
-        assert_int_equal(dgc_codec.open(&rig_host, bad[i], &self), ESP_E_ARG);
+        assert_int_equal(rig_codec("dgc")->open(&rig_host, bad[i], &self), ESP_E_ARG);
         assert_non_null(strstr(rig_message, "momentum=0.9"));
     }
 }

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include "tests/codecs/codec_rig.h"
-#include "codecs/quant.c"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
@@ -25,7 +24,7 @@ static int ref_level(const unsigned char *halves, uint64_t i) {
 static void one_case(uint64_t n, uint64_t block, int feedback, const char *simd, int threads) {
     char params[32];
     snprintf(params, sizeof params, "block=%d", (int)block);
-    rig r = rig_open(&int4_codec, params, n, simd, threads);
+    rig r = rig_open(rig_codec("int4"), params, n, simd, threads);
     const uint64_t blocks = (n + block - 1) / block;
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4);
     r.args.beta = 0.9f, r.args.gamma = 0.7f, r.args.scale = 0.5f;
@@ -73,7 +72,7 @@ static void known_bytes(void **unused) {
     const float keeps[9] = {0, 0, 0.5f, -0.5f, 0.5f, 0, 0, 0, -6.4f + 6};
     (void)unused;
     for (int l = 0; l < 3; l++) {
-        rig r = rig_open(&int4_codec, "", 9, levels[l], 0);
+        rig r = rig_open(rig_codec("int4"), "", 9, levels[l], 0);
         float out[9];
         assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
         assert_int_equal(r.used, ESP_PAYLOAD_HEADER + 9);
@@ -90,7 +89,7 @@ static void ends_of_f32(void **unused) {
                                  0x1p-100f, 0x1.fffffep-101f, 0x1p-149f * 5};
     (void)unused;
     for (size_t t = 0; t < sizeof tops / sizeof *tops; t++) {
-        rig r = rig_open(&int4_codec, "", 300, NULL, 0);
+        rig r = rig_open(rig_codec("int4"), "", 300, NULL, 0);
         float g[300], out[300];
         for (int i = 0; i < 300; i++) g[i] = tops[t] * (i % 128 == 7 ? -1.0f : rig_uniform());
         assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
@@ -108,7 +107,7 @@ static void ends_of_f32(void **unused) {
 static void not_finite(void **unused) {
     (void)unused;
     for (int k = 0; k < 4; k++) {
-        rig r = rig_open(&int4_codec, "", 70000, NULL, k >> 1);
+        rig r = rig_open(rig_codec("int4"), "", 70000, NULL, k >> 1);
         float *g = calloc(70000, 4), *out = calloc(70000, 4);
         r.residual[3] = 2.5f, g[69999] = k ? NAN : -INFINITY;
         assert_int_equal(rig_compress(&r, g, k & 1), ESP_OK);
@@ -126,7 +125,7 @@ static void corrupt(void **unused) {
     float g[301] = {1}, out[301];
     (void)unused;
     for (int i = 0; i < 301; i++) out[i] = 77;
-    rig r = rig_open(&int4_codec, "", 301, NULL, 0);
+    rig r = rig_open(rig_codec("int4"), "", 301, NULL, 0);
     unsigned char *body = (unsigned char *)esp_payload_body(&r.payload);
     for (int u = 0; u < 4; u++) {
         assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
@@ -145,7 +144,7 @@ static void corrupt(void **unused) {
 
 static void parameters(void **unused) {
     static const char *const bad[] = {"block=31", "block=48", "block=2048", "block=0", "block=1.5", "levels=7"};
-    const esp_codec *c = &int4_codec;
+    const esp_codec *c = rig_codec("int4");
     void *self;
     (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include "tests/codecs/codec_rig.h"
-#include "codecs/quant.c"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
@@ -33,7 +32,7 @@ static void ref_check(float x, float unit, int level, float rest, int feedback) 
 static void block_case(uint64_t n, uint64_t block, int feedback, const char *simd, int threads) {
     char params[32];
     snprintf(params, sizeof params, "block=%d", (int)block);
-    rig r = rig_open(&int8_codec, params, n, simd, threads);
+    rig r = rig_open(rig_codec("int8"), params, n, simd, threads);
     const uint64_t blocks = (n + block - 1) / block;
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4);
     r.args.beta = 0.9f, r.args.gamma = 0.7f;
@@ -81,7 +80,7 @@ static void known_bytes(void **unused) {
     float zeros[40] = {0}, same[40];
     (void)unused;
     for (int l = 0; l < 3; l++) {
-        rig r = rig_open(&int8_codec, "", 12, levels[l], 0);
+        rig r = rig_open(rig_codec("int8"), "", 12, levels[l], 0);
         assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
         const unsigned char *body = (const unsigned char *)esp_payload_body(&r.payload);
         float unit;
@@ -90,7 +89,7 @@ static void known_bytes(void **unused) {
         assert_memory_equal(body + 4, want, 12);
         for (int i = 0; i < 12; i++) assert_true(r.residual[i] == keeps[i]);
         rig_close(&r);
-        r = rig_open(&int8_codec, "block=32", 40, levels[l], 0);
+        r = rig_open(rig_codec("int8"), "block=32", 40, levels[l], 0);
         assert_int_equal(rig_compress(&r, zeros, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 48; i++) assert_int_equal(body[i], 0);
@@ -108,7 +107,7 @@ static void ends_of_f32(void **unused) {
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
     (void)unused;
     for (size_t t = 0; t < sizeof tops / sizeof *tops; t++) {
-        rig r = rig_open(&int8_codec, "", 300, NULL, 0);
+        rig r = rig_open(rig_codec("int8"), "", 300, NULL, 0);
         float g[300], out[300];
         for (int i = 0; i < 300; i++) g[i] = tops[t] * (i % 256 == 7 ? -1.0f : rig_uniform());
         assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
@@ -126,7 +125,7 @@ static void ends_of_f32(void **unused) {
 /* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more than f32 has. */
 static void half_a_unit(void **unused) {
     (void)unused;
-    rig r = rig_open(&int8_codec, "", 3, NULL, 0);
+    rig r = rig_open(rig_codec("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
         float g[3] = {ldexpf(127, k), nextafterf(ldexpf(0.5f, k), 0), nextafterf(ldexpf(-0.5f, k), 0)}, out[3];
         memset(r.residual, 0, sizeof g);
@@ -142,7 +141,7 @@ static void blocks_not_finite(void **unused) {
     (void)unused;
     for (int b = 0; b < 3; b++)
         for (int k = 0; k < 4; k++) {
-            rig r = rig_open(&int8_codec, "block=32", 100000, NULL, k >> 1);
+            rig r = rig_open(rig_codec("int8"), "block=32", 100000, NULL, k >> 1);
             float *g = calloc(100000, 4), *out = calloc(100000, 4);
             r.residual[3] = 2.5f, g[70001] = bad[b];
             assert_int_equal(rig_compress(&r, g, k & 1), ESP_OK);
@@ -181,7 +180,7 @@ static team team_open(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
     else
         unsetenv("ESPRESSO_SIMD");
     rig_host.parallel_for = threads ? rig_parallel : NULL;
-    t.codec = &int8_codec;
+    t.codec = rig_codec("int8");
     assert_int_equal(t.codec->open(&rig_host, "shared=1", &t.self), ESP_OK);
     for (uint32_t r = 0; r < 2; r++) {
         esp_bound b = {.struct_size = sizeof b};
@@ -422,7 +421,7 @@ static void corrupt(void **unused) {
     team_close(&t);
 
     static const uint32_t units[] = {0x7F800000u, 0x7FC00000u, 0x80000000u, 0xBF800000u};
-    rig r = rig_open(&int8_codec, "", 300, NULL, 0);
+    rig r = rig_open(rig_codec("int8"), "", 300, NULL, 0);
     float g[300] = {1}, o[300];
     for (int u = 0; u < 4; u++) {
         assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
@@ -446,7 +445,7 @@ static void parameters(void **unused) {
                {"shared=1,block=256", "leave block= out"},
                {"range=1", "unknown parameter 'range'"}};
     static const char *const good[] = {"", "block=32", "block=1024", "shared=1", "shared=0,block=64"};
-    const esp_codec *c = &int8_codec;
+    const esp_codec *c = rig_codec("int8");
     void *self;
     (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include "tests/codecs/codec_rig.h"
-#include "codecs/powersgd.c"
 
 enum { RANKS_MAX = 4 };
 
@@ -39,7 +38,7 @@ static job job_open(const char *params, uint64_t m, uint64_t n, int ranks, int f
     else
         unsetenv("ESPRESSO_SIMD");
     rig_host.parallel_for = threads ? rig_parallel : NULL;
-    j.codec = &powersgd_codec;
+    j.codec = rig_codec("powersgd");
     assert_int_equal(j.codec->open(&rig_host, params, &j.self), ESP_OK);
     j.m = m, j.n = n, j.ranks = ranks, j.feedback = feedback;
     uint64_t scratch = 0, state = 0;
@@ -510,7 +509,7 @@ static void test_params(void **state) {
     static const char *const bad[][2] = {
         {"rank=0", "rank=0"},          {"rank=65", "rank=65"}, {"rank=1.5", "rank=1.5"},
         {"start=hot", "warm or cold"}, {"k=3", "k"},           {"rank", "rank"}};
-    const esp_codec *c = &powersgd_codec;
+    const esp_codec *c = rig_codec("powersgd");
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(c->open(&rig_host, bad[i][0], &self), ESP_E_ARG);

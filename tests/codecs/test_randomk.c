@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
-#include "codecs/randomk.c"
+#include "codecs/randomk.h"
 #include "codec_rig.h"
 
 static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64_t *out) {
@@ -109,7 +109,7 @@ static float *random_array(uint64_t n) {
 static void draw_key(void **state) {
     (void)state;
     float *g = random_array(10000);
-    rig r = rig_open(&randomk_codec, "", 10000, NULL, 0);
+    rig r = rig_open(rig_codec("randomk"), "", 10000, NULL, 0);
     esp_codec_args plain = r.args;
     uint64_t keys[7];
     for (int i = 0; i < 7; i++) {
@@ -134,7 +134,7 @@ static void sent_and_kept(void **state) {
             float *g = random_array(n), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4);
             rig first = {0};
             for (int v = 0; v < 6; v++) {
-                rig r = rig_open(&randomk_codec, ratios[q], n, levels[v % 3], v / 3);
+                rig r = rig_open(rig_codec("randomk"), ratios[q], n, levels[v % 3], v / 3);
                 for (uint64_t i = 0; i < n; i++) r.residual[i] = (float)i, phi[i] = (float)i + g[i];
                 assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
                 if (v) {
@@ -165,7 +165,7 @@ static void summed_bodies(void **state) {
     for (int i = 0; i < RANKS; i++) {
         float *g = malloc(N * 4);
         for (int j = 0; j < N; j++) g[j] = (float)((j * 7 + i * 13) % 101);
-        r[i] = rig_open(&randomk_codec, "ratio=0.1", N, NULL, 0);
+        r[i] = rig_open(rig_codec("randomk"), "ratio=0.1", N, NULL, 0);
         r[i].args.source = (uint32_t)i;
         assert_int_equal(rig_compress(&r[i], g, 0), ESP_OK);
         assert_int_equal(rig_decompress(&r[i], NULL, 1, sum, ESP_OUT_SUM), ESP_OK);
@@ -198,7 +198,7 @@ static void summed_bodies(void **state) {
 static void unbiased(void **state) {
     (void)state;
     enum { N = 200, DRAWS = 8000 };
-    rig r = rig_open(&randomk_codec, "ratio=0.1,unbiased=1", N, NULL, 0);
+    rig r = rig_open(rig_codec("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);
     float *g = random_array(N), *sum = calloc(N, 4);
     for (int s = 0; s < DRAWS; s++) {
         r.args.step = (uint64_t)s;
@@ -215,7 +215,7 @@ static void unbiased(void **state) {
 static void many_payloads_and_corruption(void **state) {
     (void)state;
     enum { N = 5000, MANY = 6 };
-    rig r = rig_open(&randomk_codec, "ratio=0.05", N, NULL, 1);
+    rig r = rig_open(rig_codec("randomk"), "ratio=0.05", N, NULL, 1);
     esp_payload p[MANY];
     float *one = calloc(N, 4), *all = malloc(N * 4);
     for (int i = 0; i < MANY; i++) {

@@ -7,8 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #define ESPRESSO_STATIC_PLUGINS
-#include "codecs/topk.c"
-#include "codecs/dgc.c"
+#include "codecs/common/sparse.h"
 #include "codec_rig.h"
 
 static const uint64_t sizes[] = {1, 7, 31, 32, 33, 4095, 4096, 4097, 65535, 65536, 65537, 200003};
@@ -34,7 +33,7 @@ static void sent_and_kept(void **state) {
         for (int q = 0; q < RATIOS; q++)
             for (int unit = 0; unit < 2; unit++) {
                 uint64_t n = sizes[z], sent = 0;
-                rig r = rig_open(&topk_codec, ratios[q], n, NULL, q & 1);
+                rig r = rig_open(rig_codec("topk"), ratios[q], n, NULL, q & 1);
                 float *g = random_array(n), *phi = malloc(n * 4), *out = malloc(n * 4), least = INFINITY, most = 0;
                 r.args.beta = unit ? 1.0f : 0.75f;
                 r.args.gamma = unit ? 1.0f : 0.5f;
@@ -63,7 +62,7 @@ static void sent_and_kept(void **state) {
 static void same_bytes_everywhere(void **state) {
     (void)state;
     const char *const levels[] = {"scalar", "avx2", "avx512"};
-    const esp_codec *const codecs[] = {&topk_codec, &dgc_codec};
+    const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++)
         for (int z = 0; z < SIZES; z++)
             for (int q = 0; q < RATIOS; q++) {
@@ -104,7 +103,7 @@ static void forms_and_sizes(void **state) {
             assert_true(b >= before);
             before = b;
         }
-    rig r = rig_open(&topk_codec, "", 0, NULL, 0);
+    rig r = rig_open(rig_codec("topk"), "", 0, NULL, 0);
     float none[1];
     assert_int_equal(rig_compress(&r, none, 1), ESP_OK);
     assert_int_equal(r.used, ESP_PAYLOAD_HEADER);
@@ -118,14 +117,14 @@ static void golden(void **state) {
     const float g[20] = {0, -3, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
     const uint8_t places[] = {0, 0, 0x40, 0xc0, 1, 0, 0, 0, 1, 0};
     const uint8_t map[] = {0, 0, 0x40, 0xc0, 0, 0, 0, 0x40, 0, 0, 0, 0x40, 3, 0, 0, 0, 0x12, 0, 0x08, 0};
-    rig r = rig_open(&topk_codec, "ratio=0.05", 20, NULL, 0);
+    rig r = rig_open(rig_codec("topk"), "ratio=0.05", 20, NULL, 0);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal(rig_header(&r).codec, esp_name_hash("topk"));
     assert_int_equal(rig_header(&r).aux, 1);
     assert_int_equal(r.used, ESP_PAYLOAD_HEADER + sizeof places);
     assert_memory_equal((char *)r.payload.data.ptr + ESP_PAYLOAD_HEADER, places, sizeof places);
     rig_close(&r);
-    r = rig_open(&topk_codec, "ratio=0.15", 20, NULL, 0);
+    r = rig_open(rig_codec("topk"), "ratio=0.15", 20, NULL, 0);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     assert_int_equal(r.used, ESP_PAYLOAD_HEADER + sizeof map);
     assert_memory_equal((char *)r.payload.data.ptr + ESP_PAYLOAD_HEADER, map, sizeof map);
@@ -141,7 +140,7 @@ static void many_payloads(void **state) {
             esp_payload p[MANY];
             float *one = random_array(n), *all = malloc(n * 4);
             memcpy(all, one, n * 4);
-            rig r = rig_open(&topk_codec, ratios[q], n, NULL, 1);
+            rig r = rig_open(rig_codec("topk"), ratios[q], n, NULL, 1);
             for (int i = 0; i < MANY; i++) {
                 float *g = random_array(n);
                 assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
@@ -175,7 +174,7 @@ static void many_payloads(void **state) {
 static void not_finite(void **state) {
     (void)state;
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f};
-    const esp_codec *const codecs[] = {&topk_codec, &dgc_codec};
+    const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++)
         for (int j = 0; j < 5; j++)
             for (int z = 0; z < SIZES; z++) {
@@ -214,7 +213,7 @@ static void corrupt_fields(void **state) {
     (void)state;
     const uint64_t n = 70001, huge = ~0ull;
     float *g = random_array(n);
-    rig r = rig_open(&topk_codec, "ratio=0.01", n, NULL, 1);
+    rig r = rig_open(rig_codec("topk"), "ratio=0.01", n, NULL, 1);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     esp_payload_header h = rig_header(&r);
     const uint64_t k = h.aux, held = ESP_PAYLOAD_HEADER + 4 * k, place = held + 8;
@@ -239,7 +238,7 @@ static void corrupt_fields(void **state) {
     expect_corrupt(&r, held + 4, &inf, 4);
     expect_corrupt(&r, held, two, 8); /* the right sum, the wrong spans: 5465 wide last span */
     rig_close(&r);
-    r = rig_open(&topk_codec, "ratio=0.3", n, NULL, 1);
+    r = rig_open(rig_codec("topk"), "ratio=0.3", n, NULL, 1);
     assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
     uint64_t map = ESP_PAYLOAD_HEADER + 4 * rig_header(&r).aux + 8;
     uint8_t full = 0xff, none = 0;
@@ -258,7 +257,7 @@ static void corrupt_bytes(void **state) {
         for (int z = 0; z < 9; z++) {
             uint64_t n = sizes[z];
             float *g = random_array(n), *out = malloc(n * 4);
-            rig r = rig_open(&topk_codec, ratios[q], n, NULL, 1);
+            rig r = rig_open(rig_codec("topk"), ratios[q], n, NULL, 1);
             assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
             for (int t = 0; t < 200; t++) {
                 esp_payload p = exact(r.payload.data.ptr, r.used);
@@ -279,7 +278,7 @@ static void corrupt_bytes(void **state) {
 
 static void short_capacity(void **state) {
     (void)state;
-    const esp_codec *const codecs[] = {&topk_codec, &dgc_codec};
+    const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++) {
         float *g = random_array(5000);
         rig r = rig_open(codecs[c], "", 5000, NULL, 0);
@@ -301,9 +300,9 @@ static void bad_parameters(void **state) {
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         rig_message[0] = 0;
-        assert_int_equal(topk_codec.open(&rig_host, bad[i], &self), ESP_E_ARG);
+        assert_int_equal(rig_codec("topk")->open(&rig_host, bad[i], &self), ESP_E_ARG);
         assert_non_null(strstr(rig_message, "ratio=0.01"));
-        assert_int_equal(dgc_codec.open(&rig_host, bad[i], &self), ESP_E_ARG);
+        assert_int_equal(rig_codec("dgc")->open(&rig_host, bad[i], &self), ESP_E_ARG);
     }
 }
 

@@ -7,18 +7,10 @@
 #include <cmocka.h>
 #include <fnmatch.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#include "planner/problem/problem.c"
-#include "planner/builtin/v100.c"
+#include "planner/problem/problem.h"
+#include "planner/builtin/v100.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
-#pragma GCC diagnostic pop
 #include "tests/common/built.h"
 #include <ctype.h>
 #include <math.h>

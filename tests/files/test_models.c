@@ -8,17 +8,9 @@
 #include "tests/common/skip.h"
 #include <fnmatch.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#include "planner/problem/problem.c"
+#include "planner/problem/problem.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
-#pragma GCC diagnostic pop
 #include <math.h>
 
 typedef struct published {

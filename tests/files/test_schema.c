@@ -6,11 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#include "planner/files/costs.c"
-#include "planner/files/costs_parts.c"
-#include "planner/files/gc.c"
-#include "planner/files/model.c"
-#include "planner/files/system.c"
+#include "planner/files/keys.h"
+#include "planner/files/costs_parts.h"
 #include "files.h"
 
 static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",

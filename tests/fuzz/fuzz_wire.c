@@ -1,6 +1,6 @@
 /* fuzz_wire.c: libFuzzer's entry to the reader of messages between ranks; `make fuzz`. */
 #include "tests/common/library.h"
-#include "espresso_impl/job/liveness.c"
+#include "espresso_impl/job/peers.h"
 #include "wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,13 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/liveness.c"
+#include "espresso_impl/job/peers.h"
 #include "espresso_impl/base/file.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
-#pragma GCC diagnostic pop
 #include <dirent.h>
 #include "decode.h"
 #include "state.h"

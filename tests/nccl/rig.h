@@ -3,7 +3,9 @@
 #ifndef NCCL_RIG_H
 #define NCCL_RIG_H
 #include "tests/backends/ranks.h"
-#include "backends/nccl.c"
+#include "backends/nccl/host.h"
+#include "backends/nccl/memory.h"
+#include "tests/common/entries.h"
 
 /* What the tests need besides what the backend calls. */
 typedef struct rig_driver {

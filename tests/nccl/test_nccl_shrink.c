@@ -12,7 +12,8 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl.c"
+#include "backends/nccl/library.h"
+#include "tests/common/entries.h"
 
 enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
 
@@ -66,7 +67,7 @@ static int is_mean(const float *g, int step, int gone) {
 
 static void body(procs *p, int32_t rank) {
     static const fake_hooks device = {device_own, device_launch};
-    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
     report *me = &p->b->rank[rank];
     alarm(20);
     void (*use)(const fake_hooks *);

@@ -12,7 +12,8 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl.c"
+#include "backends/nccl/library.h"
+#include "tests/common/entries.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
@@ -45,7 +46,7 @@ static void same_numbers(void **state) {
             j.wait = (int)(o + (size_t)k) % 4;
             j.nonfinite = k;
             j.backend = BACKEND;
-            j.backends = espresso_plugin_v1;
+            j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
             if (!summed) assert_true(launched > before); /* device memory was moved; a sum of bodies is the host's */
         }
@@ -64,7 +65,7 @@ static void three_ranks(void **state) {
             j.task.dtype = t;
             j.task.kind = o;
             j.backend = BACKEND;
-            j.backends = espresso_plugin_v1;
+            j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 3, 3, 0), 0);
         }
 }
@@ -106,7 +107,7 @@ static void held_body(esp_ctx *ctx, void *user) {
 }
 static void host_does_not_wait(void **state) {
     static char options[][128] = {FLAT_RAW, TREE_RAW};
-    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
     (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         test_job x;
@@ -161,7 +162,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     if (a->stalls) pthread_barrier_wait(&together);
 }
 static void peers_that_do_not_come(void **state) {
-    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1};
+    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
     static const char *const options[] = {FLAT_RAW, "comp@gpu > flat.allgather > decomp@gpu"};
     (void)state;
     for (int k = 0; k < 12; k++) {

@@ -13,7 +13,8 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/tree_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl.c"
+#include "backends/nccl/library.h"
+#include "tests/common/entries.h"
 
 static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
 static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
@@ -23,7 +24,7 @@ static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *)
 static int (*remains)(void), (*registered)(void);
 
 static void over(const char *codec, const char *backend, uint32_t every, uint32_t every_gpu) {
-    static const esp_plugin_fn entries[] = {fake_plugin, espresso_plugin_v1};
+    static const esp_plugin_fn entries[] = {fake_plugin, espresso_plugin_v1_nccl};
     const tree_plan plan = {codec, {"loop", backend}, entries, 2, every, every_gpu};
     const int before = registered();
     run_tree(&plan);

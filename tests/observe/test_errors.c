@@ -2,10 +2,7 @@
  * threads over `loop`; runs under the thread sanitizer too. */
 #include "tests/common/allocations.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/observe/errors.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/observe/errors.h"
 #include "tests/common/ranks.h"
 #include <math.h>
 #include <setjmp.h>

@@ -7,16 +7,10 @@
 #include <cmocka.h>
 #include <errno.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/observe/profile.c"
+#include "espresso_impl/observe/profile.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
-#pragma GCC diagnostic pop
 #include "tests/common/ranks.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#pragma GCC diagnostic pop
 
 static char path[128];
 

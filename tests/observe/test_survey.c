@@ -1,12 +1,7 @@
 /* test_survey.c: the cost survey has the same points on all ranks, turns them into costs that the planner accepts,
  * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/costs/links.c"
-#include "espresso_impl/costs/steps.c"
-#include "espresso_impl/costs/fit.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/costs/steps.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +11,7 @@
 
 #include "tests/common/ranks.h"
 #include <stdatomic.h>
+#include <math.h>
 
 static atomic_int failures;
 #define CHECK(cond)                                                                                                    \

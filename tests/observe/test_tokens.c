@@ -1,10 +1,7 @@
 /* test_tokens.c: no more ranks compress at the same time than there are tokens, and nothing waits for a token that is gone.
  * Also under the thread sanitizer. */
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/executor/tokens.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/executor/executor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,18 +3,9 @@
  * saved state against a full one. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/schedule/simulate.c"
-#include "planner/schedule/schedule.c"
-#include "planner/schedule/incremental.c"
-#include "planner/search/improve.c"
-#include "planner/schedule/resimulate.c"
-#include "planner/search/lagrangian.c"
-#include "planner/search/algorithm1.c"
-#include "planner/schemes/common.c"
-#include "planner/search/algorithm2.c"
-#pragma GCC diagnostic pop
+#include "planner/schedule/schedule.h"
+#include "planner/search/algorithm2.h"
+#include "planner/schemes/schemes.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,18 +2,9 @@
  * plan (larger ones). And it is high enough to be useful. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#include "planner/bound/game.c"
-#include "planner/bound/rows.c"
-#include "planner/bound/bound.c"
-#include "planner/bound/any.c"
-#pragma GCC diagnostic pop
+#include "planner/bound/any.h"
+#include "planner/bound/bound.h"
+#include "planner/problem/problem.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,14 +2,7 @@
  * out one that stays is at least as good, checked over the whole tree by brute force. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#pragma GCC diagnostic pop
+#include "planner/problem/problem.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,19 +3,9 @@
  * not be better. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#include "planner/bound/game.c"
-#include "planner/bound/rows.c"
-#include "planner/bound/bound.c"
-#include "planner/search/limits.c"
-#include "planner/search/exact.c"
-#pragma GCC diagnostic pop
+#include "planner/problem/problem.h"
+#include "planner/bound/bound.h"
+#include "planner/search/search.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,14 +3,7 @@
  * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
  * options that the executor does not refuse. */
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/problem/tree.c"
-#include "planner/problem/cost.c"
-#include "planner/problem/templates.c"
-#include "planner/problem/op_time.c"
-#include "planner/problem/candidates.c"
-#pragma GCC diagnostic pop
+#include "planner/problem/problem.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>

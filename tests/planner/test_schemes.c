@@ -2,10 +2,7 @@
  * by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/schemes/common.c"
-#pragma GCC diagnostic pop
+#include "planner/schemes/schemes.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

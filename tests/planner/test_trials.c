@@ -3,10 +3,7 @@
  * neighbouring units replaced). On random programs. */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "planner/schedule/incremental.c"
-#pragma GCC diagnostic pop
+#include "planner/schedule/schedule.h"
 #include "reference.h"
 #include "problems.h"
 

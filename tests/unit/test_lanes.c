@@ -2,10 +2,7 @@
  * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
 #include "tests/common/allocations.h"
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/observe/trace.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/observe/trace.h"
 #include "tests/common/ranks.h"
 #include <errno.h>
 #include <setjmp.h>

@@ -6,10 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/rendezvous.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/job/peers.h"
 
 enum { MAX_RANKS = 8 };
 

@@ -8,10 +8,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/job/regroup.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/job/peers.h"
 #include "tests/common/hello.h"
 #include "tests/common/ranks.h"
 

@@ -2,10 +2,8 @@
  * state that is damaged, foreign or missing changes nothing on any rank. */
 #include <unistd.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/executor/state.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/executor/state.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,10 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/observe/trace.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/observe/trace.h"
 
 static char path[128], temporary[160];
 

@@ -1,10 +1,7 @@
 /* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every mistake
  * in it is named with its line. */
 #include "tests/common/library.h"
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "espresso_impl/plugins/codec_instance.c"
-#pragma GCC diagnostic pop
+#include "espresso_impl/plugins/plugins.h"
 #include "units_rig.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,8 @@
+/* entries.h: the entries of plugins that are linked into a test beside the library: see tests.mk. */
+#ifndef TEST_ENTRIES_H
+#define TEST_ENTRIES_H
+#include "espresso.h"
+
+const esp_plugin *espresso_plugin_v1_example(const esp_host *h); /* plugins/template_backend */
+const esp_plugin *espresso_plugin_v1_nccl(const esp_host *h);
+#endif
