@@ -2,7 +2,7 @@
  *
  * Do this, in C or C++:
  *
- *     gcc -O3 -I. -c espresso.c                  // once: the library, compiled as C (about 12 seconds)
+ *     gcc -O3 -I. -c espresso.c                  // once: the library, compiled as C (about 23 seconds)
  *
  *     #include "espresso.h"                      // in your files; link espresso.o -pthread -ldl -lm
  *
@@ -19,7 +19,7 @@
  *     esp_close(ctx);
  *
  * Defines, all optional, set before the include:
- *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and takes those 12 seconds (C only; not with -ffast-math)
+ *     ESPRESSO_IMPLEMENTATION   this file also carries the code, and takes those 23 seconds (C only; not with -ffast-math)
  *     ESP_NO_PLANNER            leave planner and autopilot out: no esp_plan_*, no strategy auto; about 8 seconds
  *     ESPRESSO_STATIC           everything is private to this file
  *
