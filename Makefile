@@ -1,6 +1,6 @@
 # Makefile: builds what this machine can build, and says what it left out.
 #   make            library, command, plugins, examples     make test      every test
-#   make demo       the training run of the README          make test-san  tests under sanitizers
+#   make demo       the training run of the README          make check     quick tests; T=NAME: those
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
 #   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
@@ -62,7 +62,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
+.PHONY: all lib plugins tools examples tests test test-san ci test-all ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report

@@ -3,6 +3,7 @@
 # it or one of them defines: layers are checked, not promised. A folder may know those named behind it, which all stand above it
 # here: so there is no cycle. Codecs and backends call nobody by name: as plugins they are linked alone.
 #   make check-parts        (run in the project's root)
+# runs: slow
 set -u
 build=${BUILD:-build}
 cc=${CC:-gcc}

@@ -2,6 +2,7 @@
 # check-style.sh: the form of the sources: clang-format, no warnings from gcc and clang, short files, no dead code.
 # Exit status 77: nothing is wrong, but a tool is not there.
 #   make check-style        (run in the project's root)
+# runs: slow
 set -u
 build=${BUILD:-build}
 bad=0

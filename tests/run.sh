@@ -1,15 +1,22 @@
 #!/bin/sh
 # run.sh: runs test programs and scripts, counts their test functions, prints what a failing one said and why one was skipped.
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
-# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds
-# (300), a script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
-# Tests that only compute or compile run TEST_JOBS (the number of cores) at a time; all others run alone.
+# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds (300), a
+# script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
+# A test's line "runs:" says what it needs (CONTRIBUTING.md). Tests with the word "quiet" run alone, after all others, which run
+# TEST_JOBS (the number of cores) at a time, the slow ones first.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
 export BUILD ESPRESSO_COMMAND ESPRESSO_BUILD
 # OpenMP threads that wait must not burn the cores of the tests beside: barriers would then take a hundred times as long
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+
+runs() { # TEST: the words of its source's line "runs:"
+    file=$1
+    case $1 in *.sh) ;; *) file=tests/${1#"$BUILD"/*/}.c ;; esac
+    [ ! -e "$file" ] || sed -n 's,^[/#][* ]* *runs: \([^*]*\).*,\1,p' "$file" | head -n 1
+}
 
 # Runs one test; "PASSED FAILED SKIPPED" goes to a file in $TEST_COUNTS.
 run_one() { # TEST
@@ -44,8 +51,8 @@ run_one() { # TEST
     if [ "$s" -gt "$(grep -c '^skipped: ' "$log")" ]; then
         f=$((f + s)) s=0 why="a test was skipped without a line \"skipped: REASON\""
     fi
-    if [ -e "$log.threads" ] && ! grep -q "^[a-z]* *${name#tests/}\( \|\$\)" tests/threads.list; then
-        f=$((f + 1)) why="the test starts threads: list it in tests/threads.list, for the thread sanitizer or with a reason"
+    if [ -e "$log.threads" ] && ! runs "$t" | grep -q 'tsan'; then
+        f=$((f + 1)) why="the test starts threads: its line \"runs:\" needs tsan, tsan-long, or no-tsan: and a reason"
     fi
     word=ok
     if [ "$f" -gt 0 ]; then word=FAILED; fi
@@ -71,18 +78,17 @@ mkdir -p "$BUILD/log"
 TEST_COUNTS=$(mktemp -d)
 export TEST_COUNTS
 trap 'rm -rf "$TEST_COUNTS"' EXIT
-computes() { # TEST: must not depend on what runs beside it, on time, or on files that others change
-    case $1 in
-    tests/bare/* | tests/compile/* | tests/cuda_host/* | .ci/*) return 0 ;;
-    *.sh) return 1 ;;
-    */cuda_host/* | */tsan/device/* | */fault/test_alloc | */planner/* | */files/* | */conformance/* | */codecs/* | */tree/* | */page/* | */test_collectives) return 0 ;;
-    */unit/test_units* | */unit/test_state | */unit/test_install | */tools/test_plan | */tools/test_compare) return 0 ;;
+quiet= slow= others=
+for t in "$@"; do
+    case " $(runs "$t") " in
+    *" quiet "*) quiet="$quiet $t" ;;
+    *" slow "* | *" long "*) slow="$slow $t" ;;
+    *) others="$others $t" ;;
     esac
-    return 1
-}
-for t in "$@"; do if computes "$t"; then echo "$t"; fi; done |
-    xargs -r -n 1 -P "${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN)}" sh "$0" --one
-for t in "$@"; do if ! computes "$t"; then run_one "$t"; fi; done
+done
+# shellcheck disable=SC2086 # several names
+printf '%s\n' $slow $others | xargs -r -n 1 -P "${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN)}" sh "$0" --one
+for t in $quiet; do run_one "$t"; done
 
 set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#
 # a test that left no count ended its runner

@@ -41,9 +41,12 @@ $(BUILD)/$(1)/obj/tools/page/page.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
 $(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC) tests/common/threads.c) | $(BUILD)/test-library/
 	@rm -f $$@ && ar rcs $$@ $$^
-$(BUILD)/$(1)/%: tests/%.c $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o $(STAMP)
+$(BUILD)/$(1)/obj/tests/%.o: tests/%.c $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) $$< -o $$@ $(BUILD)/$(1)/obj/tests/common/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) -c $$< -o $$@
+$(BUILD)/$(1)/%: $(BUILD)/$(1)/obj/tests/%.o $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o
+	@mkdir -p $$(@D)
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$< -o $$@ $(BUILD)/$(1)/obj/tests/common/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
 $(BUILD)/$(1)/bin/espresso: $(BUILD)/$(1)/obj/tests/common/command.o $(BUILD)/$(1)/obj/tests/common/defaults.o $(BUILD)/test-library/$(1).a
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE) $$(TEST_$(1)) $$^ -o $$@ $$(TEST_LIBS)
@@ -108,35 +111,42 @@ $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 # what the library asks of libc itself goes through this test
 $(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_alloc): TEST_LIBS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 
-# the address sanitizer: all tests and the command that they start. The thread sanitizer: those of a list; run.sh fails a test that
-# starts threads and is not in it.
-ASAN := $(TESTS:$(BUILD)/tests/%=$(BUILD)/asan/%)
+# A test's line "runs:" says where it runs (CONTRIBUTING.md): quiet (alone), slow (not in make check), long (in test-all only), asan-long
+# (under the address sanitizer in test-all only), tsan and tsan-long (under the thread sanitizer). run.sh fails a test that starts threads
+# and says nothing of tsan.
+runs = $(shell grep -lE '^(/\*|\#) runs:([^:]* )?$(1)( |$$)' $(TEST_SRC) $(TEST_SH))
+way  = $(if $(TESTS),$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(filter %.c,$(2))))
+LONG := $(call runs,long)
+ASAN_ALL := $(call way,asan,$(TEST_SRC))
+ASAN := $(call way,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SRC)))
+TSAN := $(call way,tsan,$(call runs,tsan))
+TSAN_ALL := $(TSAN) $(call way,tsan,$(call runs,tsan-long))
 ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso)
 TEST_COMMAND := $(if $(TESTS),$(BUILD)/tests/bin/espresso)
-THREADS := $(shell sed -n 's/^\(tsan\|not\) *\([^ ]*\).*/\2/p' tests/threads.list)
-$(foreach t,$(THREADS),$(if $(wildcard tests/$(t).c),,$(error tests/threads.list: tests/$(t).c is not there)))
-TSAN := $(if $(TESTS),$(patsubst %,$(BUILD)/tsan/%,$(shell sed -n 's/^tsan *\([^ ]*\).*/\1/p' tests/threads.list)))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-test: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(TEST_COMMAND) mpi-programs
+FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(TEST_COMMAND) mpi-programs
+test: all $(FILES_OF_TESTS) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
-test-san: all $(FIXTURES) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) # with all repetitions: see repeats.h
-	@TEST_ALL=1 $(RUN_TESTS) $(ASAN) $(TSAN) $(MSAN_TESTS)
-# everything, with one total at the end; what does not build counts as failed. The longest begin first, beside others.
-# Benches are compiled by check-style.sh.
-LONG := tests/bare/test_bare.sh .ci/check-style.sh $(filter %/tree/test_tree %/test_collectives,$(TSAN) $(ASAN))
-CI   := $(LONG) $(filter-out $(LONG),$(TESTS) $(TEST_SH) $(ASAN) $(TSAN) $(MSAN_TESTS) .ci/check-parts.sh .ci/check-docs.sh)
-ci-programs: all dist $(FIXTURES) $(BUILD)/bench/trainer $(TESTS) $(TEST_COMMAND) $(ASAN) $(ASAN_COMMAND) $(TSAN) $(MSAN_TESTS) mpi-programs
-ci: ci-programs
-	@$(RUN_TESTS) $(CI)
+test-san: all $(FILES_OF_TESTS) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
+	@TEST_ALL=1 $(RUN_TESTS) $(ASAN_ALL) $(TSAN_ALL) $(MSAN_TESTS)
+# what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed
+CHECKS := .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
+CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(TEST_SH)) \
+        $(call way,tests,$(filter-out $(LONG),$(TEST_SRC))) $(ASAN) $(TSAN) $(filter %/test_runtime,$(MSAN_TESTS))
+EVERYTHING := $(CHECKS) $(TEST_SH) $(TESTS) $(ASAN_ALL) $(TSAN_ALL) $(MSAN_TESTS)
+ci-programs: all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(CI))
 ci-list:
 	@echo $(CI)
-# the tests whose path has T in it: make check T=unit/test_lanes, or T=planner
+test-all:
+	-@$(MAKE) -k all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
+	@TEST_ALL=1 $(RUN_TESTS) $(EVERYTHING)
+# while working: the tests in C that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
 T ?=
-CHECK := $(if $(T),$(foreach t,$(TESTS) $(TEST_SH),$(if $(findstring $(T),$(t)),$(t))))
-check: $(filter-out %.sh,$(CHECK))
-	@$(if $(CHECK),$(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
-.PHONY: check
+CHECK := $(if $(T),$(foreach t,$(TESTS) $(TEST_SH),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(filter-out $(LONG) $(call runs,slow),$(TEST_SRC))))
+check: $(if $(T),,quick-programs) $(filter-out %.sh,$(CHECK))
+	@$(if $(strip $(CHECK)),$(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
+.PHONY: check test-all
 # faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
 soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c
@@ -144,13 +154,10 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 # faults planted in the CUDA kernels, one at a time; bench/results/cuda-faults.txt is what it printed. An hour on two cores
 plant:
 	python3 -B tests/cuda_host/plant.py
-# does it work here? Most tests in C, with the command of the test build: no sanitizers, no browser, nothing slow
-SLOW  := page/% replay/% tree/% planner/test_plan planner/test_optimum planner/test_limits planner/test_bound \
-         planner/test_algorithms planner/test_candidates files/test_files conformance/% tools/test_plan tools/test_top
-QUICK := $(filter-out $(SLOW:%=$(BUILD)/tests/%),$(TESTS))
-quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(TEST_COMMAND) $(QUICK)
+# does it work here? As make check, with the command of the test build
+quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(TEST_COMMAND) $(CHECK)
 quick-list:
-	@echo $(QUICK)
+	@echo $(CHECK)
 check-parts:
 	@sh .ci/check-parts.sh
 check-style: all

@@ -1,5 +1,6 @@
 /* test_plugins.c: plugins made with an older and a newer header, and all that the loader must refuse. The plugins
  * are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* test_trust.c: plugins that somebody else could change are not loaded, and the error says what to do. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_collectives.c: every collective, over both backends and the one to copy, on every path of the data, against plain
  * arithmetic. Knows the
  * backend table only. Also runs under the thread and address sanitizers, with fewer ranks. */
+/* runs: slow tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* test_rules.c: every backend that is built in obeys every rule of `espresso plugins --check`. */
+/* runs: no-tsan: ranks are processes, and threads that backends/test_collectives and test_waiting have */
 #include "tests/common/run_check.h"
 
 static const char *const specs[] = {"loop", "shm"};

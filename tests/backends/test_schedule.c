@@ -1,5 +1,6 @@
 /* test_schedule.c: an emulated link that changes while a job runs: its text, its costs at given times, its file, and
  * that collectives stay correct while it changes. Also for the thread sanitizer. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable, that no change
  * is missed, and that nobody pays for a descriptor that was not asked for. Also for the thread sanitizer. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

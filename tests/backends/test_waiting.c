@@ -1,6 +1,7 @@
 /* test_waiting.c: a backend besides its results: order of sums, requests, several comms at once, abort, death, wake,
  * the emulated link's volumes, and errors of bad calls. Knows the backend table only. Also runs under the thread
  * sanitizer. */
+/* runs: quiet slow tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
  * for the pid. */
+/* runs: quiet */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
 /* test_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
+/* runs: tsan */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

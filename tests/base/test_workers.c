@@ -1,5 +1,6 @@
 /* test_workers.c: the worker threads run every index once, in pieces that begin at multiples of the grain, whichever
  * thread calls. Also runs under the thread sanitizer. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whoever helps; a context has no
  * compression threads of its own, and the runtime starts no second team; results are those of the library's own threads. */
+/* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

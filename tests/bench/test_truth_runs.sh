@@ -1,5 +1,6 @@
 # test_truth_runs.sh: bench/truth from end to end, as a user's own check, on a tiny trainer of two ranks; what was measured is used
 # again; bad input is refused in words.
+# runs: quiet slow
 BUILD=${BUILD:-build}
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"

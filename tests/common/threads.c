@@ -1,5 +1,5 @@
 /* threads.c: every start of a thread in a test comes through here (ld's --wrap) and leaves a file for run.sh, so that no test
- * with threads stays out of tests/threads.list. */
+ * with threads has no word on tsan in its line "runs:". */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>

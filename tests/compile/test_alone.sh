@@ -1,5 +1,6 @@
 # test_alone.sh: every file of the library, of the planner, of the codecs, of the backends and of the command names what it needs: each
 # compiles alone, and make writes for editors how.
+# runs: slow
 . tests/compile/common.sh
 need gcc
 try make -s BUILD="$build" "$build/gen/tools/page/page.inc"

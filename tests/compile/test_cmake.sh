@@ -1,4 +1,5 @@
 # test_cmake.sh: a CMake project out of the tree against an installed copy that was moved: shared and static.
+# runs: slow
 . tests/compile/common.sh
 need cmake
 staged

@@ -1,5 +1,6 @@
 # test_declarations.sh: the header's declarations as C99, C11 and C++11 to 20, under the strictest warnings, from the
 # source tree and from the one-file header, with the planner and without; and the same file with declarations twice.
+# runs: slow
 . tests/compile/common.sh
 try make -s dist
 mkdir "$tmp/onefile"

@@ -1,5 +1,6 @@
 # test_fast_math.sh: the implementation does not compile under -Ofast or its parts; the message says what to do, and this works.
 # A program that was linked with -Ofast gets the same bits as one that was not.
+# runs: slow
 . tests/compile/common.sh
 cp tests/compile/use_denormals.c "$tmp/"
 done=0

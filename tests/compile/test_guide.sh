@@ -1,5 +1,6 @@
 # test_guide.sh: follows "a codec in ten minutes" and the other chapters on codecs of plugins/README.md to the letter: every command that
 # is in them runs as it stands there. The reader's training program is the example `hello`.
+# runs: slow
 . tests/compile/common.sh
 mkdir "$tmp/bin" "$tmp/project"
 ln -s "$root/espresso.h" "$root/planner" "$root/plugins" "$tmp/project/"

@@ -1,5 +1,6 @@
 # test_left_out.sh: where a header is not installed, make leaves out what needs it, and only that, and says what to install.
 # A compiler that cannot find the header is played by a script.
+# runs: long
 . tests/compile/common.sh
 hide() { # HEADER: from now on $tmp/cc does not find it
     rm -rf "$tmp/hidden" "$tmp/build"

@@ -1,6 +1,7 @@
 # test_no_planner.sh: the library without planner, autopilot and survey (ESP_NO_PLANNER): it compiles without warnings, from the tree
 # and as the one-file header; nothing of them is in the object; two ranks train with every other strategy, also beside a rank whose
 # build has a planner; strategy auto fails on every rank, and the text says why.
+# runs: long
 . tests/compile/common.sh
 need gcc
 try make -s dist

@@ -1,5 +1,6 @@
 # test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy each,
 # the code in one and the declarations in the other, and C++ beside it.
+# runs: slow
 . tests/compile/common.sh
 try make -s dist
 if grep -n '^ *# *include *"' dist/espresso.h; then

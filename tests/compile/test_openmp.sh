@@ -1,6 +1,7 @@
 # test_openmp.sh: the one-file header under -fopenmp, by gcc and clang: no warnings, one pool of threads, and the same bits as
 # without OpenMP, with its loops vectorised or not. Without OpenMP, asking for it is refused in words.
 # time limit: 600 s
+# runs: long
 . tests/compile/common.sh
 try make -s dist
 cp dist/espresso.h tests/compile/use_openmp.c "$tmp/"

@@ -1,4 +1,5 @@
 /* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several parameters. */
+/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads: conformance/test_threads has them */
 #include "tests/common/run_check.h"
 
 static const char *const specs[] = {"none",

@@ -1,5 +1,6 @@
 /* test_simd.c: every instruction set gives the same bytes, for every codec and odd sizes; and the numeric helpers
  * (half.h, norm.h, bits.h) agree with slow, plain references. */
+/* runs: slow asan-long */
 #define CONFORMANCE_OWN_CODECS /* whose instruction set the test chooses */
 #include "conformance.h"
 #include "codecs/common/bits.h"

@@ -1,5 +1,6 @@
 /* test_threads.c: codecs whose loops run on two threads, for the thread sanitizer: the bytes are those of one. (`espresso plugins --check`
  * has the rule, in processes that the sanitizer cannot follow.) */
+/* runs: tsan */
 #include "conformance.h"
 
 static uint64_t two_steps(const char *spec, const esp_host *host) {

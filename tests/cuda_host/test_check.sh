@@ -1,5 +1,6 @@
 # test_check.sh: `espresso plugins --check` runs the whole conformance program on every CUDA codec, on the test runtime.
 # time limit: 600 s
+# runs: long
 plugin=$PWD/$BUILD/tests/cuda_host/libespresso-on_cpu.so
 if [ ! -e "$plugin" ]; then
     echo "skipped: $plugin is not built (make test builds it)"

@@ -1,5 +1,6 @@
 /* test_cuda_steps.c: the tests of tests/device/test_fake_steps.c, steps with gradients on the device, with plugin cuda: on a GPU, or on the test
  * runtime. */
+/* runs: slow asan-long no-tsan: as cuda_host/test_cuda_tree */
 #define RIG_CUDA
 #define main rig_main
 #include "tests/device/test_fake_steps.c"

@@ -1,5 +1,6 @@
 /* test_cuda_tree.c: the executor with plugin cuda on the test runtime: every option with compression on the GPU, and some of those that
  * compress on either side, in one job with a tensor each; the codecs take turns. Gradients on the CUDA device give the CPU's bits. */
+/* runs: slow asan-long no-tsan: the test runtime runs kernels as fibers, which the thread sanitizer does not follow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_rounds.c: CUDA codecs on the test runtime, where test_twins.c does not reach: matrices of many shapes (powersgd), and payloads of one
  * part that differ: of several random draws (randomk), empty, damaged in the round before. */
+/* runs: asan-long */
 #include "tests/cuda_host/twins.h"
 
 static void fill(tw_part *p, int kind) {

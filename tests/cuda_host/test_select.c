@@ -1,5 +1,6 @@
 /* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more than one tile and span:
  * inputs that mislead the sample, ties across tiles, numbers that differ in their last bits alone. Against the CPU, byte by byte. */
+/* runs: slow asan-long */
 #include "tests/cuda_host/twins.h"
 
 enum { NORMAL, EQUAL, SPARSE, TWO, SAMPLE_HIGH, SAMPLE_LOW, LAST_BITS, LATE_NAN, SHAPES };

@@ -1,5 +1,6 @@
 /* test_twins.c: CUDA codecs on the test runtime (cuda_runtime.h) give the CPU's bytes: payloads, residuals, state and decoded numbers, for
  * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
+/* runs: slow asan-long */
 #include "tests/cuda_host/twins.h"
 
 static const char *const specs[] = {"none",

@@ -1,5 +1,6 @@
 /* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand, and the CPU's
  * device table. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

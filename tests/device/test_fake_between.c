@@ -1,5 +1,6 @@
 /* test_fake_between.c: what happens between steps, with gradients on the fake device: change of strategy, discarded steps, scaled
  * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
+/* runs: tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

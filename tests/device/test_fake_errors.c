@@ -1,4 +1,5 @@
 /* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_fake_pieces.c: large copies between host and device overlap the host's work on them. The fake device copies a piece down only when
  * the host has begun to compress the piece before, and the codec decompresses a part only when the part before was copied up: without
  * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_fake_processes.c: four processes over shm, with gradients on the fake device: every option with its compression on the device,
  * every option with it on the CPU, and a sample of those that use both, in one job with a tensor each. The bits are those of the same
  * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical options, raw and
  * compressed on either side, chunks and groups, halves, every way to wait. */
+/* runs: tsan-long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

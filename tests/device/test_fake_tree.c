@@ -1,6 +1,7 @@
 /* test_fake_tree.c: every option with compression on the device, and some of those that compress on either side, in one job with a
  * tensor each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs of several rounds. For a backend
  * that only knows the host's memory see test_fake_processes.c. */
+/* runs: tsan-long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_auto_die.c: ranks that are killed while the autopilot measures, probes, plans, switches or checks, over shared memory.
  * Every other rank must come back with an error that names the dead one, and nothing may stay behind. */
+/* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -5,6 +5,7 @@
  *   test_chaos [--kind NAME] [--runs N] [--seed FIRST] [--timeout MS] [--within MS] [--report FILE] [--verbose]
  *              [--backend NAME] [--launcher "mpirun -n 4"]
  * A run follows from its kind and seed, which a failure prints. */
+/* runs: quiet slow asan-long no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_hostile.c: a job of 4 ranks meets over TCP and trains, while hostile processes make connections of every kind. The ranks must
  * meet, results must be right, and neither rank 0's memory nor its descriptors may grow with the number of connections.
  * ESPRESSO_HOSTILE=100000 (make hostile) makes so many connections while the job meets, and as many while it runs. */
+/* runs: quiet no-tsan: ranks are processes: the sanitizer sees one of them, with the threads that unit/test_secret has */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_peers_die.c: ranks are processes that get killed, stopped, or end without a word, over esp__peers alone. The time
  * until the others know is printed, not asserted. */
+/* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_shrink.c: ranks are killed or stopped while they train, and the others go on with esp_shrink. Each rank's loss is
  * |w - c|^2 / 2, with a point c of its own, so that training converges to the mean of the points of the ranks that are left. */
+/* runs: quiet no-tsan: ranks are processes: unit/test_shrink has threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

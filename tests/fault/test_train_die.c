@@ -1,5 +1,6 @@
 /* test_train_die.c: ranks that are killed, stopped, slow or gone in the middle of training steps, over shared memory. Every
  * other rank must come back with an error that names it. Times are printed, not asserted. */
+/* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_builtin.c: the built-in systems, and codec costs by name: published figures are exact, estimates are the codecs' own
  * models, and make writes files of them. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_strategy_text.c: a strategy's text has one reader: the library and the planner take the same texts and give the same errors for the
  * others. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_faults.sh: faults at random moments over MPI: tests/fault/test_chaos with Open MPI's launcher, which is told to let the other ranks
 # live when one dies. RUNS of each kind (5). time limit: 300 s
+# runs: long quiet
 set -u
 BUILD=${BUILD:-build}
 RUNS=${RUNS:-5}

@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_mpi.sh: backend mpi under mpirun on this machine: the conformance checks, every 20th option of the tree, three levels, programs that
 # use MPI themselves, wrong inputs, and ranks that die or stop. time limit: 400 s
+# runs: quiet slow
 set -u
 BUILD=${BUILD:-build}
 dir=$(mktemp -d)

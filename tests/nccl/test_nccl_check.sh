@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_nccl_check.sh: the conformance checks of `espresso plugins --check` for backend nccl, on host memory and on that of a device, with
 # ranks as processes over the stand-in for NCCL and the CUDA driver. Then what a user reads who has neither. time limit: 120 s
+# runs: quiet slow
 set -u
 BUILD=${BUILD:-build}
 command=$BUILD/tests/bin/espresso fake=$PWD/$BUILD/tests/nccl

@@ -1,5 +1,6 @@
 /* test_nccl_fails.c: backend nccl when something is wrong, against the stand-in for NCCL and the CUDA driver (fake/): no library, no
  * device, no memory, ranks that cannot open, calls that are malformed, work that never ends. No rank hangs and nothing is left. */
+/* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_nccl_gpu.c: backend nccl over NCCL itself, on the GPUs that are here: all collectives on host memory and on the device's. Ranks are
  * processes. On a single GPU they say that they are on different machines (NCCL_HOSTID), since NCCL wants a GPU of its own for each
  * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
+/* runs: quiet */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_nccl_steps.c: whole steps over backend nccl, with gradients on a device of kind CUDA. The device is the fake one of
  * tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not wait for the device
  * between two ops. */
+/* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

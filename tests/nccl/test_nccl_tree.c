@@ -2,6 +2,7 @@
  * device (174 options of two levels), and a sample of all that compress on either side. Results are those of gradients in host memory
  * over backend `loop`, bit by bit. One backend for all levels, and one for each. The device is the fake one of tests/device, NCCL is
  * the stand-in (fake/). */
+/* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

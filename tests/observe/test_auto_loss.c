@@ -1,5 +1,6 @@
 /* test_auto_loss.c: strategy "auto" and the loss: it prefers codecs that are safe with the trainer's optimizer, says what to expect,
  * and returns to fp32 on all ranks where the losses that the trainer reports rise after a change. */
+/* runs: quiet tsan */
 #include "autopilot_rig.h"
 #include "espresso_impl/base/quantile.h"
 

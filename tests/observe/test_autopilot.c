@@ -1,5 +1,6 @@
 /* test_autopilot.c: strategy "auto" from start to end, with step times and link costs made up by the test. All ranks
  * make every decision at the same step, and under every strategy no part of a gradient is lost. */
+/* runs: quiet tsan */
 #include "autopilot_rig.h"
 
 /* ---- the usual life: measure, switch, check, watch ---------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* test_errors.c: the sampled errors of compression are the exact ones, and sampling changes nothing that is sent. Ranks are
  * threads over `loop`; runs under the thread sanitizer too. */
+/* runs: quiet tsan */
 #include "tests/common/allocations.h"
 #include "tests/common/library.h"
 #include "espresso_impl/observe/errors.h"

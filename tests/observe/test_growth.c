@@ -1,5 +1,6 @@
 /* test_growth.c: a residual that grows past all bounds is reported under any strategy, once, with what to change; a healthy one is
  * not. Ranks are threads over `loop`. */
+/* runs: quiet tsan */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>

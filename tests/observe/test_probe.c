@@ -1,5 +1,6 @@
 /* test_probe.c: measurements between and during steps exist, are plausible, and do not change results. Also under the
  * thread sanitizer. */
+/* runs: quiet tsan */
 #include "tests/common/library.h"
 
 #include <setjmp.h>

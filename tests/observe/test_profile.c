@@ -1,5 +1,6 @@
 /* test_profile.c: the profile recorder: medians, spreads, the latest rank, the file, and every case in which no file is
  * written. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_stall.c: the stall reporter names the ranks that keep the others waiting and the tensors that they have not pushed, says when
  * the wait ends, and is silent in a healthy job. Ranks are processes over `shm`, or threads over `loop`. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

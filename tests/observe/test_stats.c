@@ -1,5 +1,6 @@
 /* test_stats.c: statistics of a running training: their JSON lines and Prometheus format, and that errors with a
  * file do not affect the training. A thread writes them, so also for the thread sanitizer. */
+/* runs: quiet tsan */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

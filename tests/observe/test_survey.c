@@ -1,5 +1,6 @@
 /* test_survey.c: the cost survey has the same points on all ranks, turns them into costs that the planner accepts,
  * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
+/* runs: quiet tsan */
 #include "tests/common/library.h"
 #include "espresso_impl/costs/steps.h"
 

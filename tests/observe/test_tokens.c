@@ -1,5 +1,6 @@
 /* test_tokens.c: no more ranks compress at the same time than there are tokens, and nothing waits for a token that is gone.
  * Also under the thread sanitizer. */
+/* runs: quiet tsan */
 #include "tests/common/library.h"
 #include "espresso_impl/executor/executor.h"
 

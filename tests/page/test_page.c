@@ -1,5 +1,6 @@
 /* test_page.c: the pages and the trace: valid JSON whatever the names are, and pages that work, which headless Chromium
  * finds out: it opens each, clicks, hovers and looks (page_check*.js). Without Chromium those tests are skipped. */
+/* runs: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* test_algorithms.c: Espresso's Algorithms 1 and 2: against the optimum where exhaustive search is possible, against
  * the baselines everywhere; the order in which tensors are taken, and Lemma 1; and a simulation that goes on from a
  * saved state against a full one. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "planner/schedule/schedule.h"

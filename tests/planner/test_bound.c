@@ -1,5 +1,6 @@
 /* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
  * plan (larger ones). And it is high enough to be useful. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "planner/bound/any.h"

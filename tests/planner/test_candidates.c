@@ -1,5 +1,6 @@
 /* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that for every option left
  * out one that stays is at least as good, checked over the whole tree by brute force. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "planner/problem/problem.h"

@@ -1,5 +1,6 @@
 /* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss
  * of speed; where none can, the error says which limit could be kept. */
+/* runs: slow asan-long */
 #include <math.h>
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"

@@ -1,6 +1,7 @@
 /* test_optimum.c: on small problems, with neither chunks nor groups, the search finds the optimum, which exact.h
  * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
  * not be better. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "planner/problem/problem.h"

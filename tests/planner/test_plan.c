@@ -1,5 +1,6 @@
 /* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
  * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include <math.h>

@@ -1,6 +1,7 @@
 /* test_plan_runs.c: the executor runs what the planner makes: a plan's text loads on ranks that are threads, all
  * ranks end with the same bits, and tensors without compression are exact. Costs are chosen so that plans have
  * chunks and groups. */
+/* runs: no-tsan: runs plans by what unit/test_units runs */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"

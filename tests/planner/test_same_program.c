@@ -2,6 +2,7 @@
  * program of a rank that is root in every rooted collective: kinds, lanes, steps, rounds, elements and payloads. The same with
  * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
  * options that the executor does not refuse. */
+/* runs: no-tsan: compiles programs, runs none */
 #include "tests/common/library.h"
 #include "planner/problem/problem.h"
 #include "tests/common/ranks.h"

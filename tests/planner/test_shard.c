@@ -1,5 +1,6 @@
 /* test_shard.c: plans for sharded tensors: candidates against every option that ends narrow, cuts that are asked for, units that
  * stay whole, and plans that run. */
+/* runs: no-tsan: runs plans by what unit/test_shard runs */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
+/* runs: asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "reference.h"

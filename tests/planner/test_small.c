@@ -1,5 +1,6 @@
 /* test_small.c: esp_plan_config.raw_up_to: plans leave units with a small tensor uncompressed, bounds hold for what is left, and
  * published systems decide as before. */
+/* runs: slow asan-long */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include <setjmp.h>

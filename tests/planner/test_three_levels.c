@@ -1,5 +1,6 @@
 /* test_three_levels.c: plans for racks of machines: times of collectives by hand, candidates against every option one by one, bounds,
  * and plans that run. */
+/* runs: slow asan-long no-tsan: runs plans by what tree/test_levels runs */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include "tests/common/repeats.h"

@@ -1,6 +1,7 @@
 /* test_replay.c: `espresso replay`: runs real ranks to the end with costs from a file, with costs that it measures, and as a program of
  * `espresso run`; refuses wrong usage before it starts any; and leaves nothing behind when a rank dies. No test depends on how long
  * anything took. */
+/* runs: quiet */
 #include "espresso_impl/base/cores.h"
 #include "tests/tools/plan_files.h"
 

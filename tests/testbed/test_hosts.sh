@@ -1,6 +1,7 @@
 # test_hosts.sh: jobs on two hosts with a real network between them: espresso run --hosts and mpirun, a link that is cut for 3
 # seconds, a host that is halted. Skipped, with the reason, where network namespaces are not allowed.
 # time limit: 300 s
+# runs: quiet slow
 set -eu
 BUILD=${BUILD:-build}
 plugin=$PWD/$BUILD/lib/espresso

@@ -3,6 +3,7 @@
 # sample of the options, and a trainer without compression and with strategies. Skipped, with the reason, where network namespaces are
 # not allowed. time limit: 500 s
 # RATES: the links, "1gbit" (the default) or "1gbit 100mbit". The checks are those of the test build, with 4 MiB instead of 64.
+# runs: long quiet
 set -eu
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}

@@ -1,5 +1,6 @@
 /* test_check.c: `espresso plugins --check`: what is built in obeys every rule, and each fault of a faulty plugin is found by the check
  * that is there for it, in words that say what to do. */
+/* runs: slow asan-long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,10 +36,8 @@ static void built_in(void **state) {
 
 /* Checks a spec of the faulty plugin: one check fails, and says so; or none. */
 static void expect(const char *spec, const char *check, const char *advice) {
-#ifdef __SANITIZE_ADDRESS__ /* every third, unless all are wanted: the sanitizer takes its time */
-    static int n;
+    static int n; /* every third, unless all are wanted */
     if (!getenv("TEST_ALL") && n++ % 3) return;
-#endif
     char line[64];
     const int codec =
         !strncmp(spec, "faulty:", 7); /* of which the file has the name; the backend is found in it once it is loaded */

@@ -1,5 +1,6 @@
 /* test_job.c: the launcher and the library together: ranks that meet, agree on machines and average, and one that dies.
  * The program is its own rank: started with the word "rank" it takes part in a job. */
+/* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* test_plan.c: `espresso plan`: what it prints and writes holds together, and bad input gets a clear error. */
+/* runs: slow asan-long */
 #include "plan_files.h"
 
 /* The option of the tensor's unit, or of its first chunk. */

@@ -1,5 +1,6 @@
 /* test_profile.c: `espresso profile`: costs files that espresso plan reads, whole or not at all, and errors that say what to do. The trainer
  * is this program itself. What the numbers are is not looked at: other programs run here too. */
+/* runs: quiet slow asan-long no-tsan: ranks are processes; unit/test_step has their threads */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 # test_profile_gpu.sh: `espresso profile --device gpu`, with plugin cuda on the tests' runtime in place of a GPU (tests/cuda_host):
 # payloads and errors are those of the CPU, espresso plan reads the file, and bad input is refused in words. Times are not looked at.
+# runs: quiet
 BUILD=${BUILD:-build}
 plugins=$PWD/$BUILD/tests/cuda_host/plugins
 tmp=$(mktemp -d) || exit 1

@@ -1,5 +1,6 @@
 /* test_run.c: `espresso run`: what ranks are told, what becomes of their output, and how jobs end.
  * Ranks are shell scripts: the launcher must not need the library on the other side. */
+/* runs: quiet slow asan-long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

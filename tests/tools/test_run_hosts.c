@@ -1,5 +1,6 @@
 /* test_run_hosts.c: `espresso run --hosts`: what ranks on other hosts are told, what becomes of their output, and how jobs end.
  * The remote shell is a script that runs its command on this machine. */
+/* runs: quiet slow asan-long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
 /* test_state.c: `espresso state`: shows what was saved, and notices every kind of damage. */
+/* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

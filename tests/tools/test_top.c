@@ -1,5 +1,6 @@
 /* test_top.c: `espresso top`: what it shows of a statistics file, once and on a terminal, while the file grows, is cut off or
  * replaced, and that the terminal is as it was afterwards. */
+/* runs: quiet */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

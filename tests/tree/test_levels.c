@@ -1,5 +1,6 @@
 /* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`, by eight ranks
  * in two racks of two machines. */
+/* runs: slow asan-long tsan-long */
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
 #include <unistd.h>

@@ -1,5 +1,6 @@
 /* test_narrow.c: the options that end narrow: their counts, their text, and every one of them executed over `loop` on sharded
  * tensors, in f32, f16 and bf16, whose parts are gathered again. Two levels and three. */
+/* runs: no-tsan: options by what unit/test_shard runs */
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
 

@@ -1,6 +1,7 @@
 /* test_tree.c: the decision tree's counts, and every option of it executed over `loop`: in a few contexts, each with
  * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
  * feedback must lose nothing. */
+/* runs: slow asan-long no-tsan: thousands of strategies by what unit/test_units runs: too slow */
 #include "tests/common/repeats.h"
 #include "tests/tree/run_options.h"
 

@@ -1,5 +1,6 @@
 /* test_agree.c: what ranks must agree on before anything is sent: all of them learn of the first difference, and nobody
  * hangs. Ranks are threads over `loop`. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>

@@ -1,4 +1,5 @@
 /* test_env.c: the meaning of the launchers' environment variables, and the errors of wrong values. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_install.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
  * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>

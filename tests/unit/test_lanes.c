@@ -1,5 +1,6 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
  * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
+/* runs: quiet tsan */
 #include "tests/common/allocations.h"
 #include "tests/common/library.h"
 #include "espresso_impl/observe/trace.h"

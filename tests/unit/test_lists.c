@@ -1,5 +1,6 @@
 /* test_lists.c: codecs that take lists (ESP_CODEC_LISTS): all parts of a Comp or Decomp come in one call, in the order of their
  * elements, each with its own residual, state, scratch and payloads; and the bits are those of one call for each part. */
+/* runs: tsan-long */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include "tests/common/rounds_codec.h"

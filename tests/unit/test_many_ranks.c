@@ -1,6 +1,7 @@
 /* test_many_ranks.c: what it takes that 1,024 ranks meet, learn each other's places and standby addresses, and agree. Ranks are threads
  * with contexts that have nothing else. No rank sends more bytes than a few times the number of ranks, but for rank 0, which sends as
  * much to each rank. */
+/* runs: quiet no-tsan: two thousand threads by what unit/test_peers runs: too slow */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_matrices.c: tensors with rows and columns: cut between rows by options that cut, chunks of whole rows, and codec powersgd for a
  * whole model: bits, what is conserved, steps discarded, saved, under another strategy, and each rank with other numbers. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <math.h>

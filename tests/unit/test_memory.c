@@ -1,5 +1,6 @@
 /* test_memory.c: esp_start says what a rank's memory is taken for, ESPRESSO_MEMORY_MAX refuses strategies that need more, and what was in
  * force stays. Ranks are threads over `loop`. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>

@@ -1,4 +1,5 @@
 /* test_optimizer.c: how the trainer's optimizer is given, and what each codec is expected to cost in loss with it. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/common/library.h"
 
 #include <setjmp.h>

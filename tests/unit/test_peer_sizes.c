@@ -1,5 +1,6 @@
 /* test_peer_sizes.c: messages from a rank that lies about sizes, ranks and members. Nothing is read or written beyond its memory (the
  * address sanitizer looks), and nothing grows without bound. */
+/* runs: tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

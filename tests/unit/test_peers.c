@@ -1,5 +1,6 @@
 /* test_peers.c: meeting, exchanges and leaving, with threads as ranks (also for the thread sanitizer). Deaths are in
  * tests/fault. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

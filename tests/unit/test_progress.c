@@ -1,5 +1,6 @@
 /* test_progress.c: who runs the ops, the trainer's threads or the library's: both give the same bits, a trainer that computes for long
  * is not waited for, and several threads of a trainer may push and wait. Runs under the thread sanitizer too. */
+/* runs: quiet tsan */
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"
 #include <setjmp.h>

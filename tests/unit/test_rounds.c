@@ -1,5 +1,6 @@
 /* test_rounds.c: codecs of several rounds: every option of the tree, bits, what is conserved, the order's text, discarded steps,
  * state files, a change of strategy, NaN. The codec itself checks what the host gives it. */
+/* runs: slow tsan */
 #include "tests/common/repeats.h"
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"

@@ -1,5 +1,6 @@
 /* test_secret.c: who may join a meeting: ranks with the job's secret, and nobody else. Ranks are threads (also for the thread
  * sanitizer). Floods of hostile connections are in tests/fault/test_hostile.c. */
+/* runs: quiet slow tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

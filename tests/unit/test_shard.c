@@ -1,5 +1,6 @@
 /* test_shard.c: sharded tensors: parts, gathered parameters (exact and compressed), what is refused, and that parts stay the same
  * when the strategy changes. tests/tree/test_narrow.c runs every option. */
+/* runs: tsan */
 #include "tests/common/allocations.h"
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"

@@ -1,5 +1,6 @@
 /* test_shrink.c: esp_shrink among threads over `loop`, where ranks leave by closing their contexts; a topology without some ranks; and
  * a meeting over TCP. tests/fault/test_shrink.c has processes that die. */
+/* runs: quiet tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

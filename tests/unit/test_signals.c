@@ -1,5 +1,6 @@
 /* test_signals.c: no thread that the library starts takes the program's signals: two ranks with all that starts threads (peers,
  * compression, lanes, statistics, the autopilot and its planning), looked at through /proc while they train. */
+/* runs: quiet no-tsan: of processes and signals; threads are those of unit/test_lanes */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,4 +1,5 @@
 /* test_small.c: built-in strategies leave small tensors uncompressed: from where on, how to change it, and what goes first. */
+/* runs: tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* test_state.c: states saved and loaded by ranks that are threads over `loop`: a resumed run gives the same bits, and a
  * state that is damaged, foreign or missing changes nothing on any rank. */
+/* runs: tsan */
 #include <unistd.h>
 #include "tests/common/library.h"
 #include "espresso_impl/base/file.h"

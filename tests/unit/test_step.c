@@ -1,5 +1,6 @@
 /* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
  * say, changes of strategy. Ranks are threads over `loop`; runs under the thread sanitizer too. */
+/* runs: quiet tsan */
 #include <unistd.h>
 #include "tests/common/library.h"
 #include "tests/common/ranks.h"

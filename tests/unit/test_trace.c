@@ -1,4 +1,5 @@
 /* test_trace.c: the timeline's events and its file. With threads that add at once, so also for the thread sanitizer. */
+/* runs: tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

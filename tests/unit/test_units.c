@@ -1,5 +1,6 @@
 /* test_units.c: chunks and groups run as tensors run: the same results, the same bits on all ranks, whatever is pushed in
  * whatever order. Ranks are threads; runs under the thread sanitizer too. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>

@@ -1,5 +1,6 @@
 /* test_units_feedback.c: residuals are not lost when a change of strategy, or loading a state, makes other chunks
  * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
+/* runs: tsan-long */
 #include "tests/common/library.h"
 #include "units_rig.h"
 #include <math.h>

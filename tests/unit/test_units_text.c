@@ -1,5 +1,6 @@
 /* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every mistake
  * in it is named with its line. */
+/* runs: tsan */
 #include "tests/common/library.h"
 #include "espresso_impl/plugins/plugins.h"
 #include "units_rig.h"
