@@ -4,7 +4,5 @@
 #include <stdlib.h>
 
 /* n where TEST_ALL is set (make test-all), else a quarter of it. */
-static inline unsigned test_repeats(unsigned n) {
-    return getenv("TEST_ALL") ? n : (n + 3) / 4;
-}
+static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 #endif
