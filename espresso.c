@@ -18,7 +18,7 @@
 #endif
 /* files of the tree name each other from its root; the one-file header needs no folder */
 #if !defined(ESPRESSO_ONE_FILE) && defined(__has_include)
-#if !__has_include("espresso_impl/base/base.h")
+#if !__has_include(<espresso_impl/base/base.h>)
 #error                                                                                                                 \
     "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
 #endif
