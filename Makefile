@@ -29,6 +29,8 @@ LIBS   := -pthread -ldl -lm $(if $(filter-out 0,$(OPENMP)),-fopenmp)
 VERSION := $(shell sed -n 's/^.define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
 SOVER   := $(word 1,$(subst ., ,$(VERSION)))
 have = $(shell command -v $(1) 2>/dev/null)
+# objects are compiled through it where it is installed
+CCACHE := $(call have,ccache)
 
 LIB     := $(BUILD)/lib/libespresso.a
 SO      := $(BUILD)/lib/libespresso.so
@@ -90,7 +92,7 @@ $(OBJECTS): $(patsubst %.c,$(BUILD)/obj/%.o,$(LIB_SRC) $(FILES_SRC))
 OBJECT     = -fvisibility=hidden -DESPRESSO_STATIC_PLUGINS -DESPRESSO_PREFIX='"$(PREFIX)"'
 $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(OBJECT) -c $< -o $@
+	$(CCACHE) $(CC) $(FLAGS) $(OBJECT) -c $< -o $@
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c

@@ -36,14 +36,14 @@ ENTRIES := backends/nccl plugins/template_backend/example
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
+	$$(CCACHE) $$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
 $(BUILD)/$(1)/obj/tools/page/page.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
 $(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC) tests/common/threads.c) | $(BUILD)/test-library/
 	@rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/$(1)/obj/tests/%.o: tests/%.c $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) -c $$< -o $$@
+	$$(CCACHE) $$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) -c $$< -o $$@
 $(BUILD)/$(1)/%: $(BUILD)/$(1)/obj/tests/%.o $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE) $$(TEST_$(1)) $$< -o $$@ $(BUILD)/$(1)/obj/tests/common/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
@@ -65,7 +65,7 @@ CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version 2>/dev/null))
 define CUDA_HOST_WAY
 $(BUILD)/cuda-host/$(1)/%.o: % $(STAMP)
 	@mkdir -p $$(@D)
-	$$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(CUDA_HOST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
+	$$(CCACHE) $$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(CUDA_HOST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
 $(BUILD)/cuda-host/$(1).a: $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(1)/%.o)
 	rm -f $$@ && ar rcs $$@ $$^
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BUILD)/cuda-host/$(1).a
