@@ -1,5 +1,4 @@
 # test_truth.sh: the arithmetic of bench/truth with made-up rows: errors, quantiles, pairs, misses; it can come out well and badly.
-# runs: quiet
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"
     exit 77

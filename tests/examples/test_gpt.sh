@@ -1,7 +1,6 @@
 # test_gpt.sh: the small GPT learns on four ranks of two machines, compressed and not, all ranks end with the same bits (it
 # compares them itself); OpenMP threads change no bit; a run that was stopped, or killed, and resumed ends with the same bits as one that never stopped; a
 # head that takes part in some steps only learns in these; bad input is refused in words.
-# runs: quiet
 BUILD=${BUILD:-build}
 gpt=$BUILD/bin/gpt
 tmp=$(mktemp -d) || exit 1

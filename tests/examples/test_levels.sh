@@ -1,6 +1,5 @@
 # test_levels.sh: a job of three levels with names, run as docs/using.md says: statistics, `espresso top`, the Prometheus
 # file and the trace have a lane for each level, under its name, with the times and bytes of that level.
-# runs: quiet
 BUILD=${BUILD:-build}
 gpt=$PWD/$BUILD/bin/gpt
 espresso=$PWD/$BUILD/bin/espresso

@@ -1,5 +1,4 @@
 # test_plan.sh: the planner from C: the example's text is a strategy for its three tensors, and shorter than fp32.
-# runs: quiet
 BUILD=${BUILD:-build}
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT

@@ -1,6 +1,6 @@
 # test_train.sh: the trainer learns on four ranks of two machines, compressed and not, all ranks end with the same bits
 # (it compares them itself), compression crosses far fewer bytes, auto decides and says so, and bad input is refused in words.
-# runs: quiet slow
+# runs: slow
 BUILD=${BUILD:-build}
 train=$BUILD/bin/train
 tmp=$(mktemp -d) || exit 1

@@ -2,7 +2,7 @@
 # losses of the trainer on CPUs, from which its network differs in the order of sums only; sharding changes no digit; gradients in bf16
 # and compressed ones learn, and cross fewer bytes; all ranks end with the same bits (it compares them itself); bad input is refused in
 # words.
-# runs: quiet slow
+# runs: slow
 BUILD=${BUILD:-build}
 host=$BUILD/tests/bin/train_cuda
 tmp=$(mktemp -d) || exit 1

@@ -1,6 +1,5 @@
 # test_trainers.sh: the benches' own trainers learn on four ranks of two machines, compressed and not; all ranks end with the same bits
 # (they compare them themselves); bad input is refused in words.
-# runs: quiet
 BUILD=${BUILD:-build}
 trainer=$BUILD/bench/trainer
 tmp=$(mktemp -d) || exit 1

@@ -1,6 +1,5 @@
 # test_wiring.sh: both shapes of examples/wiring train to the same weights, alone and as a job, with and without a codec, and
 # docs/wiring.md quotes the example as it is.
-# runs: quiet
 . tests/compile/common.sh
 wiring=$build/bin/wiring
 for n in 1 4; do

@@ -1,6 +1,5 @@
 # test_measure.sh: planner/models/measure.py measures tiny models on the CPU, and `espresso plan` reads the files: unique names,
 # times that are never negative and add up to backward. It refuses wrong input, and says what it lacks.
-# runs: quiet
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"
     exit 77

@@ -1,5 +1,4 @@
 # test_results.sh: what `make results` makes of the CSV of bench/results: pictures that are whole, and one line for every case.
-# runs: quiet
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"
     exit 77

@@ -1,6 +1,5 @@
 # test_schema_files.sh: a validator that knows nothing of this project (python3's jsonschema) accepts the schemas, every
 # model, codec and system file of the tree, and what the library writes itself; and refuses wrong ones.
-# runs: quiet
 if ! python3 -c 'import jsonschema' 2>/dev/null; then
     echo "skipped: python3 with the package jsonschema is not there (Debian: python3-jsonschema)"
     exit 77
