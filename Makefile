@@ -64,7 +64,7 @@ TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san ci test-all ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
+.PHONY: all lib plugins tools examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -96,7 +96,7 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC); do \
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl.c $(TEST_SRC); do \
 	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------

@@ -144,9 +144,10 @@ test-all:
 # while working: the tests in C that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
 T ?=
 CHECK := $(if $(T),$(foreach t,$(TESTS) $(TEST_SH),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(filter-out $(LONG) $(call runs,slow),$(TEST_SRC))))
-check: $(if $(T),,quick-programs) $(filter-out %.sh,$(CHECK))
-	@$(if $(strip $(CHECK)),$(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
-.PHONY: check test-all
+# they start the command of the test build. Of what else tests need, a name makes the small plugins, and all where it names scripts
+check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter %.sh,$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
+	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(TEST_COMMAND) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
+.PHONY: check
 # faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
 soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c

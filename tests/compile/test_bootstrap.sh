@@ -36,6 +36,7 @@ refused "'nonsense' is not one of demo, test, build" nonsense
 refused "'--quikc' is not a flag of demo: expected --quick or --mpi" demo --quikc
 refused "'--seed' is not a flag of demo" demo --quick --seed
 refused "'--fast' is not a flag of test: expected --quick or --all" test --fast
+refused "test takes one flag, found '--quick --all'" test --quick --all
 refused "build takes no flags, found '--quick'" build --quick
 if run test; then exit 1; fi # cmake and clang-format are missing, and there is no apt
 says "please install these.*clang-format.*cmake"

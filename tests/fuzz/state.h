@@ -6,6 +6,7 @@
 #define ESPRESSO_TESTS_FUZZ_STATE_H
 #include "check.h"
 #include "espresso_impl/executor/executor.h"
+#include "espresso_impl/executor/state.h"
 
 /* The layout, as state.c has it: magic, version, rank, size, tensors, Comps, text; step, seed, strategy; bytes; checksum. */
 enum { STATE_HEAD = 72, STATE_BODY_BYTES = 56, STATE_HEAD_SUM = 64, STATE_MOST = 1 << 16, STATE_TENSORS = 3 };
@@ -30,24 +31,15 @@ static esp_status state_get(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-static uint64_t state_sum(uint64_t sum, const uint8_t *p, uint64_t n) {
-    for (uint64_t i = 0; i < n; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, p + i, n - i < 8 ? (size_t)(n - i) : 8);
-        sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
-        sum ^= sum >> 32;
-    }
-    return sum;
-}
 /* The size of the body, if that is not what the input is about, and both checksums. */
 static void state_repair(state_bytes *b, int size_too) {
     if (b->n < STATE_HEAD + 8) return;
     const uint64_t body = b->n - STATE_HEAD - 8;
     uint64_t sum;
     if (size_too) memcpy(b->data + STATE_BODY_BYTES, &body, 8);
-    sum = state_sum(0, b->data, STATE_HEAD_SUM);
+    sum = esp__state_sum(0, b->data, STATE_HEAD_SUM);
     memcpy(b->data + STATE_HEAD_SUM, &sum, 8);
-    sum = state_sum(state_sum(0, b->data, STATE_HEAD), b->data + STATE_HEAD, body);
+    sum = esp__state_sum(esp__state_sum(0, b->data, STATE_HEAD), b->data + STATE_HEAD, body);
     memcpy(b->data + b->n - 8, &sum, 8);
 }
 
