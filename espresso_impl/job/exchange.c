@@ -27,7 +27,7 @@ ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uin
 }
 
 ESP__FN int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
-    const uint8_t *end = packed + bytes;
+    const uint8_t *end = bytes ? packed + bytes : packed; /* an empty message has no memory */
     for (uint64_t at = 0; at < all;) {
         const uint8_t differs = packed < end ? *packed++ : 0;
         uint64_t run = differs ? 1 : packed < end ? *packed++ : 0;
