@@ -27,19 +27,27 @@ SAN         := -O1 -g1 -fno-omit-frame-pointer
 TEST_tests  := -O2 -g1 $(CHECK_LARGE) $(OPENMP_FLAG)
 TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(CHECK_LARGE) $(OPENMP_FLAG)
 TEST_tsan   := $(SAN) -fsanitize=thread $(CHECK_LARGE)
-TEST_WARN   := -Wall -Wextra -Wno-format-truncation
+# each test has a parameter `state`, which few use
+TEST_WARN   := -Wall -Wextra -Wno-format-truncation -Wno-unused-parameter -Wno-missing-field-initializers
 TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 
 # the files of the library and of the command, an object each, for each way; programs for tests that start the command are made of the
-# same objects. ENTRIES: plugins that the library does not hold, which tests link.
+# same objects. The plain way takes the objects that users get, but for those of OWN, which differ for tests.
+# ENTRIES: plugins that the library does not hold, which tests link.
 ENTRIES := backends/nccl plugins/template_backend/example
+OWN     := tools/espresso.c $(wildcard tools/check/*.c) espresso_impl/base/workers_omp.c
+PRODUCT := $(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC)
+OBJECTS_asan  = $(PRODUCT:%.c=$(BUILD)/asan/obj/%.o)
+OBJECTS_tsan  = $(PRODUCT:%.c=$(BUILD)/tsan/obj/%.o)
+OBJECTS_tests = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(OWN),$(PRODUCT))) $(patsubst %.c,$(BUILD)/tests/obj/%.o,$(filter $(OWN),$(PRODUCT)))
+COMMON  := $(addprefix tests/common/,main.c test.c ranks.c threads.c)
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
 	$$(CCACHE) $$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
 $(BUILD)/$(1)/obj/tools/page/page.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
-$(BUILD)/test-library/$(1).a: $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC) tests/common/threads.c) | $(BUILD)/test-library/
+$(BUILD)/test-library/$(1).a: $(OBJECTS_$(1)) $(COMMON:%.c=$(BUILD)/$(1)/obj/%.o) | $(BUILD)/test-library/
 	@rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/$(1)/obj/tests/%.o: tests/%.c $(STAMP)
 	@mkdir -p $$(@D)
@@ -102,9 +110,9 @@ $(BUILD)/cuda-host/msan/%.o: % $(STAMP)
 $(BUILD)/msan/obj/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(OBJECT) $(DEP) -c $< -o $@
-$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC))) $(STAMP)
+$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/common/test.c tests/common/main.c) $(STAMP)
 	@mkdir -p $(@D)
-	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) -Wall -Wextra $(DEP) -c $< -o $@.o
+	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(TEST_WARN) $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
@@ -156,7 +164,8 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 plant:
 	python3 -B tests/cuda_host/plant.py
 # does it work here? As make check, with the command of the test build
-quick-programs: plugins report $(BUILTIN_FILES) $(FIXTURES) $(TEST_COMMAND) $(CHECK)
+quick-programs: report $(filter-out $(TRAIN_CUDA_HOST),$(FIXTURES)) $(TEST_COMMAND) $(CHECK)
+$(BUILD)/tests/files/test_builtin: | $(BUILTIN_FILES)
 quick-list:
 	@echo $(CHECK)
 check-parts:

@@ -1,16 +1,8 @@
 /* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file is frozen: what
  * it says stays true within major version 1. It may only grow, by members at the end of growable structs, new structs and new numbers:
  *     ESPRESSO_GOLDEN=grow build/tests/abi/test_layout         adds them to the file, and refuses any other change */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include "espresso.h"
+#include "tests/common/test.h"
 #include "tests/abi/layout_rows.h"
-#include "tests/common/skip.h"
 
 static const char golden[] = "tests/abi/layout.golden";
 
@@ -74,9 +66,8 @@ static const char *broken(const layout *frozen, const layout *now) {
     return NULL;
 }
 
-static void test_layout(void **state) {
+TEST(test_layout) {
     static layout frozen, now;
-    (void)state;
 #if !defined(__x86_64__)
     test_skip("the golden file is of 64-bit x86");
 #endif
@@ -98,7 +89,7 @@ static void lines(layout *l, const char *text) {
 }
 
 /* What may grow and what may not, on a small layout. */
-static void test_growth(void **state) {
+TEST(test_growth) {
     static layout frozen, now;
     static const struct {
         const char *text, *broken;
@@ -114,7 +105,6 @@ static void test_growth(void **state) {
         {"cold 8\n    a 0 8\nwarm 8\n    struct_size 0 4\n    b 4 4\nONE = 2\n", "ONE = 1"},
         {"cold 8\n    a 0 8\nwarm 8\n    struct_size 0 4\n    b 4 4\n", "ONE = 1"},
     };
-    (void)state;
     lines(&frozen, cases[0].text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lines(&now, cases[i].text);
@@ -125,10 +115,9 @@ static void test_growth(void **state) {
 }
 
 /* Every byte of a struct belongs to a member: a compiler's padding would differ or carry garbage. */
-static void test_no_padding(void **state) {
+TEST(test_no_padding) {
     size_t end = 0, size = 0;
     const char *name = "";
-    (void)state;
     for (size_t i = 0; i <= ROWS; i++) {
         const row *r = i < ROWS ? &rows[i] : NULL;
         if (!r || r->offset == SIZE_MAX) {
@@ -159,9 +148,7 @@ static int grow(void) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layout), cmocka_unit_test(test_growth),
-                                       cmocka_unit_test(test_no_padding)};
     const char *mode = getenv("ESPRESSO_GOLDEN");
     if (mode && !strcmp(mode, "grow")) return grow();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

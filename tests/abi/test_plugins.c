@@ -1,13 +1,7 @@
 /* test_plugins.c: plugins made with an older and a newer header, and all that the loader must refuse. The plugins
  * are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <unistd.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static char dir[3072];
 
@@ -49,33 +43,29 @@ static void round_trip(esp_ctx *ctx, const char *spec) {
     esp_codec_close(h);
 }
 
-static void test_older_table(void **state) {
+TEST(test_older_table) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    (void)state;
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     round_trip(ctx, "older");
     assert_false(ESP_HAS(esp_codec, esp__registry_codec(ctx, "older"), finalize));
     esp_close(ctx);
 }
 
-static void test_newer_table(void **state) {
+TEST(test_newer_table) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    (void)state;
     assert_int_equal(esp_plugin_load(ctx, "newer"), ESP_OK);
     round_trip(ctx, "newer");
     esp_close(ctx);
 }
 
-static void test_loads_by_codec_name(void **state) {
+TEST(test_loads_by_codec_name) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    (void)state;
     round_trip(ctx, "newer"); /* no esp_plugin_load before: the codec's name finds the file */
     esp_close(ctx);
 }
 
-static void test_two_contexts(void **state) {
+TEST(test_two_contexts) {
     esp_ctx *a = open_ctx(dir, 0), *b = open_ctx(dir, 0);
-    (void)state;
     assert_int_equal(esp_plugin_load(a, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(b, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(b, "older"), ESP_OK); /* the same plugin again is no second one */
@@ -84,17 +74,16 @@ static void test_two_contexts(void **state) {
     esp_close(b);
 }
 
-static void test_short_table(void **state) { (void)state, refuse("short", ESP_E_ABI, "required member decompress"); }
-static void test_major_2(void **state) { (void)state, refuse("major2", ESP_E_ABI, "made for plugin ABI 2"); }
-static void test_no_plugin(void **state) { (void)state, refuse("notone", ESP_E_ABI, "not an Espresso plugin"); }
-static void test_refuses(void **state) { (void)state, refuse("refuses", ESP_E_UNSUPPORTED, "needs a coffee machine"); }
-static void test_bad_name(void **state) { (void)state, refuse("a b", ESP_E_ARG, "cannot be a plugin's name"); }
-static void test_empty_name(void **state) { (void)state, refuse("", ESP_E_ARG, "no plugin given"); }
+TEST(test_short_table) { refuse("short", ESP_E_ABI, "required member decompress"); }
+TEST(test_major_2) { refuse("major2", ESP_E_ABI, "made for plugin ABI 2"); }
+TEST(test_no_plugin) { refuse("notone", ESP_E_ABI, "not an Espresso plugin"); }
+TEST(test_refuses) { refuse("refuses", ESP_E_UNSUPPORTED, "needs a coffee machine"); }
+TEST(test_bad_name) { refuse("a b", ESP_E_ARG, "cannot be a plugin's name"); }
+TEST(test_empty_name) { refuse("", ESP_E_ARG, "no plugin given"); }
 
-static void test_missing_file(void **state) {
+TEST(test_missing_file) {
     char list[4096];
     esp_ctx *ctx;
-    (void)state;
     snprintf(list, sizeof list, "/nowhere/one:%s", dir);
     ctx = open_ctx(list, 0);
     setenv("ESPRESSO_PLUGIN_PATH", "/nowhere/two:/nowhere/three", 1);
@@ -111,11 +100,10 @@ static void test_missing_file(void **state) {
     esp_close(ctx);
 }
 
-static void test_broken_file(void **state) {
+TEST(test_broken_file) {
     char name[] = "/tmp/espresso-test-XXXXXX", path[128];
     esp_ctx *ctx;
     FILE *f;
-    (void)state;
     assert_non_null(mkdtemp(name));
     snprintf(path, sizeof path, "%s/libespresso-older.so", name);
     f = fopen(path, "w");
@@ -132,9 +120,8 @@ static void test_broken_file(void **state) {
     rmdir(name);
 }
 
-static void test_duplicate(void **state) {
+TEST(test_duplicate) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    (void)state;
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(ctx, "twice"), ESP_E_ARG);
     assert_error(ctx, "codec \"older\" is there twice");
@@ -151,10 +138,9 @@ static void test_duplicate(void **state) {
     esp_close(ctx);
 }
 
-static void test_builtin_name(void **state) {
+TEST(test_builtin_name) {
     char path[4096];
     esp_ctx *ctx = open_ctx(dir, 0);
-    (void)state;
     assert_int_equal(esp_plugin_load(ctx, "builtin"), ESP_E_ARG);
     assert_error(ctx, "built in");
     snprintf(path, sizeof path, "%s/libespresso-builtin.so", dir);
@@ -163,11 +149,10 @@ static void test_builtin_name(void **state) {
     esp_close(ctx);
 }
 
-static void test_after_start(void **state) {
+TEST(test_after_start) {
     esp_ctx *ctx = open_ctx(dir, 0);
     esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    (void)state;
     d.name = "w";
     d.count = 10;
     assert_int_equal(esp_tensor_add(ctx, &d, &id), ESP_OK);
@@ -177,39 +162,20 @@ static void test_after_start(void **state) {
     esp_close(ctx);
 }
 
-static void test_plugin_error_reaches_caller(void **state) {
+TEST(test_plugin_error_reaches_caller) {
     esp_ctx *ctx = open_ctx(dir, 0);
     esp_codec_handle *h = NULL;
-    (void)state;
     assert_int_equal(esp_codec_open(ctx, "older:x=1", 100, "none", &h), ESP_E_ARG);
     assert_error(ctx, "raw takes no parameters");
     esp_close(ctx);
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_older_table),
-        cmocka_unit_test(test_newer_table),
-        cmocka_unit_test(test_loads_by_codec_name),
-        cmocka_unit_test(test_two_contexts),
-        cmocka_unit_test(test_short_table),
-        cmocka_unit_test(test_major_2),
-        cmocka_unit_test(test_no_plugin),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_bad_name),
-        cmocka_unit_test(test_empty_name),
-        cmocka_unit_test(test_missing_file),
-        cmocka_unit_test(test_broken_file),
-        cmocka_unit_test(test_duplicate),
-        cmocka_unit_test(test_builtin_name),
-        cmocka_unit_test(test_after_start),
-        cmocka_unit_test(test_plugin_error_reaches_caller),
-    };
     const char *build = getenv("ESPRESSO_BUILD"), *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (build)
         snprintf(dir, sizeof dir, "%s/tests/abi", build); /* as tests/run.sh says, for sanitizer builds too */
     else if (slash)
         snprintf(dir, sizeof dir, "%.*s", (int)(slash - argv[0]), argv[0]);
     unsetenv("ESPRESSO_PLUGIN_PATH");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -1,15 +1,6 @@
 /* test_trust.c: plugins that somebody else could change are not loaded, and the error says what to do. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/built.h"
-#include "tests/common/library.h"
-#include "tests/common/skip.h"
-#include <sys/stat.h>
-#include <unistd.h>
+#include "tests/common/test.h"
 
 static char top[64], in[96], file[160], link_in[96], link_to[160];
 static esp_ctx *ctx;
@@ -18,7 +9,6 @@ static esp_ctx *ctx;
 static int set_up(void **state) {
     char command[1024];
     esp_config cfg = ESP_ZERO;
-    (void)state;
     snprintf(top, sizeof top, "/tmp/espresso-trust-XXXXXX");
     if (!mkdtemp(top)) return -1;
     snprintf(in, sizeof in, "%s/in", top);
@@ -33,7 +23,6 @@ static int set_up(void **state) {
 }
 static int tear_down(void **state) {
     char command[128];
-    (void)state;
     esp_close(ctx);
     snprintf(command, sizeof command, "rm -rf %s", top);
     return system(command);
@@ -52,8 +41,7 @@ static void refused(const char *path, const char *words, ...) {
 }
 static void mode(const char *name, unsigned bits) { assert_int_equal(chmod(name, bits), 0); }
 
-static void test_file(void **state) {
-    (void)state;
+TEST(test_file, set_up, tear_down) {
     mode(file, 0757);
     refused(file, "any user may write to the file %s (mode 0757) and put other code there: chmod o-w %s", file, file);
     refused(link_to, "chmod o-w %s", file);
@@ -61,8 +49,7 @@ static void test_file(void **state) {
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
-static void test_folder(void **state) {
-    (void)state;
+TEST(test_folder, set_up, tear_down) {
     mode(in, 0777);
     refused(file, "any user may write to its folder %s (mode 0777) and put other code there: chmod o-w %s", in, in);
     refused(link_to, "its folder %s (mode 0777)", in);
@@ -72,23 +59,20 @@ static void test_folder(void **state) {
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
-static void test_folder_of_a_link(void **state) {
-    (void)state;
+TEST(test_folder_of_a_link, set_up, tear_down) {
     mode(link_in, 0777);
     refused(link_to, "its folder %s (mode 0777)", link_in);
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
-static void test_folder_above(void **state) {
-    (void)state;
+TEST(test_folder_above, set_up, tear_down) {
     mode(top, 0777);
     refused(file, "any user may write to the folder %s (mode 0777)", top);
 }
 
 /* A relative name, from within the folder. */
-static void test_relative(void **state) {
+TEST(test_relative, set_up, tear_down) {
     char here[1024];
-    (void)state;
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(in), 0);
     assert_int_equal(esp_plugin_load(ctx, "./libespresso-older.so"), ESP_OK);
@@ -98,11 +82,10 @@ static void test_relative(void **state) {
 }
 
 /* The search goes on past a folder that is not safe, and names it if no other has the plugin. */
-static void test_search(void **state) {
+TEST(test_search, set_up, tear_down) {
     esp_ctx *other = NULL;
     esp_config cfg = ESP_ZERO;
     char list[300];
-    (void)state;
     cfg.log_level = ESP_LOG_ERROR;
     cfg.plugin_path = list;
     snprintf(list, sizeof list, "%s", in);
@@ -118,8 +101,7 @@ static void test_search(void **state) {
     esp_close(other);
 }
 
-static void test_owner(void **state) {
-    (void)state;
+TEST(test_owner, set_up, tear_down) {
     if (geteuid() != 0) test_skip("needs root, to give a file to another user");
     assert_int_equal(chown(file, 65534, 65534), 0);
     refused(file, "the file %s (mode 0755) belongs to user 65534", file);
@@ -131,21 +113,11 @@ static void test_owner(void **state) {
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
-static void test_no_file(void **state) {
+TEST(test_no_file, set_up, tear_down) {
     char name[200];
-    (void)state;
     assert_int_equal(esp_plugin_load(ctx, in), ESP_E_ABI);
     assert_non_null(strstr(esp_last_error(ctx), "not a file"));
     snprintf(name, sizeof name, "%s/libespresso-pipe.so", in);
     assert_int_equal(mkfifo(name, 0600), 0);
     assert_int_equal(esp_plugin_load(ctx, name), ESP_E_ABI); /* and does not wait for a writer */
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_file),   TEST(test_folder), TEST(test_folder_of_a_link), TEST(test_folder_above), TEST(test_relative),
-        TEST(test_search), TEST(test_owner),  TEST(test_no_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,7 +155,7 @@ static void *ranks_main(void *arg) {
     t->fn(&t->me);
     return NULL;
 }
-static const esp_backend *ranks_backend(const char *name) {
+static inline const esp_backend *ranks_backend(const char *name) {
     const esp_plugin *p =
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];

@@ -1,26 +1,20 @@
 /* test_rules.c: every backend that is built in obeys every rule of `espresso plugins --check`. */
 /* runs: no-tsan: ranks are processes, and threads that backends/test_collectives and test_waiting have */
+#include "tests/common/test.h"
 #include "tests/common/run_check.h"
 
 static const char *const specs[] = {"loop", "shm"};
 enum { SPECS = sizeof specs / sizeof *specs };
 
-static void all_rules(void **state) {
-    (void)state;
+TEST(all_rules) {
     for (int i = 0; i < SPECS; i++) run_check(specs[i]);
 }
 
-static void all_backends(void **state) {
+TEST(all_backends) {
     esp_ctx *ctx = NULL;
-    (void)state;
     assert_int_equal(esp__open_alone(&ctx), ESP_OK);
     assert_true(ctx->registry.n_backends > 0);
     for (uint32_t i = 0; i < ctx->registry.n_backends; i++)
         run_check_named(ctx->registry.backends[i]->name, specs, SPECS);
     esp_close(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_rules), cmocka_unit_test(all_backends)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* test_schedule.c: an emulated link that changes while a job runs: its text, its costs at given times, its file, and
  * that collectives stay correct while it changes. Also for the thread sanitizer. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #include "backends/engine/engine.h"
 #include "ranks.h"
@@ -13,10 +9,9 @@
 static const uint64_t second = 1000000000u;
 
 /* ---- the text ---- */
-static void good_texts(void **state) {
+TEST(good_texts) {
     engine_link l;
     const char *where;
-    (void)state;
     assert_null(engine_parse_phases("1gbit", &l, &where));
     assert_int_equal(l.n, 1);
     assert_true(l.phases[0].ns_per_byte == 8.0);
@@ -38,7 +33,7 @@ typedef struct bad {
     int at; /* from 1 */
     const char *expected;
 } bad;
-static void bad_texts(void **state) {
+TEST(bad_texts) {
     static const bad all[] = {
         {"", 1, "a rate"},
         {"fast", 1, "a rate"},
@@ -59,7 +54,6 @@ static void bad_texts(void **state) {
          "1mbit@12s;1mbit@13s;1mbit@14s;1mbit@15s;1mbit@16s",
          148, "no more than 16"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         engine_link l;
         const char *where, *wrong = engine_parse_phases(all[i].text, &l, &where);
@@ -88,8 +82,7 @@ static void open_says(const char *params, const char *text) {
     const char *why = ranks_run(ranks_backend("loop"), params, 1, 0, one_open, (void *)(uintptr_t)text, -1);
     if (why[0]) fail_msg("expected '%s': %s", text, why);
 }
-static void errors_of_opening(void **state) {
-    (void)state;
+TEST(errors_of_opening) {
     open_says("link=(1gbit,50us;1mbit)", "at character 17 ('') expected '@'");
     open_says("link=(1gbit;fast@3s)", "at character 7 ('fast@3s') expected a rate");
     open_says("link=(file:/no/such/file)", "/no/such/file: No such file or directory: write one line");
@@ -98,12 +91,11 @@ static void errors_of_opening(void **state) {
 }
 
 /* ---- what it costs: logical times only ---- */
-static void costs_follow_the_time(void **state) {
+TEST(costs_follow_the_time) {
     engine_comm m;
     engine_nic nics[2];
     engine_nic *at[2] = {&nics[0], &nics[1]};
     const char *where;
-    (void)state;
     memset(&m, 0, sizeof m);
     memset(nics, 0, sizeof nics);
     m.nics = at;
@@ -134,10 +126,9 @@ static void put(const char *text) {
     fputs(text, f);
     assert_int_equal(fclose(f), 0);
 }
-static void file_is_read_again(void **state) {
+TEST(file_is_read_again) {
     engine_comm m;
     uint64_t now = 7 * second;
-    (void)state;
     memset(&m, 0, sizeof m);
     m.host = &ranks_host;
     snprintf(m.link.file, sizeof m.link.file, "%s", path);
@@ -213,10 +204,9 @@ static void sums_stay_right(ranks_me *me) {
 static const char changing[] =
     "link=(1gbit,20us;200mbit,2ms@5ms;10gbit,1us@40ms;500mbit@60ms;1gbit,1ms@80ms;300mbit,5us@100ms;10gbit@120ms)";
 
-static void results_while_it_changes(void **state) {
+TEST(results_while_it_changes) {
     static const char *const backends[] = {"loop", "shm"};
     static const int32_t shape[][2] = {{2, 1}, {3, 1}, {4, 2}}; /* ranks, of a machine: to and fro, direct, in a ring */
-    (void)state;
     for (int b = 0; b < 2; b++)
         for (int k = 0; k < 3; k++) {
             const char *why =
@@ -236,9 +226,8 @@ static void one_clock(ranks_me *me) {
     if (inter) me->b->close(inter);
     if (all) me->b->close(all);
 }
-static void all_ranks_share_a_clock(void **state) {
+TEST(all_ranks_share_a_clock) {
     uint64_t opened[4] = {0};
-    (void)state;
     const char *why = ranks_run(ranks_backend("loop"), changing, 4, 2, one_clock, opened, -1);
     if (why[0]) fail_msg("%s", why);
     for (int r = 0; r < 4; r++) assert_true(opened[r] && opened[r] == opened[0]);
@@ -263,9 +252,8 @@ static void slows_down(ranks_me *me) {
     free(x);
     if (comm) me->b->close(comm);
 }
-static void file_slows_a_job(void **state) {
+TEST(file_slows_a_job) {
     char params[128];
-    (void)state;
     put("1gbit");
     snprintf(params, sizeof params, "link=(file:%s)", path);
     const char *why = ranks_run(ranks_backend("loop"), params, 2, 1, slows_down, NULL, -1);
@@ -274,18 +262,8 @@ static void file_slows_a_job(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_texts),
-        cmocka_unit_test(bad_texts),
-        cmocka_unit_test(errors_of_opening),
-        cmocka_unit_test(costs_follow_the_time),
-        cmocka_unit_test(file_is_read_again),
-        cmocka_unit_test(results_while_it_changes),
-        cmocka_unit_test(all_ranks_share_a_clock),
-        cmocka_unit_test(file_slows_a_job),
-    };
     const int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

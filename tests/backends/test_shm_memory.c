@@ -1,19 +1,10 @@
 /* test_shm_memory.c: shared memory is taken only from this user, of the right size, and of a size that cannot change. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
 #include "backends/engine/shm_memory.h"
 #pragma GCC diagnostic pop
-#include "tests/common/skip.h"
-#include <dirent.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 
 enum { BYTES = 1 << 16 };
 
@@ -107,12 +98,11 @@ static pid_t giver(int kind, uid_t uid, char name[ENGINE_LOCAL_NAME]) {
     return pid;
 }
 
-static void test_kinds(void **state) {
+TEST(test_kinds) {
     static const char *const words[GIVES_KINDS] = {
         NULL,        "another size", "another size", "a file, not memory", "its size may change",
         "no memory", NULL, /* one of the two is taken, the kernel closes the other */
         "none came"};
-    (void)state;
     if (!shm_has_seals()) test_skip("this system has no seals");
     for (int kind = 0; kind < GIVES_KINDS; kind++) {
         char name[ENGINE_LOCAL_NAME];
@@ -134,12 +124,11 @@ static void test_kinds(void **state) {
 }
 
 /* Memory is not taken from a process of another user, */
-static void test_from_others(void **state) {
+TEST(test_from_others) {
     char name[ENGINE_LOCAL_NAME];
     const char *why = NULL;
     int status;
     pid_t pid;
-    (void)state;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     pid = giver(GIVES_RIGHT, 65534, name);
     assert_int_equal(ask_and_take(name, &why), -1);
@@ -149,12 +138,11 @@ static void test_from_others(void **state) {
 }
 
 /* nor given to one, however often it asks; a rank gets it all the same. */
-static void test_to_others(void **state) {
+TEST(test_to_others) {
     char name[ENGINE_LOCAL_NAME];
     const char *why = NULL;
     int listener, fd, status;
     pid_t stranger, rank;
-    (void)state;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     fd = shm_make(BYTES);
     listener = shm_listen(name, 1);
@@ -189,10 +177,4 @@ static void test_to_others(void **state) {
     waitpid(stranger, &status, 0);
     assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 4)); /* never 1: it got none */
     close(fd);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_from_others),
-                                       cmocka_unit_test(test_to_others)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable, that no change
  * is missed, and that nobody pays for a descriptor that was not asked for. Also for the thread sanitizer. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <poll.h>
 
 #include "backends/engine/engine.h"
 #include "ranks.h"
-#include "tests/common/repeats.h"
 
 enum { LATE_MS = 20000 }; /* a poll that takes so long has missed something */
 static const char *const both[] = {"loop", "shm"};
@@ -80,8 +75,7 @@ static void states(ranks_me *me) {
     b->close(child);
     b->close(comm);
 }
-static void readable_when_something_changed(void **s) {
-    (void)s;
+TEST(readable_when_something_changed) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, states, -1);
 }
 /* More data than one progress() moves: nobody tells this rank to go on, so the descriptor stays readable. */
@@ -106,10 +100,7 @@ static void moves_much(ranks_me *me) {
     me->b->close(comm);
     free(x);
 }
-static void readable_while_more_can_move(void **s) {
-    (void)s;
-    expect_ok("loop", "", 2, 0, moves_much, -1);
-}
+TEST(readable_while_more_can_move) { expect_ok("loop", "", 2, 0, moves_much, -1); }
 static void no_descriptor_unasked(ranks_me *me) {
     float x[70000] = {1};
     esp_coll c = sum_of(70000, x);
@@ -120,8 +111,7 @@ static void no_descriptor_unasked(ranks_me *me) {
     expect(me, j->wait_fd < 0 && j->socket < 0 && j->sender < 0 && j->timer < 0, "a descriptor was made unasked");
     me->b->close(comm);
 }
-static void costs_nothing_unasked(void **s) {
-    (void)s;
+TEST(costs_nothing_unasked) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, no_descriptor_unasked, -1);
 }
 
@@ -195,14 +185,12 @@ static void two_backends(ranks_me *me) {
         free(p.x[k]);
     }
 }
-static void one_thread_two_backends(void **s) {
-    (void)s;
+TEST(one_thread_two_backends) {
     expect_ok("loop", "", 3, 0, two_backends, -1); /* one loop, one shm */
     expect_ok("shm", "", 3, 0, two_backends, -1);  /* two jobs of processes */
 }
 /* What comes over an emulated link comes without a peer's doing: a timer makes the descriptor readable. */
-static void data_under_way(void **s) {
-    (void)s;
+TEST(data_under_way) {
     expect_ok("loop", "inter=10gbit,latency=2ms", 2, 1, two_backends, -1);
     expect_ok("shm", "inter=10gbit,latency=1ms", 4, 2, two_backends, -1);
 }
@@ -233,8 +221,7 @@ static void aborted(ranks_me *me) {
     meet(me);
     me->b->close(comm);
 }
-static void abort_wakes(void **s) {
-    (void)s;
+TEST(abort_wakes) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, aborted, -1);
 }
 /* A rank dies while it polls: others that tell it something go on. */
@@ -258,20 +245,4 @@ static void dies_polling(ranks_me *me) {
     }
     me->b->close(comm);
 }
-static void a_dead_poller(void **s) {
-    (void)s;
-    expect_ok("shm", "", 3, 0, dies_polling, 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(readable_when_something_changed),
-        cmocka_unit_test(readable_while_more_can_move),
-        cmocka_unit_test(costs_nothing_unasked),
-        cmocka_unit_test(one_thread_two_backends),
-        cmocka_unit_test(data_under_way),
-        cmocka_unit_test(abort_wakes),
-        cmocka_unit_test(a_dead_poller),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(a_dead_poller) { expect_ok("shm", "", 3, 0, dies_polling, 1); }

@@ -2,11 +2,7 @@
  * the emulated link's volumes, and errors of bad calls. Knows the backend table only. Also runs under the thread
  * sanitizer. */
 /* runs: quiet slow tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #include "backends/engine/engine.h"
 #include "ranks.h"
@@ -54,15 +50,13 @@ static void rank_order(ranks_me *me) {
     if (comm) me->b->close(comm);
     free(x), free(y), free(all);
 }
-static void sums_in_rank_order(void **s) {
-    (void)s;
+TEST(sums_in_rank_order) {
     for (int b = 0; b < 2; b++)
         for (int32_t n = 2; n <= 5; n++) expect_ok(both[b], "", n, 0, rank_order, -1);
     expect_ok("shm", "inter=100gbit", 3, 1, rank_order, -1);
     expect_ok("shm", "cma=1", 4, 0, rank_order, -1);
 }
-static void sums_on_a_ring_are_the_same_everywhere(void **s) {
-    (void)s;
+TEST(sums_on_a_ring_are_the_same_everywhere) {
     const char *why = ranks_run(ranks_backend("shm"), "inter=100gbit", 4, 2, rank_order, (void *)both, -1);
     if (why[0]) fail_msg("%s", why);
 }
@@ -93,8 +87,7 @@ static uint32_t plain_to_f16(float f) {
     a = (double)plain_f16(lo), b = hi == 0x7c00u ? 65536.0 : (double)plain_f16(hi);
     return sign | (x - a < b - x || (!(x - a > b - x) && !(lo & 1u)) ? lo : hi);
 }
-static void halves(void **state) {
-    (void)state;
+TEST(halves) {
     static uint16_t in[65536], zero[65536], out[65536];
     static float wide[65536];
     for (uint32_t i = 0; i < 65536; i++) in[i] = (uint16_t)i, zero[i] = 0x8000u;
@@ -164,8 +157,7 @@ static void in_a_row(ranks_me *me) {
     }
     if (comm) me->b->close(comm);
 }
-static void many_in_a_row(void **s) {
-    (void)s;
+TEST(many_in_a_row) {
     for (int b = 0; b < 2; b++)
         for (int32_t n = 2; n <= 3; n++) expect_ok(both[b], "", n, 0, in_a_row, -1);
     expect_ok("shm", "cma=1", 2, 0, in_a_row, -1);
@@ -211,8 +203,7 @@ static void three_comms(ranks_me *me) {
         if (comm[g]) me->b->close(comm[g]);
     free(x);
 }
-static void comms_of_one_job(void **s) {
-    (void)s;
+TEST(comms_of_one_job) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 4, 2, three_comms, -1);
     expect_ok("shm", "inter=10gbit,latency=20us", 4, 2, three_comms, -1);
 }
@@ -248,8 +239,7 @@ static void nobody_comes(ranks_me *me) {
     }
     me->b->close(comm);
 }
-static void abort_ends_waiting(void **s) {
-    (void)s;
+TEST(abort_ends_waiting) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, nobody_comes, -1);
 }
 static void *abort_after_death(void *arg) {
@@ -276,8 +266,7 @@ static void dies(ranks_me *me) {
     me->b->close(comm);
     free(x);
 }
-static void a_dead_rank_holds_nobody(void **s) {
-    (void)s;
+TEST(a_dead_rank_holds_nobody) {
     expect_ok("shm", "", 3, 0, dies, 1);
     expect_ok("shm", "cma=1", 3, 0, dies, 1);
     expect_ok("shm", "inter=1gbit", 4, 2, dies, 1);
@@ -300,8 +289,7 @@ static void gives_up(ranks_me *me) {
     }
     free(x);
 }
-static void closing_in_the_middle(void **s) {
-    (void)s;
+TEST(closing_in_the_middle) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, gives_up, -1);
 }
 /* A slow rank still gets what a rank that closed long ago had given. */
@@ -316,8 +304,7 @@ static void closes_first(ranks_me *me) {
     if (ranks_coll(me, comm, &c) != ESP_OK || x[999] < 1) ranks_fail(me, "broadcast");
     me->b->close(comm);
 }
-static void closing_early(void **s) {
-    (void)s;
+TEST(closing_early) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, closes_first, -1);
 }
 static void *wake_later(void *arg) {
@@ -339,8 +326,7 @@ static void sleeps(ranks_me *me) {
     if (ranks_now() - begin > 5) ranks_fail(me, "slept through wake()");
     me->b->close(comm);
 }
-static void wake_ends_sleeping(void **s) {
-    (void)s;
+TEST(wake_ends_sleeping) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, sleeps, -1);
 }
 
@@ -381,8 +367,7 @@ static void volumes(ranks_me *me) {
     if (comm) me->b->close(comm);
     free(x), free(y);
 }
-static void link_volumes(void **s) {
-    (void)s;
+TEST(link_volumes) {
     for (int b = 0; b < 2; b++) {
         expect_ok(both[b], "inter=1gbit,latency=50us", 4, 1, volumes, -1);
         expect_ok(both[b], "inter=1gbit,latency=50us", 4, 2, volumes, -1);
@@ -471,34 +456,13 @@ static void root_is_ahead(ranks_me *me) {
     pthread_barrier_wait(&me->shared->barrier[0]);
     me->b->close(comm);
 }
-static void a_root_ahead_is_noticed(void **s) {
-    (void)s;
+TEST(a_root_ahead_is_noticed) {
     for (int b = 0; b < 2; b++)
         for (int way = 0; way < 2; way++) expect_ok(both[b], "", 4, way ? 4 : 0, root_is_ahead, -1);
 }
-static void bad_calls_are_refused(void **s) {
-    (void)s;
+TEST(bad_calls_are_refused) {
     for (int b = 0; b < 2; b++) {
         expect_ok(both[b], "", 2, 0, bad_calls, -1);
         expect_ok(both[b], "", 2, 0, bad_open, -1);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_in_rank_order),
-        cmocka_unit_test(sums_on_a_ring_are_the_same_everywhere),
-        cmocka_unit_test(halves),
-        cmocka_unit_test(many_in_a_row),
-        cmocka_unit_test(comms_of_one_job),
-        cmocka_unit_test(abort_ends_waiting),
-        cmocka_unit_test(a_dead_rank_holds_nobody),
-        cmocka_unit_test(closing_in_the_middle),
-        cmocka_unit_test(closing_early),
-        cmocka_unit_test(wake_ends_sleeping),
-        cmocka_unit_test(link_volumes),
-        cmocka_unit_test(a_root_ahead_is_noticed),
-        cmocka_unit_test(bad_calls_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

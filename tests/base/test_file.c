@@ -1,27 +1,12 @@
 /* test_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
  * well, when the disk is full, when a writer dies, and when several write one path. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/base/file.h"
-#include <dirent.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 
 static char folder[64], path[128];
 
 static int setup(void **state) {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/test_base_file_XXXXXX");
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/f", folder);
@@ -40,7 +25,6 @@ static int names(void) {
 static int teardown(void **state) {
     char name[400];
     DIR *d = opendir(folder);
-    (void)state;
     for (struct dirent *e; (e = readdir(d));) {
         snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
         if (e->d_name[0] != '.' && unlink(name) != 0) rmdir(name);
@@ -58,10 +42,9 @@ static const char *content(const char *name) {
     return text;
 }
 
-static void whole(void **state) {
+TEST(whole, setup, teardown) {
     struct stat st;
     esp__file f;
-    (void)state;
     assert_int_equal(esp__file_check(path), 0);
     assert_int_equal(names(), 0);
     const mode_t mask = umask(027);
@@ -86,9 +69,8 @@ static void whole(void **state) {
     assert_int_equal(names(), 1);
 }
 
-static void refused(void **state) {
+TEST(refused, setup, teardown) {
     char name[5000];
-    (void)state;
     assert_int_equal(esp__file_replace(folder, "x", 1), EISDIR);
     assert_int_equal(esp__file_check(folder), EISDIR);
     snprintf(name, sizeof name, "%s/no/f", folder);
@@ -101,11 +83,10 @@ static void refused(void **state) {
 }
 
 /* The limit of a file's size stands for a full disk: write() takes a part, and then nothing. */
-static void full_disk(void **state) {
+TEST(full_disk, setup, teardown) {
     static char large[1 << 17];
     const struct rlimit small = {1 << 16, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
     esp__file f;
-    (void)state;
     assert_int_equal(esp__file_replace(path, "old", 3), 0);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
@@ -127,8 +108,7 @@ static void full_disk(void **state) {
 }
 
 /* What a writer that was killed left is removed by the next one. */
-static void killed(void **state) {
-    (void)state;
+TEST(killed, setup, teardown) {
     const pid_t child = fork();
     if (child == 0) {
         esp__file f;
@@ -147,9 +127,8 @@ static void killed(void **state) {
 }
 
 /* Two writers at once: each one's file is whole, and the last to end has its name. */
-static void several(void **state) {
+TEST(several, setup, teardown) {
     esp__file a, b;
-    (void)state;
     assert_int_equal(esp__file_open(&a, path), 0);
     assert_int_equal(esp__file_open(&b, path), 0);
     assert_string_not_equal(a.temporary, b.temporary);
@@ -165,10 +144,9 @@ static void several(void **state) {
 }
 
 /* A link in place of the path stays one; one in place of the temporary file is not followed. */
-static void links(void **state) {
+TEST(links, setup, teardown) {
     char link[128], temporary[160], other[128];
     struct stat st;
-    (void)state;
     snprintf(link, sizeof link, "%s/link", folder);
     snprintf(other, sizeof other, "%s/other", folder);
     snprintf(temporary, sizeof temporary, "%s.tmp-espresso", path);
@@ -186,9 +164,8 @@ static void links(void **state) {
 }
 
 /* A pipe gets what there is; one that nobody reads holds nobody up. */
-static void pipes(void **state) {
+TEST(pipes, setup, teardown) {
     char got[8] = "";
-    (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(esp__file_check(path), 0);
     assert_int_equal(esp__file_replace(path, "x", 1), ENXIO);
@@ -199,9 +176,8 @@ static void pipes(void **state) {
     assert_int_equal(names(), 1);
 }
 
-static void absolute(void **state) {
+TEST(absolute, setup, teardown) {
     char out[PATH_MAX], want[PATH_MAX], here[PATH_MAX], far[PATH_MAX + 8];
-    (void)state;
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(folder), 0);
     assert_int_equal(esp__path_absolute("x/y", out), 0);
@@ -213,11 +189,4 @@ static void absolute(void **state) {
     far[PATH_MAX - 1] = 0;
     assert_int_equal(esp__path_absolute(far, out), ENAMETOOLONG);
     assert_int_equal(chdir(here), 0);
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(whole),   TEST(refused), TEST(full_disk), TEST(killed),
-                                       TEST(several), TEST(links),   TEST(pipes),     TEST(absolute)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,5 @@
 /* test_heap.c: entries come out by time, and by key where times are equal, whatever the order of insertion. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "espresso_impl/base/heap.h"
 
 enum { MOST = 300 };
@@ -18,10 +14,9 @@ static int order(const void *a, const void *b) {
 
 /* All in, then all out: every size, times that are mostly equal or mostly different, and so large that they need all
  * bits. */
-static void sorted(void **state) {
+TEST(sorted) {
     esp__waiting at[MOST], want[MOST];
     uint64_t seed = 1;
-    (void)state;
     for (uint32_t n = 1; n <= MOST; n++) {
         esp__heap h = {at, 0};
         for (uint32_t i = 0; i < n; i++) {
@@ -40,11 +35,10 @@ static void sorted(void **state) {
 }
 
 /* In and out by turns: what comes out is never later than what stays. */
-static void by_turns(void **state) {
+TEST(by_turns) {
     esp__waiting at[MOST];
     esp__heap h = {at, 0};
     uint64_t seed = 2;
-    (void)state;
     for (uint64_t k = 0; k < 20000; k++) {
         if (h.n < MOST && (h.n == 0 || draw(&seed) % 2)) {
             esp__heap_push(&h, draw(&seed) % 50, k);
@@ -53,9 +47,4 @@ static void by_turns(void **state) {
         const esp__waiting got = esp__heap_pop(&h);
         for (uint32_t i = 0; i < h.n; i++) assert_true(order(&got, &at[i]) < 0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sorted), cmocka_unit_test(by_turns)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

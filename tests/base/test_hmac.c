@@ -1,10 +1,5 @@
 /* test_hmac.c: SHA-256 and HMAC-SHA256 against published results, in pieces of all sizes; comparing and random bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "espresso_impl/base/hmac.h"
 
 static void sha_is(const void *data, size_t bytes, size_t piece, const char *want) {
@@ -20,10 +15,9 @@ static void sha_is(const void *data, size_t bytes, size_t piece, const char *wan
 }
 
 /* FIPS 180-2's examples B.1 to B.3, and the sum of nothing. */
-static void known_sums(void **state) {
+TEST(known_sums) {
     static const char two[] = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
     char *million = malloc(1000000);
-    (void)state;
     assert_non_null(million);
     memset(million, 'a', 1000000);
     sha_is("", 0, 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -51,12 +45,11 @@ static void hmac_is(const void *key, size_t key_bytes, const void *data, size_t 
 }
 
 /* RFC 4231, 4.2 to 4.8. */
-static void known_codes(void **state) {
+TEST(known_codes) {
     static const char hash_key[] = "Test Using Larger Than Block-Size Key - Hash Key First";
     static const char both_long[] = "This is a test using a larger than block-size key and a larger than block-size "
                                     "data. The key needs to be hashed before being used by the HMAC algorithm.";
     uint8_t key[131], data[50];
-    (void)state;
     memset(key, 0x0b, sizeof key);
     hmac_is(key, 20, "Hi There", 8, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
     hmac_is("Jefe", 4, "what do ya want for nothing?", 28,
@@ -76,9 +69,8 @@ static void known_codes(void **state) {
             "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
-static void comparing(void **state) {
+TEST(comparing) {
     uint8_t a[ESP__SHA256_BYTES], b[ESP__SHA256_BYTES];
-    (void)state;
     assert_int_equal(esp__random_bytes(a, sizeof a), 0);
     memcpy(b, a, sizeof b);
     assert_true(esp__same_bytes(a, b, sizeof a));
@@ -94,24 +86,13 @@ static void comparing(void **state) {
 
 /* Not a test of the kernel: bytes that stay 0 or repeat would be a mistake here. Longer than the 256 bytes that one call is
  * sure to fill. */
-static void random_bytes(void **state) {
+TEST(random_bytes) {
     uint8_t a[1000], b[1000];
     size_t same = 0, zero = 0;
-    (void)state;
     memset(a, 0, sizeof a);
     memset(b, 0, sizeof b);
     assert_int_equal(esp__random_bytes(a, sizeof a), 0);
     assert_int_equal(esp__random_bytes(b, sizeof b), 0);
     for (size_t i = 0; i < sizeof a; i++) same += a[i] == b[i], zero += a[i] == 0;
     assert_true(same < 40 && zero < 40);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_sums),
-        cmocka_unit_test(known_codes),
-        cmocka_unit_test(comparing),
-        cmocka_unit_test(random_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

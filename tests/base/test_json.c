@@ -1,12 +1,6 @@
 /* test_json.c: JSON's strings and numbers, and the text that they are written to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/base/json.h"
-#include <math.h>
 
 static void string_is(const char *s, const char *want) {
     esp__text t = {0};
@@ -17,8 +11,7 @@ static void string_is(const char *s, const char *want) {
     esp__text_free(&t);
 }
 
-static void strings(void **state) {
-    (void)state;
+TEST(strings) {
     string_is("", "\"\"");
     string_is("a \"b\" \\c\n\t\x01\x7f", "\"a \\\"b\\\" \\\\c\\n\\u0009\\u0001\x7f\"");
     string_is("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
@@ -36,9 +29,8 @@ static void strings(void **state) {
 }
 
 /* Inside <script> no markup may begin. */
-static void further(void **state) {
+TEST(further) {
     char out[ESP__JSON_CHAR + 1] = "", all[64] = "";
-    (void)state;
     for (const char *s = "<a\"\xc3\xa9"; *s;) {
         const size_t n = esp__json_char(&s, "<>\"", out);
         out[n] = 0;
@@ -58,8 +50,7 @@ static const char *number(double x, int digits) {
     return out;
 }
 
-static void numbers(void **state) {
-    (void)state;
+TEST(numbers) {
     assert_string_equal(number(0.5, 15), "0.5");
     assert_string_equal(number(1.0 / 3, 6), "0.333333");
     assert_string_equal(number((double)NAN, 6), "null");
@@ -84,10 +75,9 @@ static void numbers(void **state) {
     esp__text_free(&t);
 }
 
-static void texts(void **state) {
+TEST(texts) {
     esp__text t = {0};
     char want[3000] = "";
-    (void)state;
     for (int i = 0; i < 500; i++) {
         esp__text_add(&t, "%d,", i);
         sprintf(want + strlen(want), "%d,", i);
@@ -99,10 +89,4 @@ static void texts(void **state) {
     assert_false(t.failed);
     esp__text_free(&t);
     assert_null(t.data);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(strings), cmocka_unit_test(further), cmocka_unit_test(numbers),
-                                       cmocka_unit_test(texts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

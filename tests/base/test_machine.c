@@ -1,28 +1,17 @@
 /* test_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
  * groups of both versions; and facts of this machine. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "espresso_impl/base/machine.h"
-#include <errno.h>
 #include <sched.h>
-#include <sys/stat.h>
 
 static char root[64];
 
 static int setup(void **state) {
-    (void)state;
     snprintf(root, sizeof root, "/tmp/test_base_machine_XXXXXX");
     return mkdtemp(root) ? 0 : 1;
 }
 static int teardown(void **state) {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", root);
     return system(command);
 }
@@ -42,10 +31,9 @@ static void put(const char *name, const char *text) {
     fclose(f);
 }
 
-static void bound(void **state) {
+TEST(bound, setup, teardown) {
     cpu_set_t before, one;
     int first = 0;
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     assert_int_equal(esp__cores_bound(), CPU_COUNT(&before));
     while (!CPU_ISSET(first, &before)) first++;
@@ -58,8 +46,7 @@ static void bound(void **state) {
 }
 
 /* A container sees its own group as the root; else the group and all above it count. */
-static void version_2(void **state) {
-    (void)state;
+TEST(version_2, setup, teardown) {
     assert_int_equal(esp__cores_given(root), 0); /* nothing is there */
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
@@ -84,8 +71,7 @@ static void version_2(void **state) {
     assert_int_equal(esp__cores_given(root), 0);
 }
 
-static void version_1(void **state) {
-    (void)state;
+TEST(version_1, setup, teardown) {
     put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
     put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* of another controller */
     put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
@@ -99,9 +85,8 @@ static void version_1(void **state) {
     assert_int_equal(esp__cores_given(root), 2);
 }
 
-static void facts(void **state) {
+TEST(facts, setup, teardown) {
     char name[64];
-    (void)state;
     const esp__machine_time t = esp__machine_time_now();
     assert_true(t.all > 0 && t.busy > 0 && t.busy + t.stolen <= t.all && t.own > 0 && t.own < t.busy);
     assert_true(esp__machine_memory() > 1 << 20);
@@ -118,10 +103,4 @@ static void facts(void **state) {
     assert_int_equal(strlen(tiny), 4);
     esp__cpu_name(name, sizeof name);
     assert_null(strchr(name, '\n'));
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(bound), TEST(version_2), TEST(version_1), TEST(facts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,8 @@
 /* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
  * for the pid. */
 /* runs: quiet */
-#include <errno.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
-#include "tests/common/skip.h"
-#include <sys/mman.h>
+#include "tests/common/test.h"
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 /* What a child's _exit gave. */
 static int ended(pid_t child) {
@@ -35,8 +25,7 @@ static int child_says(const esp__process *parent) {
     return says;
 }
 
-static void children_are_others(void **state) {
-    (void)state;
+TEST(children_are_others) {
     for (int kind = 0; kind < 4;
          kind++) { /* with the page, and where the kernel has none; by fork, and past the C library */
         esp__process p;
@@ -55,8 +44,7 @@ static void children_are_others(void **state) {
 }
 
 /* Only the page is read: with a wrong pid the answer is the same. And closing leaves nothing mapped. */
-static void asks_no_kernel(void **state) {
-    (void)state;
+TEST(asks_no_kernel) {
     esp__process p;
     esp__process_open(&p);
     if (!p.page) test_skip("this kernel cannot wipe a page in forked children");
@@ -70,12 +58,4 @@ static void asks_no_kernel(void **state) {
     errno = 0;
     assert_int_equal(msync(page, bytes, MS_ASYNC), -1);
     assert_int_equal(errno, ENOMEM);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(children_are_others),
-        cmocka_unit_test(asks_no_kernel),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

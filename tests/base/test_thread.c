@@ -1,16 +1,7 @@
 /* test_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
 /* runs: tsan */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/base/thread.h"
-#include <signal.h>
 
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 
@@ -19,11 +10,10 @@ static void *mask_of(void *arg) {
     return arg;
 }
 
-static void masks(void **state) {
+TEST(masks) {
     sigset_t before, inside, after;
     pthread_t t;
     void *came = NULL;
-    (void)state;
     sigemptyset(&before);
     sigaddset(&before, SIGUSR2);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -37,9 +27,4 @@ static void masks(void **state) {
         if (sigismember(&inside, s) != !fault) fail_msg("signal %d", s);
         if (sigismember(&after, s) != (s == SIGUSR2)) fail_msg("signal %d of the starter", s);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(masks)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,7 @@
 /* test_workers.c: the worker threads run every index once, in pieces that begin at multiples of the grain, whichever
  * thread calls. Also runs under the thread sanitizer. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 typedef struct count {
     uint64_t n, grain;
@@ -32,8 +25,7 @@ static void check(esp__workers *workers, uint64_t n, uint64_t grain) {
     free(c);
 }
 
-static void test_every_index_once(void **state) {
-    (void)state;
+TEST(test_every_index_once) {
     for (int threads = 0; threads <= 5; threads++) {
         esp__workers *workers = NULL;
         if (threads) assert_int_equal(esp__workers_open(NULL, threads, &workers), ESP_OK);
@@ -57,9 +49,8 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-static void test_nested_call(void **state) {
+TEST(test_nested_call) {
     count *c = (count *)calloc(1, sizeof *c);
-    (void)state;
     assert_int_equal(esp__workers_open(NULL, 3, &c->workers), ESP_OK);
     esp__workers_for(c->workers, 20, 1, nested, c);
     for (int j = 0; j < 10; j++) assert_int_equal(atomic_load(&c->hits[j]), 20);
@@ -72,23 +63,13 @@ static void *caller(void *arg) {
     return NULL;
 }
 
-static void test_two_callers(void **state) {
+TEST(test_two_callers) {
     esp__workers *workers;
     pthread_t a, b;
-    (void)state;
     assert_int_equal(esp__workers_open(NULL, 3, &workers), ESP_OK);
     assert_int_equal(pthread_create(&a, NULL, caller, workers), 0);
     assert_int_equal(pthread_create(&b, NULL, caller, workers), 0);
     pthread_join(a, NULL);
     pthread_join(b, NULL);
     esp__workers_close(workers);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_index_once),
-        cmocka_unit_test(test_nested_call),
-        cmocka_unit_test(test_two_callers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

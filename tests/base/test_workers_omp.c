@@ -1,21 +1,8 @@
 /* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whoever helps; a context has no
  * compression threads of its own, and the runtime starts no second team; results are those of the library's own threads. */
 /* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <dirent.h>
-#include <pthread.h>
+#include "tests/common/test.h"
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "tests/common/library.h"
-#include "tests/common/skip.h"
 #ifdef _OPENMP
 #include <omp.h>
 #include "tests/common/allocations.h"
@@ -125,9 +112,8 @@ static loop *run_scene(scene s, int *helped) {
 }
 
 /* Pieces take long here, so that the team comes while there are some: it then runs the rest, and never more threads than it has. */
-static void test_who_waits_helps(void **state) {
+TEST(test_who_waits_helps) {
     int helped;
-    (void)state;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&offers) == 1);
     assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread ends the piece that it has begun */
@@ -136,9 +122,8 @@ static void test_who_waits_helps(void **state) {
     free(l);
 }
 
-static void test_at_most_n(void **state) {
+TEST(test_at_most_n) {
     int helped;
-    (void)state;
     loop *l = run_scene((scene){.most = 2, .slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&l->most) <= 3);
     free(l);
@@ -149,9 +134,8 @@ static void test_at_most_n(void **state) {
 }
 
 /* Inside a parallel region, even where nested ones are allowed, no further thread starts: each that waits runs pieces itself. */
-static void test_waiting_inside_a_region(void **state) {
+TEST(test_waiting_inside_a_region) {
     int helped, levels = omp_get_max_active_levels(), before;
-    (void)state;
     omp_set_max_active_levels(4);
 #pragma omp parallel num_threads(TEAM)
     {}
@@ -175,9 +159,8 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
 
 /* A thread that is not the library's (a measurement of the autopilot) runs its loop on its team, in pieces as ever. A loop in a
  * loop, a loop inside a region, and one no longer than its grain run inline. */
-static void test_own_loops(void **state) {
+TEST(test_own_loops) {
     esp__workers *w = NULL;
-    (void)state;
     assert_int_equal(esp__workers_open_omp(NULL, 0, offer, &w), ESP_OK);
     for (uint64_t n = 1; n <= MOST; n = n * 3 + 1)
         for (uint64_t grain = 1; grain <= MOST; grain = grain * 4 + 1) {
@@ -270,9 +253,8 @@ static uint64_t steps(const char *workers, const char *codec, int how) {
     return h;
 }
 
-static void test_same_results(void **state) {
+TEST(test_same_results) {
     static const char *const codecs[] = {"none", "fp16", "efsignsgd", "topk:ratio=0.02", "dgc:ratio=0.02", "twobit"};
-    (void)state;
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         const uint64_t own = steps(NULL, codecs[c], OUTSIDE);
         for (int how = 0; how < WAYS; how++) assert_true(steps("openmp", codecs[c], how) == own);
@@ -283,8 +265,7 @@ static void test_same_results(void **state) {
 
 /* The trainer's team and three threads of the library, whatever the trainer does: cpu, links, and the watch thread of a job of
  * more ranks, which this one does not have. Own threads come on top of that only with "pthreads". */
-static void test_one_pool(void **state) {
-    (void)state;
+TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}
     const int before = n_threads();
@@ -304,8 +285,7 @@ static void test_one_pool(void **state) {
     esp_close(ctx);
 }
 
-static void test_a_step_allocates_nothing(void **state) {
-    (void)state;
+TEST(test_a_step_allocates_nothing) {
 #if COUNTS_ALLOCATIONS
     esp_ctx *ctx = job("openmp", "topk:ratio=0.02");
     for (int s = 0; s < 6; s++) {
@@ -322,8 +302,7 @@ static void test_a_step_allocates_nothing(void **state) {
 }
 
 /* libgomp's team does not survive a fork: a region in the child would wait for it for ever. */
-static void test_in_a_forked_child(void **state) {
-    (void)state;
+TEST(test_in_a_forked_child) {
     const uint64_t here = steps("openmp", "efsignsgd", OUTSIDE);
     const pid_t child = fork();
     if (!child) {
@@ -336,28 +315,11 @@ static void test_in_a_forked_child(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_waits_helps),
-        cmocka_unit_test(test_at_most_n),
-        cmocka_unit_test(test_waiting_inside_a_region),
-        cmocka_unit_test(test_own_loops),
-        cmocka_unit_test(test_same_results),
-        cmocka_unit_test(test_one_pool),
-        cmocka_unit_test(test_a_step_allocates_nothing),
-        cmocka_unit_test(test_in_a_forked_child),
-    };
     omp_set_dynamic(0);
     omp_set_num_threads(TEAM);
     unsetenv("ESPRESSO_WORKERS");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }
 #else
-static void test_openmp(void **state) {
-    (void)state;
-    test_skip("the compiler has no OpenMP");
-}
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_openmp)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(test_openmp) { test_skip("the compiler has no OpenMP"); }
 #endif

@@ -2,8 +2,7 @@
  * Knows no codec by name. Include after cmocka.h. */
 #ifndef CODEC_RIG_H
 #define CODEC_RIG_H
-#include <stdlib.h>
-#include <string.h>
+#include "tests/common/test.h"
 #include "espresso_impl/plugins/builtin.h"
 
 static uint64_t rig_random_state = 88172645463325252ull;

@@ -1,13 +1,7 @@
 /* test_chunktopk.c: the codec alone, against a plain reference that sorts every chunk: which elements, ties, signs, magnitudes, what
  * remains, decay; difficult chunks one after the other, NaN, corrupt payloads, sizes in bits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
 #include "tests/codecs/codec_rig.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
@@ -122,7 +116,7 @@ static void one_case(const shape *s, uint64_t n, int kind, int feedback, const c
     free(g), free(phi), free(out);
     rig_close(&r);
 }
-static void against_reference(void **unused) {
+TEST(against_reference) {
     static const shape shapes[] = {{"", 4096, 64, 0.95f},
                                    {"chunk=16,k=1,decay=0", 16, 1, 0},
                                    {"chunk=64,k=64,decay=1", 64, 64, 1},
@@ -130,7 +124,6 @@ static void against_reference(void **unused) {
                                    {"chunk=4096,k=4096", 4096, 4096, 0.95f},
                                    {"chunk=4096,k=1000", 4096, 1000, 0.95f}};
     static const uint64_t sizes[] = {0, 1, 2, 15, 63, 64, 65, 1000, 4095, 4096, 4097, 20011};
-    (void)unused;
     for (int s = 0; s < 6; s++)
         for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
             for (int kind = 0; kind < KINDS; kind++)
@@ -141,8 +134,7 @@ static void against_reference(void **unused) {
 }
 
 /* 116 bytes for 4096 elements: 64 codes of 14 bits, and two magnitudes of 16. */
-static void bytes_of_a_chunk(void **unused) {
-    (void)unused;
+TEST(bytes_of_a_chunk) {
     static const struct {
         uint64_t count, body;
     } want[] = {{0, 0},      {1, 4 + 2},  {64, 4 + 2},     {65, 4 + 4},
@@ -158,11 +150,10 @@ static void bytes_of_a_chunk(void **unused) {
 }
 
 /* A record worked out by hand: chunk 16, the 3 largest of 16; mean 3 of 5, 3 and 1: 5 and 3 are high (mean 4), 1 is low. */
-static void known_bytes(void **unused) {
+TEST(known_bytes) {
     const float in[16] = {0, 0.5f, -5, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0.5f, -1};
     /* indices 2, 9, 15; index + 16 sign + 32 high: 0x32, 0x29, 0x1F, 6 bits each */
     const unsigned char want[7] = {0x80, 0x3F, 0x80, 0x40, 0x72, 0xFA, 0x01};
-    (void)unused;
     for (int l = 0; l < 3; l++) {
         rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=3", 16, levels[l], 0);
         assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
@@ -174,8 +165,7 @@ static void known_bytes(void **unused) {
 }
 
 /* Decay is the method's own memory: what stays unsent shrinks by 0.95 a step, but not with plain feedback. */
-static void decay(void **unused) {
-    (void)unused;
+TEST(decay) {
     for (int own = 0; own < 2; own++) {
         rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
         float g[16] = {1, 0.125f}, expect = 0.125f;
@@ -191,9 +181,8 @@ static void decay(void **unused) {
 }
 
 /* Magnitudes at the ends of f32 are cut to what bf16 has, and the rest stays. */
-static void ends_of_f32(void **unused) {
+TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX, 0x1.fffffcp127f, FLT_MIN, 0x1p-149f * 3};
-    (void)unused;
     for (int t = 0; t < 4; t++) {
         rig r = rig_open(rig_codec("chunktopk"), "", 4096, NULL, 0);
         float g[4096], out[4096];
@@ -210,10 +199,9 @@ static void ends_of_f32(void **unused) {
     }
 }
 
-static void not_finite(void **unused) {
+TEST(not_finite) {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     static const uint64_t places[] = {0, 4095, 4096, 69999};
-    (void)unused;
     for (int b = 0; b < 4; b++)
         for (int p = 0; p < 4; p++)
             for (int k = 0; k < 6; k++) {
@@ -234,11 +222,10 @@ static void not_finite(void **unused) {
 }
 
 /* One damaged bit field at a time. */
-static void corrupt(void **unused) {
+TEST(corrupt) {
     enum { N = 4096 + 1000, LAST = 116 }; /* the last record: 16 codes for 1000 elements */
     float g[N], out[N];
     unsigned char good[256];
-    (void)unused;
     for (int i = 0; i < N; i++) g[i] = rig_uniform(), out[i] = 77;
     rig r = rig_open(rig_codec("chunktopk"), "", N, NULL, 0);
     unsigned char *body = (unsigned char *)esp_payload_body(&r.payload);
@@ -270,7 +257,7 @@ static void corrupt(void **unused) {
     rig_close(&r);
 }
 
-static void parameters(void **unused) {
+TEST(parameters) {
     static const struct {
         const char *params, *says;
     } bad[] = {{"chunk=100", "chunk=100 is not allowed: it must be a power of two from 16 to 4096"},
@@ -287,19 +274,8 @@ static void parameters(void **unused) {
                {"ratio=0.1", "unknown parameter 'ratio'"}};
     const esp_codec *c = rig_codec("chunktopk");
     void *self;
-    (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(c->open(&rig_host, bad[i].params, &self), ESP_E_ARG);
         if (!strstr(rig_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, rig_message);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_reference), cmocka_unit_test(bytes_of_a_chunk),
-        cmocka_unit_test(known_bytes),       cmocka_unit_test(decay),
-        cmocka_unit_test(ends_of_f32),       cmocka_unit_test(not_finite),
-        cmocka_unit_test(corrupt),           cmocka_unit_test(parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* test_dgc.c: momentum, masking, warm-up and conservation of deep gradient compression, against plain loops. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
+#include "tests/common/test.h"
 #include "codec_rig.h"
 
 enum { STEPS = 20 };
@@ -25,8 +19,7 @@ static void reference_step(reference *r, const float *g, uint64_t n) {
     }
 }
 
-static void as_the_paper_has_it(void **state) {
-    (void)state;
+TEST(as_the_paper_has_it) {
     const uint64_t sizes[] = {1, 33, 4097, 150001};
     for (int z = 0; z < 4; z++)
         for (int mode = 0; mode < 4; mode++) {
@@ -68,8 +61,7 @@ static void as_the_paper_has_it(void **state) {
 }
 
 /* Without the flag momentum stays out: top-k with plain feedback, and the state is not touched. */
-static void later_comps_are_plain(void **state) {
-    (void)state;
+TEST(later_comps_are_plain) {
     enum { N = 5000 };
     rig r = rig_open(rig_codec("dgc"), "", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4), *in = calloc(N, 4);
@@ -93,8 +85,7 @@ static void later_comps_are_plain(void **state) {
 }
 
 /* All that enters v comes out or is still there, over many steps. */
-static void conserves(void **state) {
-    (void)state;
+TEST(conserves) {
     enum { N = 3000 };
     rig r = rig_open(rig_codec("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4);
@@ -112,8 +103,7 @@ static void conserves(void **state) {
     free(g), free(out), free(entered), rig_close(&r);
 }
 
-static void warm_up(void **state) {
-    (void)state;
+TEST(warm_up) {
     enum { N = 100000 };
     const double expect[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625, 0.0009765625};
     rig r = rig_open(rig_codec("dgc"), "ratio=0.0009765625,warmup=40", N, NULL, 1);
@@ -140,8 +130,7 @@ static void warm_up(void **state) {
 }
 
 /* The sample's size and place decide the speed only. */
-static void sample_changes_nothing(void **state) {
-    (void)state;
+TEST(sample_changes_nothing) {
     enum { N = 300000 };
     const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};
     float *g = malloc(N * 4);
@@ -161,8 +150,7 @@ static void sample_changes_nothing(void **state) {
     free(g), rig_close(&first);
 }
 
-static void bad_parameters(void **state) {
-    (void)state;
+TEST(bad_parameters) {
     const char *const bad[] = {"momentum=-0.1", "momentum=2", "masking=0.5", "warmup=-1",
                                "warmup=1.5",    "sample=0",   "nesterov=yes"};
     void *self;
@@ -171,16 +159,4 @@ static void bad_parameters(void **state) {
         assert_int_equal(rig_codec("dgc")->open(&rig_host, bad[i], &self), ESP_E_ARG);
         assert_non_null(strstr(rig_message, "momentum=0.9"));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_paper_has_it),
-        cmocka_unit_test(later_comps_are_plain),
-        cmocka_unit_test(conserves),
-        cmocka_unit_test(warm_up),
-        cmocka_unit_test(sample_changes_nothing),
-        cmocka_unit_test(bad_parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* test_int4.c: the codec alone, against a plain reference: levels, halves of bytes, ends of the range, NaN, corrupt payloads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
 #include "tests/codecs/codec_rig.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
@@ -56,21 +50,19 @@ static void one_case(uint64_t n, uint64_t block, int feedback, const char *simd,
     free(g), free(phi), free(out);
     rig_close(&r);
 }
-static void against_reference(void **unused) {
+TEST(against_reference) {
     static const uint64_t sizes[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 1001, 70001},
                           blocks[] = {32, 128, 1024};
-    (void)unused;
     for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (int b = 0; b < 3; b++)
             for (int k = 0; k < 12; k++) one_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
 /* The largest element of either sign keeps its value; halves of bytes; the half behind an odd count. */
-static void known_bytes(void **unused) {
+TEST(known_bytes) {
     const float in[9] = {7, -7, 0.5f, 1.5f, -1.5f, 3, -1, -0.0f, -6.4f};
     const unsigned char want[9] = {0, 0, 0x80, 0x3F /* 1.0f */, 0x97, 0x20, 0x3E, 0x0F, 0x0A};
     const float keeps[9] = {0, 0, 0.5f, -0.5f, 0.5f, 0, 0, 0, -6.4f + 6};
-    (void)unused;
     for (int l = 0; l < 3; l++) {
         rig r = rig_open(rig_codec("int4"), "", 9, levels[l], 0);
         float out[9];
@@ -84,10 +76,9 @@ static void known_bytes(void **unused) {
     }
 }
 
-static void ends_of_f32(void **unused) {
+TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f,     0x1p-99f,
                                  0x1p-100f, 0x1.fffffep-101f, 0x1p-149f * 5};
-    (void)unused;
     for (size_t t = 0; t < sizeof tops / sizeof *tops; t++) {
         rig r = rig_open(rig_codec("int4"), "", 300, NULL, 0);
         float g[300], out[300];
@@ -104,8 +95,7 @@ static void ends_of_f32(void **unused) {
     }
 }
 
-static void not_finite(void **unused) {
-    (void)unused;
+TEST(not_finite) {
     for (int k = 0; k < 4; k++) {
         rig r = rig_open(rig_codec("int4"), "", 70000, NULL, k >> 1);
         float *g = calloc(70000, 4), *out = calloc(70000, 4);
@@ -120,10 +110,9 @@ static void not_finite(void **unused) {
     }
 }
 
-static void corrupt(void **unused) {
+TEST(corrupt) {
     static const uint32_t units[] = {0x7F800000u, 0x7FC00000u, 0x80000000u, 0xBF800000u};
     float g[301] = {1}, out[301];
-    (void)unused;
     for (int i = 0; i < 301; i++) out[i] = 77;
     rig r = rig_open(rig_codec("int4"), "", 301, NULL, 0);
     unsigned char *body = (unsigned char *)esp_payload_body(&r.payload);
@@ -142,22 +131,13 @@ static void corrupt(void **unused) {
     rig_close(&r);
 }
 
-static void parameters(void **unused) {
+TEST(parameters) {
     static const char *const bad[] = {"block=31", "block=48", "block=2048", "block=0", "block=1.5", "levels=7"};
     const esp_codec *c = rig_codec("int4");
     void *self;
-    (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(c->open(&rig_host, bad[i], &self), ESP_E_ARG);
         if (!strstr(rig_message, i < 5 ? "a power of two from 32 to 1024" : "unknown parameter 'levels'"))
             fail_msg("%s: %s", bad[i], rig_message);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_reference), cmocka_unit_test(known_bytes), cmocka_unit_test(ends_of_f32),
-        cmocka_unit_test(not_finite),        cmocka_unit_test(corrupt),     cmocka_unit_test(parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

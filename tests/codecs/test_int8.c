@@ -1,13 +1,7 @@
 /* test_int8.c: the codec alone, against a plain reference: blocks; a shared range over several ranks, whose bodies the test reduces;
  * rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set, corrupt payloads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
 #include "tests/codecs/codec_rig.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
@@ -64,21 +58,19 @@ static void block_case(uint64_t n, uint64_t block, int feedback, const char *sim
     free(g), free(phi), free(out);
     rig_close(&r);
 }
-static void blocks_against_reference(void **unused) {
+TEST(blocks_against_reference) {
     static const uint64_t sizes[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 1000, 1025, 70001}, blocks[] = {32, 256, 1024};
-    (void)unused;
     for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (int b = 0; b < 3; b++)
             for (int k = 0; k < 12; k++) block_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
 /* Values whose bytes are known without arithmetic. */
-static void known_bytes(void **unused) {
+TEST(known_bytes) {
     const float in[12] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, -0.0f, 0.25f, -126.75f, 3};
     const int8_t want[12] = {127, 0, 2, 2, 0, -2, -127, 126, 0, 0, -127, 3};
     const float keeps[12] = {0, 0.5f, -0.5f, 0.5f, -0.5f, 0.5f, 0, 0.5f, 0, 0.25f, 0.25f, 0};
     float zeros[40] = {0}, same[40];
-    (void)unused;
     for (int l = 0; l < 3; l++) {
         rig r = rig_open(rig_codec("int8"), "", 12, levels[l], 0);
         assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
@@ -102,10 +94,9 @@ static void known_bytes(void **unused) {
 }
 
 /* Ranges at the ends of f32: nothing becomes Inf or NaN, and nothing is lost. */
-static void ends_of_f32(void **unused) {
+TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f, 0x1p-99f,     0x1.000002p-100f,
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
-    (void)unused;
     for (size_t t = 0; t < sizeof tops / sizeof *tops; t++) {
         rig r = rig_open(rig_codec("int8"), "", 300, NULL, 0);
         float g[300], out[300];
@@ -123,8 +114,7 @@ static void ends_of_f32(void **unused) {
 }
 
 /* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more than f32 has. */
-static void half_a_unit(void **unused) {
-    (void)unused;
+TEST(half_a_unit) {
     rig r = rig_open(rig_codec("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
         float g[3] = {ldexpf(127, k), nextafterf(ldexpf(0.5f, k), 0), nextafterf(ldexpf(-0.5f, k), 0)}, out[3];
@@ -136,9 +126,8 @@ static void half_a_unit(void **unused) {
     rig_close(&r);
 }
 
-static void blocks_not_finite(void **unused) {
+TEST(blocks_not_finite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    (void)unused;
     for (int b = 0; b < 3; b++)
         for (int k = 0; k < 4; k++) {
             rig r = rig_open(rig_codec("int8"), "block=32", 100000, NULL, k >> 1);
@@ -313,10 +302,9 @@ static void team_case(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
     free(phi), free(out);
     team_close(&t);
 }
-static void shared_against_reference(void **unused) {
+TEST(shared_against_reference) {
     static const uint64_t sizes[] = {0, 1, 2, 31, 33, 1000, 1025, 70001};
     static const uint32_t ranks[] = {1, 2, 3, 5, 8};
-    (void)unused;
     for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
         for (int r = 0; r < 5; r++)
             for (int k = 0; k < 4; k++)
@@ -324,12 +312,11 @@ static void shared_against_reference(void **unused) {
 }
 
 /* Every rank at +127 or -127: sums at the ends of 16 bits, and one more rank, which needs 32. */
-static void sums_do_not_overflow(void **unused) {
+TEST(sums_do_not_overflow) {
     static const struct {
         uint32_t ranks;
         esp_dtype dtype;
     } cases[] = {{1, ESP_I8}, {2, ESP_I16}, {8, ESP_I16}, {258, ESP_I16}, {259, ESP_I32}, {1000, ESP_I32}};
-    (void)unused;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         enum { N = 70 };
         const uint32_t ranks = cases[c].ranks;
@@ -352,8 +339,7 @@ static void sums_do_not_overflow(void **unused) {
 }
 
 /* bound() for any number of ranks: what 127 a rank adds up to fits the type. */
-static void widths(void **unused) {
-    (void)unused;
+TEST(widths) {
     team t = team_open(100, 2, 2, NULL, 0);
     const esp_tensor like = team_like(100);
     for (uint32_t n = 1; n < 2000; n++) {
@@ -368,9 +354,8 @@ static void widths(void **unused) {
 }
 
 /* NaN on one rank: the range is NaN for all, all payloads say so, and no residual changes. */
-static void shared_not_finite(void **unused) {
+TEST(shared_not_finite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    (void)unused;
     for (int b = 0; b < 3; b++)
         for (uint32_t sums = 1; sums <= 3; sums += 2) {
             team t = team_open(1000, 3, sums, NULL, 0);
@@ -395,8 +380,7 @@ static void shared_not_finite(void **unused) {
         }
 }
 
-static void corrupt(void **unused) {
-    (void)unused;
+TEST(corrupt) {
     team t = team_open(100, 1, 1, NULL, 0);
     float out[100];
     for (int i = 0; i < 100; i++) t.g[0][i] = (float)i, out[i] = 77;
@@ -433,7 +417,7 @@ static void corrupt(void **unused) {
     rig_close(&r);
 }
 
-static void parameters(void **unused) {
+TEST(parameters) {
     static const struct {
         const char *params, *says;
     } bad[] = {{"block=31", "must be a power of two from 32 to 1024"},
@@ -447,7 +431,6 @@ static void parameters(void **unused) {
     static const char *const good[] = {"", "block=32", "block=1024", "shared=1", "shared=0,block=64"};
     const esp_codec *c = rig_codec("int8");
     void *self;
-    (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(c->open(&rig_host, bad[i].params, &self), ESP_E_ARG);
         if (!strstr(rig_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, rig_message);
@@ -463,9 +446,8 @@ static void parameters(void **unused) {
 }
 
 /* The shared instance's model against payloads, and against the error of normal numbers. (`espresso plugins --check` does the same for blocks.) */
-static void shared_model(void **unused) {
+TEST(shared_model) {
     enum { N = 1 << 20 };
-    (void)unused;
     team t = team_open(N, 1, 1, NULL, 0);
     const esp_tensor like = team_like(N);
     float *out = malloc(N * 4);
@@ -492,22 +474,4 @@ static void shared_model(void **unused) {
     }
     free(out);
     team_close(&t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_against_reference),
-        cmocka_unit_test(known_bytes),
-        cmocka_unit_test(ends_of_f32),
-        cmocka_unit_test(blocks_not_finite),
-        cmocka_unit_test(shared_against_reference),
-        cmocka_unit_test(sums_do_not_overflow),
-        cmocka_unit_test(widths),
-        cmocka_unit_test(shared_not_finite),
-        cmocka_unit_test(corrupt),
-        cmocka_unit_test(parameters),
-        cmocka_unit_test(shared_model),
-        cmocka_unit_test(half_a_unit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

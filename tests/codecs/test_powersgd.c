@@ -1,12 +1,6 @@
 /* test_powersgd.c: the codec alone: several ranks' calls in one thread, whose bodies the test sums. Against a plain reference in
  * double; exact cases, zeros, shapes, the start, bits on every instruction set, NaN, corrupt payloads, lists. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
+#include "tests/common/test.h"
 #include "tests/codecs/codec_rig.h"
 
 enum { RANKS_MAX = 4 };
@@ -164,8 +158,7 @@ static double job_error(const job *j, const float *y) {
 
 /* ---- maths ---------------------------------------------------------------------------------------------------------- */
 /* The projection of the sum on the columns of the summed P, by Gram-Schmidt in double. */
-static void test_reference(void **state) {
-    (void)state;
+TEST(test_reference) {
     enum { M = 37, N = 1061, R = 5 };
     job j = job_open("rank=5", M, N, 3, 0, NULL, 1);
     for (int step = 0; step < 3; step++) {
@@ -204,8 +197,7 @@ static void test_reference(void **state) {
 }
 
 /* Matrices whose rank is at most r come back as they are: rank 1 with r = 4, so that columns of P depend on each other. */
-static void test_exact(void **state) {
-    (void)state;
+TEST(test_exact) {
     static const uint64_t shapes[][4] = {{40, 50, 4, 4}, {40, 50, 1, 4},     {300, 17, 3, 4}, {5, 1500, 2, 4},
                                          {3, 70, 3, 4},  {1100, 1030, 2, 2}, {1, 100, 1, 1},  {2, 9, 2, 8}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -230,8 +222,7 @@ static int all_finite(const float *x, uint64_t n) {
 }
 
 /* Zeros, tiny and huge numbers, a matrix that becomes zero and comes back. */
-static void test_zeros(void **state) {
-    (void)state;
+TEST(test_zeros) {
     job j = job_open("rank=3", 33, 65, 2, 0, NULL, 0);
     static const float scales[] = {0, 1, 0, 1e-30f, 1e12f, 1e-42f, 1};
     for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
@@ -247,8 +238,7 @@ static void test_zeros(void **state) {
 }
 
 /* Without rows and columns, and with few columns, the numbers themselves. */
-static void test_plain(void **state) {
-    (void)state;
+TEST(test_plain) {
     static const uint64_t shapes[][2] = {{100, 1}, {100, 4}, {7, 2}};
     for (int i = 0; i < 5; i++) {
         job j = job_open("rank=4", i < 3 ? shapes[i][0] : i == 3 ? 1000 : 1, i < 3 ? shapes[i][1] : 1, 2, 1, NULL, 0);
@@ -268,8 +258,7 @@ static void test_plain(void **state) {
 }
 
 /* decode(own payload) + residual == input, step after step, also where beta and gamma are not 1. */
-static void test_residual(void **state) {
-    (void)state;
+TEST(test_residual) {
     job j = job_open("rank=2", 45, 1039, 2, 1, NULL, 1);
     float *phi = malloc(45 * 1039 * 4);
     for (int step = 0; step < 4; step++) {
@@ -294,8 +283,7 @@ static void test_residual(void **state) {
 }
 
 /* A warm start goes on from step to step, a cold one draws anew: on a fixed matrix the error falls, or does not. */
-static void test_start(void **state) {
-    (void)state;
+TEST(test_start) {
     double first[2], last[2], least = 1;
     for (int cold = 0; cold < 2; cold++) {
         job j = job_open(cold ? "rank=2,start=cold" : "rank=2,start=warm", 60, 80, 2, 0, NULL, 0);
@@ -323,8 +311,7 @@ static void test_start(void **state) {
 }
 
 /* The same bytes on every instruction set, and whole or in pieces. */
-static void test_bits(void **state) {
-    (void)state;
+TEST(test_bits) {
     static const char *const levels[] = {"scalar", "avx2", "avx512", NULL};
     static const uint64_t shapes[][3] = {{700, 1100, 5}, {33, 4099, 4}, {5000, 70, 3}, {64, 64, 7}, {3, 5, 2}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -350,8 +337,7 @@ static void test_bits(void **state) {
 }
 
 /* NaN and Inf, in each round: flag, NaN everywhere, and no residual changes. */
-static void test_nonfinite(void **state) {
-    (void)state;
+TEST(test_nonfinite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
         for (int matrix = 0; matrix < 2; matrix++) {
@@ -390,8 +376,7 @@ static void test_nonfinite(void **state) {
 }
 
 /* Every header field of both payloads is checked, and a bad one writes nothing. */
-static void test_corrupt(void **state) {
-    (void)state;
+TEST(test_corrupt) {
     job j = job_open("rank=2", 20, 30, 1, 0, NULL, 0);
     matrix_fill(j.g[0], 20, 30, 5, 1);
     job_step(&j);
@@ -432,8 +417,7 @@ static void test_corrupt(void **state) {
 }
 
 /* Two parts in one call give what two calls give. */
-static void test_list(void **state) {
-    (void)state;
+TEST(test_list) {
     job one = job_open("rank=2", 20, 300, 1, 1, NULL, 0), two = job_open("rank=2", 20, 300, 2, 1, NULL, 0);
     for (int k = 0; k < 2; k++) {
         rig_random_state = 17u + (unsigned)k;
@@ -476,8 +460,7 @@ static void test_list(void **state) {
 }
 
 /* The bytes: one row, whose basis is 1 or -1, worked out by hand; and hashes of both payloads of a larger matrix. */
-static void test_golden(void **state) {
-    (void)state;
+TEST(test_golden) {
     job j = job_open("", 1, 3, 1, 0, NULL, 0);
     j.g[0][0] = 3, j.g[0][1] = -4, j.g[0][2] = 0.5f;
     job_step(&j);
@@ -504,8 +487,7 @@ static void test_golden(void **state) {
     job_close(&j);
 }
 
-static void test_params(void **state) {
-    (void)state;
+TEST(test_params) {
     static const char *const bad[][2] = {
         {"rank=0", "rank=0"},          {"rank=65", "rank=65"}, {"rank=1.5", "rank=1.5"},
         {"start=hot", "warm or cold"}, {"k=3", "k"},           {"rank", "rank"}};
@@ -517,14 +499,4 @@ static void test_params(void **state) {
     }
     assert_int_equal(c->open(&rig_host, "start=cold,rank=64", &self), ESP_OK);
     c->close(self);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference), cmocka_unit_test(test_exact),     cmocka_unit_test(test_zeros),
-        cmocka_unit_test(test_plain),     cmocka_unit_test(test_residual),  cmocka_unit_test(test_start),
-        cmocka_unit_test(test_bits),      cmocka_unit_test(test_nonfinite), cmocka_unit_test(test_corrupt),
-        cmocka_unit_test(test_list),      cmocka_unit_test(test_params),    cmocka_unit_test(test_golden),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

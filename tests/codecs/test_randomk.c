@@ -1,10 +1,5 @@
 /* test_randomk.c: the draw is a fair one without replacement, alike on all ranks; its payloads add up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "codecs/randomk.h"
 #include "codec_rig.h"
 
@@ -15,8 +10,7 @@ static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64
 }
 
 /* The whole permutation: every index once, at every instruction set. */
-static void a_permutation(void **state) {
-    (void)state;
+TEST(a_permutation) {
     for (uint64_t n = 1; n < 300000; n += n < 40 ? 1 : n < 1100 ? 7 : n / 3) {
         uint64_t *at = malloc(n * 8), *same = malloc(n * 8);
         uint8_t *seen = calloc(1, n);
@@ -34,8 +28,7 @@ static void a_permutation(void **state) {
 }
 
 /* Domains far beyond 32 bits: the pair covers them, and indices stay inside. */
-static void huge_counts(void **state) {
-    (void)state;
+TEST(huge_counts) {
     for (int bits = 31; bits < 50; bits++)
         for (uint64_t d = 0; d <= 2; d++) {
             uint64_t n = ((uint64_t)1 << bits) - 1 + d, at[RANDOMK_BATCH];
@@ -47,8 +40,7 @@ static void huge_counts(void **state) {
 }
 
 /* Each element, and each pair of neighbours, is in the draw as often as chance has it, within 6 sigma. */
-static void fair(void **state) {
-    (void)state;
+TEST(fair) {
     const uint64_t counts[] = {2, 3, 5, 10, 33, 100, 1000, 1025, 5000};
     for (size_t z = 0; z < sizeof counts / sizeof *counts; z++)
         for (int half = 0; half < 2; half++) {
@@ -72,8 +64,7 @@ static void fair(void **state) {
 }
 
 /* Places in the draw are fair too: P(j) for fixed j visits every element. */
-static void fair_in_order(void **state) {
-    (void)state;
+TEST(fair_in_order) {
     enum { N = 50, DRAWS = 20000 };
     static uint32_t hits[4][N];
     for (uint64_t s = 0; s < DRAWS; s++) {
@@ -86,8 +77,7 @@ static void fair_in_order(void **state) {
 }
 
 /* Draws that begin in the same column end in unrelated places. */
-static void no_trace_of_the_grid(void **state) {
-    (void)state;
+TEST(no_trace_of_the_grid) {
     enum { N = 32 * 32, DRAWS = 40000 };
     static uint32_t apart[N];
     const double expect = DRAWS / (double)(N - 1);
@@ -106,8 +96,7 @@ static float *random_array(uint64_t n) {
 }
 
 /* What the draw depends on, and what not. */
-static void draw_key(void **state) {
-    (void)state;
+TEST(draw_key) {
     float *g = random_array(10000);
     rig r = rig_open(rig_codec("randomk"), "", 10000, NULL, 0);
     esp_codec_args plain = r.args;
@@ -124,8 +113,7 @@ static void draw_key(void **state) {
     free(g), rig_close(&r);
 }
 
-static void sent_and_kept(void **state) {
-    (void)state;
+TEST(sent_and_kept) {
     const uint64_t sizes[] = {0, 1, 7, 31, 33, 4096, 4097, 65537, 200003};
     const char *const ratios[] = {"ratio=0.01", "ratio=0.3", "ratio=1"}, *const levels[] = {"scalar", "avx2", "avx512"};
     for (int z = 0; z < 9; z++)
@@ -157,8 +145,7 @@ static void sent_and_kept(void **state) {
 }
 
 /* Summed bodies decode to the sum of what each decodes to; a NaN from any rank reaches everybody. */
-static void summed_bodies(void **state) {
-    (void)state;
+TEST(summed_bodies) {
     enum { N = 9000, RANKS = 5 };
     rig r[RANKS];
     float *sum = calloc(N, 4), *out = malloc(N * 4), *body0 = NULL;
@@ -195,8 +182,7 @@ static void summed_bodies(void **state) {
 }
 
 /* unbiased=1: the mean over draws is the input, and nothing is fed back. */
-static void unbiased(void **state) {
-    (void)state;
+TEST(unbiased) {
     enum { N = 200, DRAWS = 8000 };
     rig r = rig_open(rig_codec("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);
     float *g = random_array(N), *sum = calloc(N, 4);
@@ -212,8 +198,7 @@ static void unbiased(void **state) {
     free(g), free(sum), rig_close(&r);
 }
 
-static void many_payloads_and_corruption(void **state) {
-    (void)state;
+TEST(many_payloads_and_corruption) {
     enum { N = 5000, MANY = 6 };
     rig r = rig_open(rig_codec("randomk"), "ratio=0.05", N, NULL, 1);
     esp_payload p[MANY];
@@ -243,20 +228,4 @@ static void many_payloads_and_corruption(void **state) {
     assert_int_equal(rig_compress(&r, one, 0), ESP_E_TOO_SMALL);
     for (int i = 0; i < MANY; i++) free(p[i].data.ptr);
     free(one), free(all), rig_close(&r);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_permutation),
-        cmocka_unit_test(huge_counts),
-        cmocka_unit_test(fair),
-        cmocka_unit_test(fair_in_order),
-        cmocka_unit_test(no_trace_of_the_grid),
-        cmocka_unit_test(draw_key),
-        cmocka_unit_test(sent_and_kept),
-        cmocka_unit_test(summed_bodies),
-        cmocka_unit_test(unbiased),
-        cmocka_unit_test(many_payloads_and_corruption),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

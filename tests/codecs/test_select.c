@@ -1,12 +1,5 @@
 /* test_select.c: select.h against sorting, over inputs full of ties and extremes, at every instruction set. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include "espresso.h"
+#include "tests/common/test.h"
 #include "codecs/common/select.h"
 
 enum { KINDS = 12 };
@@ -94,8 +87,7 @@ static void test_one(const float *x, test_pair *sorted, uint64_t n, uint64_t k, 
     free(scratch);
 }
 
-static void against_sorting(void **state) {
-    (void)state;
+TEST(against_sorting) {
     const uint64_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 33, 100, 4095, 4096, 4097, 20000, 65536, 65537, 200001};
     const double ratios[] = {1e-9, 0.001, 0.01, 0.3, 0.9, 1.0};
     for (int kind = 0; kind < KINDS; kind++)
@@ -118,8 +110,7 @@ static void against_sorting(void **state) {
         }
 }
 
-static void kth_of_few_and_many(void **state) {
-    (void)state;
+TEST(kth_of_few_and_many) {
     for (uint64_t n = 1; n < 20000; n = n * 3 + 1) {
         float *x = malloc(n * sizeof *x);
         test_pair *all = malloc(n * sizeof *all);
@@ -137,8 +128,7 @@ static void kth_of_few_and_many(void **state) {
 }
 
 /* NaN or Inf is found wherever it is, at every level, and reported rather than selected. */
-static void not_finite(void **state) {
-    (void)state;
+TEST(not_finite) {
     const uint32_t bad[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u, 0x7f800001u};
     const uint64_t sizes[] = {1, 17, 4096, 4100, 200001};
     for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++)
@@ -159,13 +149,4 @@ static void not_finite(void **state) {
                     assert_int_equal(select_run(&s, scratch), 1);
                     free(scratch), free(x);
                 }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_sorting),
-        cmocka_unit_test(kth_of_few_and_many),
-        cmocka_unit_test(not_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

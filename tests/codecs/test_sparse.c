@@ -1,11 +1,6 @@
 /* test_sparse.c: topk, and the body that it shares with dgc: what is sent, what stays in the residual, and that
  * corrupt bytes are refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #define ESPRESSO_STATIC_PLUGINS
 #include "codecs/common/sparse.h"
 #include "codec_rig.h"
@@ -27,8 +22,7 @@ static esp_payload exact(const void *data, uint64_t bytes) { /* a copy that a sa
 }
 
 /* decode + residual == phi, to the bit, and what was sent is at least as large as what stayed */
-static void sent_and_kept(void **state) {
-    (void)state;
+TEST(sent_and_kept) {
     for (int z = 0; z < SIZES; z++)
         for (int q = 0; q < RATIOS; q++)
             for (int unit = 0; unit < 2; unit++) {
@@ -59,8 +53,7 @@ static void sent_and_kept(void **state) {
 }
 
 /* No instruction set and no number of threads changes a byte. */
-static void same_bytes_everywhere(void **state) {
-    (void)state;
+TEST(same_bytes_everywhere) {
     const char *const levels[] = {"scalar", "avx2", "avx512"};
     const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++)
@@ -88,8 +81,7 @@ static void same_bytes_everywhere(void **state) {
             }
 }
 
-static void forms_and_sizes(void **state) {
-    (void)state;
+TEST(forms_and_sizes) {
     uint64_t before = 0;
     assert_false(sparse_is_map(1600, 100)); /* 200 bytes either way: places */
     assert_true(sparse_is_map(1600, 101));
@@ -112,8 +104,7 @@ static void forms_and_sizes(void **state) {
 }
 
 /* Golden bytes: by hand from the wire format in sparse.h. */
-static void golden(void **state) {
-    (void)state;
+TEST(golden) {
     const float g[20] = {0, -3, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
     const uint8_t places[] = {0, 0, 0x40, 0xc0, 1, 0, 0, 0, 1, 0};
     const uint8_t map[] = {0, 0, 0x40, 0xc0, 0, 0, 0, 0x40, 0, 0, 0, 0x40, 3, 0, 0, 0, 0x12, 0, 0x08, 0};
@@ -132,8 +123,7 @@ static void golden(void **state) {
 }
 
 /* 40 payloads in one call, some empty, are the same as one call each; scale multiplies; one not finite spoils all. */
-static void many_payloads(void **state) {
-    (void)state;
+TEST(many_payloads) {
     enum { MANY = 40 };
     for (int q = 1; q < 4; q += 2)
         for (uint64_t n = 65000; n < 200000; n += 66000) {
@@ -171,8 +161,7 @@ static void many_payloads(void **state) {
 }
 
 /* NaN and Inf travel as a flag; feedback memory stays as it was, to the bit. */
-static void not_finite(void **state) {
-    (void)state;
+TEST(not_finite) {
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f};
     const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++)
@@ -209,8 +198,7 @@ static void expect_corrupt(rig *r, uint64_t at, const void *with, uint64_t bytes
     assert_memory_equal(out, was, r->count * 4);
     free(out), free(was), free(p.data.ptr);
 }
-static void corrupt_fields(void **state) {
-    (void)state;
+TEST(corrupt_fields) {
     const uint64_t n = 70001, huge = ~0ull;
     float *g = random_array(n);
     rig r = rig_open(rig_codec("topk"), "ratio=0.01", n, NULL, 1);
@@ -251,8 +239,7 @@ static void corrupt_fields(void **state) {
     rig_close(&r);
     free(g);
 }
-static void corrupt_bytes(void **state) {
-    (void)state;
+TEST(corrupt_bytes) {
     for (int q = 1; q < 4; q++)
         for (int z = 0; z < 9; z++) {
             uint64_t n = sizes[z];
@@ -276,8 +263,7 @@ static void corrupt_bytes(void **state) {
         }
 }
 
-static void short_capacity(void **state) {
-    (void)state;
+TEST(short_capacity) {
     const esp_codec *const codecs[] = {rig_codec("topk"), rig_codec("dgc")};
     for (int c = 0; c < 2; c++) {
         float *g = random_array(5000);
@@ -294,8 +280,7 @@ static void short_capacity(void **state) {
     }
 }
 
-static void bad_parameters(void **state) {
-    (void)state;
+TEST(bad_parameters) {
     const char *const bad[] = {"ratio=0", "ratio=1.5", "ratio=-1", "ratio=x", "ratio=nan", "rate=0.1", "ratio"};
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -304,14 +289,4 @@ static void bad_parameters(void **state) {
         assert_non_null(strstr(rig_message, "ratio=0.01"));
         assert_int_equal(rig_codec("dgc")->open(&rig_host, bad[i], &self), ESP_E_ARG);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sent_and_kept),  cmocka_unit_test(same_bytes_everywhere), cmocka_unit_test(forms_and_sizes),
-        cmocka_unit_test(golden),         cmocka_unit_test(many_payloads),         cmocka_unit_test(not_finite),
-        cmocka_unit_test(corrupt_fields), cmocka_unit_test(corrupt_bytes),         cmocka_unit_test(short_capacity),
-        cmocka_unit_test(bad_parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
-/* library.h: the library's headers, private ones too. Tests link the objects of the library and
- * of the command, in which private functions are external and weak. A test that looks inside a file,
- * at what is static there, includes that file after this one: its functions then take the place of the library's. */
+/* library.h: the library's headers, private ones too. Tests link the objects of the library and of the command, in which private
+ * functions are external. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
 #ifndef ESP__FN

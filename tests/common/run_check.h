@@ -1,11 +1,7 @@
 /* run_check.h: `espresso plugins --check SPEC` inside this process. Each of its checks has a process of its own. For tests. */
 #ifndef TEST_RUN_CHECK_H
 #define TEST_RUN_CHECK_H
-#include "tests/common/library.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-#include <unistd.h>
+#include "tests/common/test.h"
 
 int espresso_main(int argc, char **argv); /* tools/espresso.c, whose main has this name in tests */
 

@@ -2,19 +2,7 @@
  * Codecs are driven through their tables, as the library does it; nothing else of the library is used. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include "espresso.h"
+#include "tests/common/test.h"
 #include "espresso_impl/plugins/builtin.h"
 
 #define CF_UNUSED __attribute__((unused))

@@ -1,5 +1,6 @@
 /* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several parameters. */
 /* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads: conformance/test_threads has them */
+#include "tests/common/test.h"
 #include "tests/common/run_check.h"
 
 static const char *const specs[] = {"none",
@@ -41,21 +42,14 @@ static const char *const specs[] = {"none",
                                     "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
 enum { SPECS = sizeof specs / sizeof *specs };
 
-static void all_rules(void **state) {
-    (void)state;
+TEST(all_rules) {
     for (int i = 0; i < SPECS; i++) run_check(specs[i]);
 }
 
-static void all_codecs(void **state) {
+TEST(all_codecs) {
     esp_ctx *ctx = NULL;
-    (void)state;
     assert_int_equal(esp__open_alone(&ctx), ESP_OK);
     assert_true(ctx->registry.n_codecs > 0);
     for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) run_check_named(ctx->registry.codecs[i]->name, specs, SPECS);
     esp_close(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_rules), cmocka_unit_test(all_codecs)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_fields.c: fields of payloads that a flipped bit may make senseless, codec by codec: what every codec must refuse is in
  * `espresso plugins --check`. */
+#include "tests/common/test.h"
 #include "conformance.h"
 
 enum { N = 1000, ROUNDS = 3000 };
@@ -25,8 +26,7 @@ static void must_fail(cf_part *p, const unsigned char *data, uint64_t bytes, con
 }
 
 /* Fields of the dense codecs that a flipped bit may make senseless. */
-static void bad_fields(void **unused) {
-    (void)unused;
+TEST(bad_fields) {
     cf_codec c;
     assert_true(cf_open("twobit", &cf_plain, &c));
     cf_part p = cf_part_make(&c, 17, 0);
@@ -74,8 +74,7 @@ static void bad_fields(void **unused) {
 }
 
 /* A payload cannot be empty and NaN at once. */
-static void both_flags(void **unused) {
-    (void)unused;
+TEST(both_flags) {
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++) {
         cf_codec c;
         assert_true(cf_open(cf_specs[s], &cf_plain, &c));
@@ -92,9 +91,8 @@ static void both_flags(void **unused) {
 }
 
 /* Bodies of codes instead of numbers decode to something finite, whatever the codes. */
-static void any_codes(void **unused) {
+TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
-    (void)unused;
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         cf_codec c;
         assert_true(cf_open(specs[s], &cf_plain, &c));
@@ -110,13 +108,4 @@ static void any_codes(void **unused) {
         cf_part_free(&p);
         cf_close(&c);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_fields),
-        cmocka_unit_test(both_flags),
-        cmocka_unit_test(any_codes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* test_golden.c: the bytes themselves. Small vectors worked out by hand from each codec's rule, hashes for larger ones:
  * a change here is a change of the wire format and needs another wire_version. */
+#include "tests/common/test.h"
 #include "conformance.h"
-#include "codecs/common/half.h"
 #include "codecs/common/rng.h"
 #include <float.h>
 
@@ -21,8 +21,7 @@ static void body_is(const char *spec, const float *in, uint64_t n, const unsigne
     cf_close(&c);
 }
 
-static void header_bytes(void **unused) {
-    (void)unused;
+TEST(header_bytes) {
     cf_codec c;
     assert_true(cf_open("none", &cf_plain, &c));
     cf_part p = cf_part_make(&c, 1, 0);
@@ -39,8 +38,7 @@ static void header_bytes(void **unused) {
     cf_close(&c);
 }
 
-static void halves(void **unused) {
-    (void)unused;
+TEST(halves) {
     const float in[] = {1.0f, -2.0f, 0.1f, 65504.0f, 1e-7f, -0.0f};
     const unsigned char f16[] = {0x00, 0x3C, 0x00, 0xC0, 0x66, 0x2E, 0xFF, 0x7B, 0x02, 0x00, 0x00, 0x80};
     const unsigned char bf16[] = {0x80, 0x3F, 0x00, 0xC0, 0xCD, 0x3D, 0x80, 0x47, 0xD7, 0x33, 0x00, 0x80};
@@ -60,8 +58,7 @@ static void halves(void **unused) {
 }
 
 /* Values go times 2^-ceil(log2 n) where n bodies will be summed; the largest ones then cannot overflow. */
-static void fp16_reduced(void **unused) {
-    (void)unused;
+TEST(fp16_reduced) {
     const struct {
         uint32_t n, aux;
     } cases[] = {{0, 0}, {1, 0}, {2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {1000, 10}};
@@ -93,8 +90,7 @@ static void fp16_reduced(void **unused) {
     }
 }
 
-static void efsignsgd_vectors(void **unused) {
-    (void)unused;
+TEST(efsignsgd_vectors) {
     /* |.|_1 = 6, s = 1.5; only the second is negative; -0 counts as positive */
     const float in[] = {1.0f, -2.0f, -0.0f, 3.0f}, keeps[] = {-0.5f, -0.5f, -1.5f, 1.5f};
     const unsigned char want[] = {0x00, 0x00, 0xC0, 0x3F, 0x02, 0, 0, 0};
@@ -105,8 +101,7 @@ static void efsignsgd_vectors(void **unused) {
 }
 
 /* MXNet's rule, t = 0.5: >= t is 11, <= -t is 10, else 00; element 0 in the two highest bits of byte 0. */
-static void twobit_vectors(void **unused) {
-    (void)unused;
+TEST(twobit_vectors) {
     const float in[] = {1.0f, -1.0f, 0.25f, 0.5f, -0.5f, -0.0f, 0.4999f, -0.4999f, 2.0f,
                         0,    0,     0,     0,    0,     0,     -3.0f,   0.75f};
     const float keeps[] = {0.5f, -0.5f, 0.25f, 0.0f, 0.0f, 0.0f, 0.4999f, -0.4999f, 1.5f,
@@ -131,8 +126,7 @@ static void twobit_vectors(void **unused) {
 }
 
 /* relative=2: the threshold is twice the mean magnitude, whatever the gradient's size. */
-static void twobit_of_mean(void **unused) {
-    (void)unused;
+TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
     const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean is 2 */
     const unsigned char want[] = {0x00, 0xC8 /* 11 00 10 00 */, 0, 0}, nothing[4] = {0};
@@ -145,8 +139,7 @@ static void twobit_of_mean(void **unused) {
 }
 
 /* Three steps with feedback over 10007 elements. */
-static void hashes(void **unused) {
-    (void)unused;
+TEST(hashes) {
     const struct {
         const char *spec;
         uint64_t payload, residual;
@@ -182,8 +175,7 @@ static void hashes(void **unused) {
 }
 
 /* Random123's known answers for philox4x32-10, and draws that depend on each part of their key. */
-static void philox(void **unused) {
-    (void)unused;
+TEST(philox) {
     const esp_philox_t a = esp_philox(0, 0, 0), b = esp_philox(~0ull, ~0ull, ~0ull);
     const esp_philox_t c = esp_philox(0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull);
     const uint32_t wa[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
@@ -201,8 +193,7 @@ static void philox(void **unused) {
 }
 
 /* randomk with d/k is unbiased: over many steps the mean of what is decoded is the input, within 6 sigma. */
-static void unbiased(void **unused) {
-    (void)unused;
+TEST(unbiased) {
     enum { N = 500, DRAWS = 2000 };
     cf_codec c;
     if (!cf_open("randomk:ratio=0.1,unbiased=1", &cf_plain, &c)) return;
@@ -224,9 +215,8 @@ static void unbiased(void **unused) {
 }
 
 /* Where bodies may be summed undecoded, that of a part with NaN or Inf is NaN. */
-static void bodies_of_nan(void **unused) {
+TEST(bodies_of_nan) {
     static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
-    (void)unused;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int kind = CF_NAN; kind <= CF_INF; kind++) {
             cf_codec c;
@@ -245,15 +235,4 @@ static void bodies_of_nan(void **unused) {
             cf_part_free(&p);
             cf_close(&c);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(header_bytes),   cmocka_unit_test(halves),
-        cmocka_unit_test(fp16_reduced),   cmocka_unit_test(efsignsgd_vectors),
-        cmocka_unit_test(twobit_vectors), cmocka_unit_test(twobit_of_mean),
-        cmocka_unit_test(hashes),         cmocka_unit_test(philox),
-        cmocka_unit_test(unbiased),       cmocka_unit_test(bodies_of_nan),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_params.c: errors of a codec's open() for wrong parameters, and the members that every codec's table must
  * have. */
+#include "tests/common/test.h"
 #include "conformance.h"
 #include "codecs/common/params.h"
 
@@ -17,16 +18,14 @@ static void expect(const char *codec, const char *params, esp_status want, const
     assert_int_equal(cf_live, 0);
 }
 
-static void missing_and_unknown(void **unused) {
-    (void)unused;
+TEST(missing_and_unknown) {
     for (uint32_t i = 0; cf_nth(i); i++) /* what others must refuse too is in plugins --check */
         expect(cf_nth(i)->name, "nosuch=1", ESP_E_ARG, "nosuch");
     expect("none", "ratio=1", ESP_E_ARG, "takes none");
     expect("warmup", "steps=3", ESP_E_ARG, "of= is missing");
 }
 
-static void values(void **unused) {
-    (void)unused;
+TEST(values) {
     const char *const bad[] = {"",    "x",    "0",     "-1", "nan", "inf", "0.5x", "0.5 ",
                                "0,5", "1e99", "0x1p2", "1e", ".",   "-",   "1..2", "1e+"};
     char text[64];
@@ -44,8 +43,7 @@ static void values(void **unused) {
     expect("twobit", "threshold=1e-3", ESP_OK, "");
 }
 
-static void numbers(void **unused) {
-    (void)unused;
+TEST(numbers) {
     const struct {
         const char *text;
         double value;
@@ -58,8 +56,7 @@ static void numbers(void **unused) {
     }
 }
 
-static void tables(void **unused) {
-    (void)unused;
+TEST(tables) {
     for (uint32_t i = 0; cf_nth(i); i++) {
         const esp_codec *c = cf_nth(i);
         assert_int_equal(c->struct_size, sizeof(esp_codec));
@@ -75,11 +72,10 @@ static void hear(void *user, const esp_log_event *ev) {
     (void)user;
     if (ev->level == ESP_LOG_INFO) (void)snprintf(said, sizeof said, "%s", ev->message);
 }
-static void momentum(void **unused) {
+TEST(momentum) {
     const esp_host *const plain = &cf_plain;
     esp_host h = *plain;
     void *self = NULL;
-    (void)unused;
     h.log = hear;
     for (int own = 0; own < 2; own++) {
         const esp_codec *c = cf_find("dgc");
@@ -89,15 +85,4 @@ static void momentum(void **unused) {
         assert_int_equal(strstr(said, "a momentum of 0.8 itself: turn the trainer's momentum off") != NULL, own);
         assert_int_equal(said[0] != 0, own);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing_and_unknown),
-        cmocka_unit_test(values),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(tables),
-        cmocka_unit_test(momentum),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

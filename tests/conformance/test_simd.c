@@ -2,9 +2,9 @@
  * (half.h, norm.h, bits.h) agree with slow, plain references. */
 /* runs: slow asan-long */
 #define CONFORMANCE_OWN_CODECS /* whose instruction set the test chooses */
+#include "tests/common/test.h"
 #include "conformance.h"
 #include "codecs/common/bits.h"
-#include "codecs/common/half.h"
 #include "codecs/common/norm.h"
 #include "codecs/common/simd.h"
 
@@ -35,8 +35,7 @@ static uint64_t run(const char *spec, uint64_t n, int kind, int feedback) {
     return hash;
 }
 
-static void same_bytes(void **unused) {
-    (void)unused;
+TEST(same_bytes) {
     const uint64_t sizes[] = {1, 15, 16, 17, 31, 33, 63, 64, 4095, 4097, 100003};
     if (esp_simd_best() == ESP_SIMD_SCALAR) print_message("this machine has neither AVX2 nor AVX-512\n");
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++)
@@ -55,8 +54,7 @@ static void same_bytes(void **unused) {
     unsetenv("ESPRESSO_SIMD");
 }
 
-static void level_by_environment(void **unused) {
-    (void)unused;
+TEST(level_by_environment) {
     const int best = esp_simd_best();
     for (int l = 0; l < 3; l++) {
         assert_int_equal(setenv("ESPRESSO_SIMD", levels[l], 1), 0);
@@ -74,8 +72,7 @@ static double f16_value(uint32_t h) {
 }
 
 /* Every f16 decodes to its value; every f16, every midpoint and neighbours encode to the nearest, ties to even. */
-static void every_f16(void **unused) {
-    (void)unused;
+TEST(every_f16) {
     enum { PER = 5, N = 0x7C00 * PER };
     static float in[N], out[N];
     static half_u16 expect[N], got[N];
@@ -110,8 +107,7 @@ static void every_f16(void **unused) {
 }
 
 /* Without a residual, every NaN becomes the same one, in vectors and behind them, at every level; so does one that the scale makes. */
-static void nan_to_half(void **unused) {
-    (void)unused;
+TEST(nan_to_half) {
     static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
     float in[41];
     half_u16 f16[41], bf16[41];
@@ -129,8 +125,7 @@ static void nan_to_half(void **unused) {
             }
 }
 
-static void bf16_rounding(void **unused) {
-    (void)unused;
+TEST(bf16_rounding) {
     const uint32_t in[] = {0x3F800000u, 0x3F808000u, 0x3F818000u, 0x3F808001u, 0xBF807FFFu,
                            0x00000001u, 0x00008001u, 0x80000000u, 0x7F7FFFFFu, 0x7F7F7FFFu};
     const uint32_t want[] = {0x3F80, 0x3F80, 0x3F82, 0x3F81, 0xBF80, 0x0000, 0x0001, 0x8000, 0x7F80, 0x7F7F};
@@ -138,8 +133,7 @@ static void bf16_rounding(void **unused) {
 }
 
 /* ---- norm.h: the order of the sum, spelt out ------------------------------------------------------------------- */
-static void norm_reference(void **unused) {
-    (void)unused;
+TEST(norm_reference) {
     static float x[NORM_BLOCK];
     for (uint64_t n = 0; n <= NORM_BLOCK; n += n < 70 ? 1 : 997) {
         volatile float part[16] = {0}; /* volatile: one rounding an add, whatever the compiler would like */
@@ -159,8 +153,7 @@ static void norm_reference(void **unused) {
 }
 
 /* ---- bits.h: -0 and NaN are not negative ----------------------------------------------------------------------- */
-static void sign_bits(void **unused) {
-    (void)unused;
+TEST(sign_bits) {
     float x[70];
     unsigned char out[12];
     for (int i = 0; i < 70; i++) x[i] = i % 5 == 0 ? -1.0f : i % 5 == 1 ? -0.0f : i % 5 == 2 ? -1e-44f : 0.5f;
@@ -170,13 +163,4 @@ static void sign_bits(void **unused) {
         bits_negative_for(l)(out, x, 70);
         for (int i = 0; i < 96; i++) assert_int_equal(out[i / 8] >> (i % 8) & 1, i < 70 && (i % 5 == 0 || i % 5 == 2));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bytes),  cmocka_unit_test(level_by_environment), cmocka_unit_test(every_f16),
-        cmocka_unit_test(nan_to_half), cmocka_unit_test(bf16_rounding),        cmocka_unit_test(norm_reference),
-        cmocka_unit_test(sign_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* test_threads.c: codecs whose loops run on two threads, for the thread sanitizer: the bytes are those of one. (`espresso plugins --check`
  * has the rule, in processes that the sanitizer cannot follow.) */
 /* runs: tsan */
+#include "tests/common/test.h"
 #include "conformance.h"
 
 static uint64_t two_steps(const char *spec, const esp_host *host) {
@@ -21,14 +22,8 @@ static uint64_t two_steps(const char *spec, const esp_host *host) {
     return hash;
 }
 
-static void two_threads(void **unused) {
-    (void)unused;
+TEST(two_threads) {
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++)
         if (two_steps(cf_specs[s], &cf_threads) != two_steps(cf_specs[s], &cf_plain))
             fail_msg("%s: other bytes on two threads", cf_specs[s]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(two_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* test_wrap.c: codecs that wrap another: their bytes, worked out by hand and against the inner codec's; sums of payloads; what cannot be
  * wrapped. */
+#include "tests/common/test.h"
 #include "conformance.h"
-#include "codecs/common/half.h"
 #include <float.h>
 
 static cf_codec opened(const char *spec) {
@@ -11,8 +11,7 @@ static cf_codec opened(const char *spec) {
 }
 
 /* topk keeps 3 of 5 numbers: a bitmap would be longer than three places. */
-static void halved_topk(void **unused) {
-    (void)unused;
+TEST(halved_topk) {
     cf_codec c = opened("fp16:of=(topk:ratio=0.6)");
     cf_part p = cf_part_make(&c, 5, 1);
     const float in[] = {1.0f, 0.25f, -70000.0f, 0.1f, -0.125f}, rest[] = {0, 0, -70000.0f + 65504.0f, 0.1f, -0.125f};
@@ -45,9 +44,8 @@ static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
 }
 
 /* Before the last step of the warm-up: the gradient and nothing kept. After it: the inner codec's payload, to the byte. */
-static void warm_up(void **unused) {
+TEST(warm_up) {
     static const char *const inner[] = {"topk:ratio=0.1", "efsignsgd", "fp16:of=(randomk:ratio=0.1)", "dgc:ratio=0.05"};
-    (void)unused;
     for (size_t i = 0; i < CF_COUNT(inner); i++) {
         char spec[128];
         (void)snprintf(spec, sizeof spec, "warmup:steps=3,of=(%s)", inner[i]);
@@ -75,8 +73,7 @@ static void warm_up(void **unused) {
 }
 
 /* Payloads of both kinds in one step: some rank counts its steps wrongly. */
-static void mixed_kinds(void **unused) {
-    (void)unused;
+TEST(mixed_kinds) {
     cf_codec c = opened("warmup:steps=1,of=(topk:ratio=0.1)");
     cf_part p = cf_part_make(&c, 1000, 0), q = cf_part_make(&c, 1000, 0);
     q.step = 1;
@@ -106,10 +103,9 @@ static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay
 }
 
 /* Bodies of n ranks, summed as halves: none overflows, whatever n, and the sum decodes to the sum. */
-static void summed_bodies(void **unused) {
+TEST(summed_bodies) {
     static const uint32_t ranks[] = {2, 3, 8};
     enum { N = 100 };
-    (void)unused;
     cf_codec c = opened("fp16:of=(randomk:ratio=1)");
     assert_true(cf_has(&c, ESP_CODEC_REDUCIBLE));
     assert_int_equal(c.traits.rounds[0].dtype, ESP_F16);
@@ -155,7 +151,7 @@ static esp_status open_liar(void *user, const char *spec, const esp_codec **tabl
 }
 
 /* What cannot be wrapped is refused with the inner codec's name; a wrong values() is found. */
-static void refused(void **unused) {
+TEST(refused) {
     static const char *const cases[][3] = {
         {"fp16", "of=(efsignsgd)", "of=(efsignsgd): its payloads hold no plain numbers"},
         {"bf16", "of=(warmup:of=(topk))", "no plain numbers"},
@@ -163,7 +159,6 @@ static void refused(void **unused) {
         {"warmup", "steps=x,of=(topk)", "steps=x"},
         {"fp16", "of=(topk),more=1", "unknown parameter 'more'"},
     };
-    (void)unused;
     for (size_t i = 0; i < CF_COUNT(cases); i++) {
         void *self = NULL;
         assert_int_not_equal(cf_find(cases[i][0])->open(&cf_plain, cases[i][1], &self), ESP_OK);
@@ -182,12 +177,4 @@ static void refused(void **unused) {
     assert_int_equal(c.table->bound(c.self, &like, 0, 1, &b), ESP_E_ABI);
     cf_close(&c);
     assert_int_equal(cf_live, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halved_topk),   cmocka_unit_test(warm_up), cmocka_unit_test(mixed_kinds),
-        cmocka_unit_test(summed_bodies), cmocka_unit_test(refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

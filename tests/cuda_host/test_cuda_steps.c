@@ -2,9 +2,8 @@
  * runtime. */
 /* runs: slow asan-long no-tsan: as cuda_host/test_cuda_tree */
 #define RIG_CUDA
-#define main rig_main
+#include "tests/common/test.h"
 #include "tests/device/test_fake_steps.c"
-#undef main
 #include "tests/cuda_host/missing.h"
 
-int main(void) { return cuda_missing() ? 77 : rig_main(); }
+int main(void) { return cuda_missing() ? 77 : test_main(); }

@@ -1,24 +1,9 @@
 /* test_cuda_tree.c: the executor with plugin cuda on the test runtime: every option with compression on the GPU, and some of those that
  * compress on either side, in one job with a tensor each; the codecs take turns. Gradients on the CUDA device give the CPU's bits. */
 /* runs: slow asan-long no-tsan: the test runtime runs kernels as fibers, which the thread sanitizer does not follow */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <stdatomic.h>
+#include "tests/common/test.h"
 
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
-
-static atomic_int failures; /* of ranks on many threads: the test asserts on the count */
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 enum { ELEMENTS = 96, MOST = 700, STEPS = 3, RANKS = 4 };
 static const char *const codecs[] = {
@@ -107,29 +92,17 @@ static void tree_body(esp_ctx *ctx, void *user) {
     table->free_(self, pinned, all, ESP_MEM_PINNED);
 }
 
-static void tree(void **state) {
+TEST(tree) {
     static const esp_plugin_fn entries[1] = {espresso_plugin_v1_cuda};
     const uint64_t floats = (uint64_t)RANKS * STEPS * MOST * ELEMENTS;
     const char *names[MOST];
     float *out[2];
     uint32_t n[2];
-    (void)state;
     for (int k = 0; k < 2; k++) {
         static tree_job j;
         j = (tree_job){.on_device = k, .out = calloc(floats, sizeof(float))};
-        test_job x;
-        memset(&x, 0, sizeof x);
-        x.size = RANKS;
-        x.per_machine = 2;
-        x.body = tree_body;
-        x.user = &j;
-        x.config.timeout_ms = 60000;
-        x.config.builtin = entries;
-        x.config.n_builtin = 1;
-        x.config.log_level = ESP_LOG_ERROR;
-        atomic_store(&failures, 0);
-        test_run(&x);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = RANKS, .per_machine = 2, .body = tree_body, .user = &j, .config.timeout_ms = 60000,
+                  .config.builtin = entries, .config.n_builtin = 1);
         out[k] = j.out;
         n[k] = j.n;
         memcpy(names, j.codec, sizeof names);
@@ -142,9 +115,4 @@ static void tree(void **state) {
                      names[i / ELEMENTS % MOST], (int)(i % ELEMENTS), (double)out[0][i], (double)out[1][i]);
     free(out[0]);
     free(out[1]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_graph.c: codecs' calls captured in a CUDA graph: nothing in them waits or takes memory, and a graph that is launched again does
  * the step again, with the same bytes as calls on the CPU. */
+#include "tests/common/test.h"
 #include "tests/cuda_host/twins.h"
 #include "tests/cuda_host/capture.h"
 
@@ -69,8 +70,7 @@ static void one(const char *spec) {
     tw_codec_close(&c);
 }
 
-static void graphs(void **state) {
-    (void)state;
+TEST(graphs) {
     tw_open("4", 5);
     for (size_t s = 0; s < CF_COUNT(specs); s++) one(specs[s]);
     tw_close();
@@ -90,9 +90,8 @@ static void pushes(void *arg) {
     assert_int_equal(tw_table->event_wait(tw_device, event, tw_stream), ESP_E_UNSUPPORTED);
     tw_table->event_destroy(tw_device, event);
 }
-static void refused(void **state) {
+TEST(refused) {
     captured k = {.status = ESP_OK};
-    (void)state;
     tw_open("4", 6);
     (void)capture_and_launch(tw_stream.native, waits, &k, 0);
     assert_int_not_equal(k.status, ESP_OK);
@@ -103,14 +102,13 @@ static void refused(void **state) {
 }
 
 /* Settings that the device does not understand are refused, with a text that says what to set. */
-static void settings(void **state) {
+TEST(settings) {
     static const struct {
         const char *name, *value, *says;
     } bad[] = {{"ESPRESSO_CUDA_SMS", "0", "ESPRESSO_CUDA_SMS: set it to a whole number"},
                {"ESPRESSO_CUDA_SMS", "4x", "ESPRESSO_CUDA_SMS: set it to a whole number"},
                {"ESPRESSO_CUDA_PRIORITY", "fast", "ESPRESSO_CUDA_PRIORITY: set it to high or low"}};
     void *device = NULL;
-    (void)state;
     tw_table = espresso_plugin_v1_cuda(&tw_host)->devices[0];
     for (size_t i = 0; i < CF_COUNT(bad); i++) {
         unsetenv("ESPRESSO_CUDA_SMS");
@@ -125,8 +123,4 @@ static void settings(void **state) {
     unsetenv("ESPRESSO_CUDA_PRIORITY");
 }
 
-int main(void) {
-    if (cuda_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(graphs), cmocka_unit_test(refused), cmocka_unit_test(settings)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return cuda_missing() ? 77 : test_main(); }

@@ -1,10 +1,6 @@
 /* test_lowrank.c: inner products and lengths in f64 on the device (codecs/cuda/common/lowrank.h) have the CPU's bits. In what a codec
  * writes, f32, their last bit shows too rarely. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "codecs/common/lowrank.h"
 #include "tests/cuda_host/lowrank.h"
 
@@ -20,9 +16,8 @@ static void same(const char *what, uint64_t n, double want, double got) {
     if (memcmp(&want, &got, sizeof want))
         fail_msg("%s of %llu numbers: the CPU has %.17g, CUDA %.17g", what, (unsigned long long)n, want, got);
 }
-static void sums(void **state) {
+TEST(sums) {
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 31, 34, 61, 1023, 1024, 1025, 1027, 2047, 2049, 3102, MOST};
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (uint64_t seed = 0; seed < 4; seed++) {
             const uint64_t n = sizes[s];
@@ -33,8 +28,4 @@ static void sums(void **state) {
             same("the inner product", n, lowrank_inner(a, b, n), cuda_inner(a, b, n, seed));
             same("the length", n, lowrank_length(q, n), cuda_length(q, n, seed));
         }
-}
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

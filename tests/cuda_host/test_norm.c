@@ -1,13 +1,6 @@
 /* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact, has the bits of
  * the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at the edge of what is exact. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/common/test.h"
 #include "tests/cuda_host/norm.h"
 
 enum { MOST = 20000 };
@@ -32,8 +25,7 @@ static void compare(const char *what, uint64_t n, uint64_t seed) {
 static const uint64_t sizes[] = {0, 1, 2, 31, 511, 512, 513, 4095, 4096, 4097, 9000, MOST};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static void like_sizes(void **state) {
-    (void)state;
+TEST(like_sizes) {
     for (uint64_t s = 0; s < SIZES; s++) {
         for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = number(-20 + (int)(next() % 4));
         compare("like sizes", sizes[s], s);
@@ -41,8 +33,7 @@ static void like_sizes(void **state) {
         compare("many zeros", sizes[s], s);
     }
 }
-static void all_sizes(void **state) {
-    (void)state;
+TEST(all_sizes) {
     for (uint64_t s = 0; s < SIZES; s++) {
         for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = number((int)(next() % 240) - 149);
         compare("all sizes", sizes[s], s);
@@ -53,8 +44,7 @@ static void all_sizes(void **state) {
     }
 }
 /* The rest is exact; one among them, or the sum before, is not. */
-static void some_sizes(void **state) {
-    (void)state;
+TEST(some_sizes) {
     for (int round = 0; round < 40; round++) {
         const uint64_t n = 3000 + next() % 3000;
         for (uint64_t i = 0; i < n; i++) sums[i] = number(0);
@@ -65,8 +55,7 @@ static void some_sizes(void **state) {
     }
 }
 /* Sums that just reach 2^53 of the smallest one's last place, or just do not. */
-static void edges(void **state) {
-    (void)state;
+TEST(edges) {
     for (int shift = 20; shift < 40; shift++)
         for (uint64_t n = 600; n <= 2000; n += 700) {
             for (uint64_t i = 0; i < n; i++) sums[i] = number(shift);
@@ -80,19 +69,11 @@ static void edges(void **state) {
 }
 
 /* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one addition would. */
-static void carried(void **state) {
-    (void)state;
+TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {
         memset(sums, 0, 512 * sizeof *sums);
         sums[next() % 512] = 262145; /* 2^18 + 1; the sum ends with places of 2^19 */
         for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
         compare("a small one before large ones", 1024, round);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(like_sizes), cmocka_unit_test(all_sizes),
-                                       cmocka_unit_test(some_sizes), cmocka_unit_test(edges),
-                                       cmocka_unit_test(carried)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* test_rounds.c: CUDA codecs on the test runtime, where test_twins.c does not reach: matrices of many shapes (powersgd), and payloads of one
  * part that differ: of several random draws (randomk), empty, damaged in the round before. */
 /* runs: asan-long */
+#include "tests/common/test.h"
 #include "tests/cuda_host/twins.h"
 
 static void fill(tw_part *p, int kind) {
@@ -85,9 +86,8 @@ static void overflow(payloads *all) {
 }
 
 /* randomk: payloads of several draws, which meet in many elements; in runs, alone, with empty ones among them. */
-static void draws(void **state) {
+TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
-    (void)state;
     tw_open("1", 5); /* so that threads have several numbers each */
     for (size_t i = 0; i < CF_COUNT(sizes); i++) {
         tw_codec c;
@@ -164,8 +164,7 @@ static void one(const tw_codec *c, const shape *x, int kind, uint64_t shift) {
     forget(&all);
     tw_part_free(&p);
 }
-static void matrices(void **state) {
-    (void)state;
+TEST(matrices) {
     for (size_t i = 0; i < CF_COUNT(shapes); i++) {
         static const int kinds[] = {CF_RANDOM, CF_EQUAL, CF_NAN, CF_WIDE, CF_LARGE, CF_ZERO, CF_INF};
         tw_codec c;
@@ -180,9 +179,8 @@ static void matrices(void **state) {
 }
 
 /* Matrices and others in one list. */
-static void mixed(void **state) {
+TEST(mixed) {
     static const uint64_t rows[] = {0, 30, 300, 0, 1, 5, 700, 0}, cols[] = {90, 40, 7, 3000, 200, 2, 13, 0};
-    (void)state;
     for (int feedback = 0; feedback < 2; feedback++) {
         tw_codec c;
         tw_part part[8], *list[8];
@@ -213,12 +211,11 @@ static void mixed(void **state) {
 }
 
 /* P is finite, and Q is not. */
-static void large(void **state) {
+TEST(large) {
     tw_codec c;
     tw_part p, *list = &p;
     tw_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
     esp_payload_header h;
-    (void)state;
     tw_open("4", 3);
     tw_codec_open(&c, "powersgd");
     tw_matrix_make(&p, &c, 600, 300, 1, 0);
@@ -236,8 +233,7 @@ static void large(void **state) {
 }
 
 /* The sum of the round before is damaged, or says that some rank's input was not finite: round 1 and decompress do what the CPU does. */
-static void before(void **state) {
-    (void)state;
+TEST(before) {
     for (int round = 0; round < 60; round++) {
         tw_codec c;
         tw_part p, *list = &p;
@@ -273,10 +269,4 @@ static void before(void **state) {
         tw_codec_close(&c);
         tw_close();
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(draws), cmocka_unit_test(matrices), cmocka_unit_test(mixed),
-                                       cmocka_unit_test(large), cmocka_unit_test(before)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

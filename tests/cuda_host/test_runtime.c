@@ -1,14 +1,6 @@
 /* test_runtime.c: the runtime that runs kernels on the host finds the faults for which it is there: each of faults.cc's kernels is right,
  * and with its fault gives wrong results in some order of threads, or ends the process. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/common/test.h"
 #include "tests/cuda_host/faults.h"
 
 enum { N = 64, SEEDS = 20 };
@@ -52,17 +44,15 @@ static void found(const char *name, const float *want, int n, const char *words)
     if (!words && !wrong) fail_msg("%s: right in all orders, with the fault", name);
 }
 
-static void order(void **state) {
+TEST(order) {
     float want[N], all = 4 * N;
-    (void)state;
     for (int i = 0; i < N; i++) want[i] = (float)(N - 1 - i);
     found("reverse", want, N, NULL);
     found("unordered", want, N, NULL);
     found("counted", &all, 1, NULL);
 }
-static void meeting(void **state) {
+TEST(meeting) {
     float ones[N], votes[16];
-    (void)state;
     for (int i = 0; i < N; i++) ones[i] = 1;
     for (int i = 0; i < 16; i++) votes[i] = 16;
     found("diverge", ones, N, "not all threads of the block reach the same barrier");
@@ -70,9 +60,8 @@ static void meeting(void **state) {
     found("masked", votes, 16, "not all lanes of a mask reach the same warp operation");
     found("shuffled", ones, 16, "a lane reads from one that is not in the mask");
 }
-static void memory(void **state) {
+TEST(memory) {
     float twos[N];
-    (void)state;
     for (int i = 0; i < N; i++) twos[i] = 2;
 #if defined(__has_feature)
 #if __has_feature(memory_sanitizer)
@@ -94,13 +83,4 @@ static void memory(void **state) {
     print_message("skipped: accesses out of bounds, which the address sanitizer finds\n");
 #endif
 }
-static void refused(void **state) {
-    (void)state;
-    assert_int_equal(faults_refused(), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(order), cmocka_unit_test(meeting), cmocka_unit_test(memory),
-                                       cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(refused) { assert_int_equal(faults_refused(), 0); }

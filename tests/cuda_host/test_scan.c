@@ -1,10 +1,6 @@
 /* test_scan.c: sums over the threads of a block, and the k-th largest of a histogram (codecs/cuda/common/block.h), several times one after the
  * other with the same shared memory and in many orders of threads: a barrier that is missing shows. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "tests/cuda_host/scan.h"
 
 enum { SEEDS = 100, ALL = SCAN_TIMES * SCAN_THREADS };
@@ -14,9 +10,8 @@ static uint32_t next(void) {
     return (uint32_t)(state_of >> 33);
 }
 
-static void before(void **state) {
+TEST(before) {
     static uint32_t x[ALL], out[ALL];
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         const int warps = (int)(seed % 2);
         for (uint32_t i = 0; i < ALL; i++) x[i] = warps && i % 32 ? x[i - 1] : next() % 1000;
@@ -31,10 +26,9 @@ static void before(void **state) {
     }
 }
 
-static void pick(void **state) {
+TEST(pick) {
     static uint64_t hist[SCAN_TIMES * SCAN_BINS];
     uint64_t k[SCAN_TIMES], bin[SCAN_TIMES], left[SCAN_TIMES];
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         for (uint32_t i = 0; i < SCAN_TIMES; i++) {
             uint64_t all = 0, *h = hist + i * SCAN_BINS;
@@ -52,9 +46,4 @@ static void pick(void **state) {
                          (unsigned)left[i], b, (unsigned)(k[i] - above));
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(before), cmocka_unit_test(pick)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

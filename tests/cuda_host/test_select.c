@@ -1,17 +1,10 @@
 /* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more than one tile and span:
  * inputs that mislead the sample, ties across tiles, numbers that differ in their last bits alone. Against the CPU, byte by byte. */
 /* runs: slow asan-long */
+#include "tests/common/test.h"
 #include "tests/cuda_host/twins.h"
 
 enum { NORMAL, EQUAL, SPARSE, TWO, SAMPLE_HIGH, SAMPLE_LOW, LAST_BITS, LATE_NAN, SHAPES };
-static const char *const shapes[] = {"normal",
-                                     "equal but for signs",
-                                     "mostly zeros",
-                                     "two magnitudes",
-                                     "a sample of large ones",
-                                     "a sample of small ones",
-                                     "same but for the last bits",
-                                     "a NaN at the end"};
 
 static float uniform(void) { return (float)(cf_random() % 100000 + 1) / 100000.0f; }
 static float bits(uint32_t u) {
@@ -49,28 +42,34 @@ static void one(const tw_codec *c, uint64_t count, int shape, int feedback) {
     tw_decompress(c, &list, 1, &how);
     tw_part_free(&p);
 }
-static void shape(void **state) {
+static void shape(int kind) {
     static const char *const specs[] = {"topk", "topk:ratio=0.11", "dgc:ratio=0.004"};
-    const int shape = (int)(intptr_t)*state;
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
-        tw_open(s == 1 ? "1" : "4", (uint64_t)shape * 8 + s);
+        tw_open(s == 1 ? "1" : "4", (uint64_t)kind * 8 + s);
         tw_codec_open(&c, specs[s]);
-        one(&c, 70001, shape, s == 2);
-        one(&c, 65536 + 4096, shape, s != 2);
-        if (s == 0) one(&c, 150000, shape, shape % 2);
+        one(&c, 70001, kind, s == 2);
+        one(&c, 65536 + 4096, kind, s != 2);
+        if (s == 0) one(&c, 150000, kind, kind % 2);
         tw_codec_close(&c);
         tw_close();
     }
 }
+TEST(normal) { shape(NORMAL); }
+TEST(equal_but_for_signs) { shape(EQUAL); }
+TEST(mostly_zeros) { shape(SPARSE); }
+TEST(two_magnitudes) { shape(TWO); }
+TEST(a_sample_of_large_ones) { shape(SAMPLE_HIGH); }
+TEST(a_sample_of_small_ones) { shape(SAMPLE_LOW); }
+TEST(same_but_for_the_last_bits) { shape(LAST_BITS); }
+TEST(a_nan_at_the_end) { shape(LATE_NAN); }
 
 /* More spans than a warp has lanes: the last block sums what they hold warp by warp. */
-static void many_spans(void **state) {
+TEST(many_spans) {
     enum { LONG = 65536 * 34 + 17 };
     tw_codec c;
     tw_part p, *list = &p;
     tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
-    (void)state;
     tw_open("4", 3);
     tw_codec_open(&c, "topk:ratio=0.001");
     tw_part_make(&p, &c, LONG, 1, 0);
@@ -84,10 +83,9 @@ static void many_spans(void **state) {
 }
 
 /* Payloads of several spans, with other numbers each, are added in order. */
-static void orders(void **state) {
+TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
-    (void)state;
     tw_open("4", 5);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -131,9 +129,8 @@ static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     default: return memset(body + 4 * (k - 1), 0xFF, 4), 1;
     }
 }
-static void damaged(void **state) {
+TEST(damaged) {
     static const char *const specs[] = {"topk", "topk:ratio=0.11"};
-    (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int i = 0; i < DAMAGES; i++) {
             tw_codec c;
@@ -164,12 +161,4 @@ static void damaged(void **state) {
         }
 }
 
-int main(void) {
-    struct CMUnitTest tests[SHAPES + 3];
-    if (cuda_missing()) return 77;
-    for (int i = 0; i < SHAPES; i++) tests[i] = (struct CMUnitTest){shapes[i], shape, NULL, NULL, (void *)(intptr_t)i};
-    tests[SHAPES] = (struct CMUnitTest)cmocka_unit_test(damaged);
-    tests[SHAPES + 1] = (struct CMUnitTest)cmocka_unit_test(orders);
-    tests[SHAPES + 2] = (struct CMUnitTest)cmocka_unit_test(many_spans);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return cuda_missing() ? 77 : test_main(); }

@@ -1,6 +1,7 @@
 /* test_twins.c: CUDA codecs on the test runtime (cuda_runtime.h) give the CPU's bytes: payloads, residuals, state and decoded numbers, for
  * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
 /* runs: slow asan-long */
+#include "tests/common/test.h"
 #include "tests/cuda_host/twins.h"
 
 static const char *const specs[] = {"none",
@@ -54,8 +55,7 @@ static int left_out(size_t s) {
 }
 
 /* Every twin of the plugin is in the list. */
-static void all_twins(void **state) {
-    (void)state;
+TEST(all_twins) {
     const esp_plugin *p = espresso_plugin_v1_cuda(&tw_host);
     for (uint32_t i = 0; i < p->n_codecs; i++) {
         int found = 0;
@@ -106,8 +106,7 @@ static const uint64_t sizes[] = {0,   1,   2,    7,    8,    31,   32,   33,   9
                                  128, 129, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
 static const uint64_t large[] = {8192, 10007, 65535, 65536, 65537, 70000};
 
-static void inputs(void **state) {
-    (void)state;
+TEST(inputs) {
     tw_open("4", 1);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -127,9 +126,8 @@ static void inputs(void **state) {
 }
 
 /* One number, the last of a part that ends behind a warp's, block's or tile's work: it is NaN, or the only one that is not 0. */
-static void last_number(void **state) {
+TEST(last_number) {
     static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
-    (void)state;
     tw_open("4", 9);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -169,8 +167,7 @@ static void last_number(void **state) {
 }
 
 /* Bodies that are reduced, where the number of ranks decides their format. */
-static void reduced(void **state) {
-    (void)state;
+TEST(reduced) {
     tw_open("3", 2);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -184,9 +181,8 @@ static void reduced(void **state) {
 }
 
 /* Lists of unequal parts, in one call; with few blocks, and in other orders of threads. */
-static void lists(void **state) {
+TEST(lists) {
     static const char *const sms[] = {"1", "2", "4"};
-    (void)state;
     for (uint64_t seed = 0; seed < (quick() ? 2 : 4); seed++) {
         tw_open(sms[seed % 3], 10 + seed);
         for (size_t s = 0; s < CF_COUNT(specs); s++) {
@@ -240,9 +236,8 @@ static void decode_damaged(const tw_codec *c, tw_part *p, const tw_how *how, int
     tw_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
 }
 /* Payloads with other numbers each: floats do not commute, so they are added in order. */
-static void orders(void **state) {
+TEST(orders) {
     enum { FROM = 5 };
-    (void)state;
     tw_open("1", 7);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -266,9 +261,8 @@ static void orders(void **state) {
 }
 
 /* One payload more than a launch takes: the last one is added, too. */
-static void many_payloads(void **state) {
+TEST(many_payloads) {
     static const uint32_t numbers[] = {65, 97, 193};
-    (void)state;
     tw_open("2", 11);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
         tw_codec c;
@@ -291,8 +285,7 @@ static void many_payloads(void **state) {
 
 /* A damaged payload: refused, or decoded as the CPU decodes it, and nothing beyond the output is touched; if it is refused, the output
  * stays as it was. A device that found one stays broken, so each case opens it anew. */
-static void damage(void **state) {
-    (void)state;
+TEST(damage) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : again(s) ? 2 : 1) {
             tw_codec c;
@@ -325,8 +318,7 @@ static void damage(void **state) {
 }
 
 /* Each word of a body in turn has all bits set. */
-static void each_word(void **state) {
-    (void)state;
+TEST(each_word) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (uint64_t word = 0, words = 1; word < words && !left_out(s) && !again(s); word += quick() ? 3 : 1) {
             tw_codec c;
@@ -350,9 +342,8 @@ static void each_word(void **state) {
 }
 
 /* Damage late in a large body, which one block looks at in several turns. */
-static void late_damage(void **state) {
+TEST(late_damage) {
     enum { PARTS = 9, COUNT = 40001 };
-    (void)state;
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 4 && !left_out(s); round++) {
             tw_codec c;
@@ -381,8 +372,7 @@ static void late_damage(void **state) {
         }
 }
 /* The reduced payload of the round before the last is damaged: refused, or taken as the CPU takes it. */
-static void damaged_rounds(void **state) {
-    (void)state;
+TEST(damaged_rounds) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : 1) {
             tw_codec c;
@@ -420,12 +410,4 @@ static void damaged_rounds(void **state) {
         }
 }
 
-int main(void) {
-    if (cuda_missing()) return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_twins), cmocka_unit_test(inputs),         cmocka_unit_test(last_number),
-        cmocka_unit_test(reduced),   cmocka_unit_test(lists),          cmocka_unit_test(orders),
-        cmocka_unit_test(damage),    cmocka_unit_test(damaged_rounds), cmocka_unit_test(many_payloads),
-        cmocka_unit_test(each_word), cmocka_unit_test(late_damage)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return cuda_missing() ? 77 : test_main(); }

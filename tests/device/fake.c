@@ -7,12 +7,8 @@
  * fake_codecs.c has its tables of codecs. Tests include this file. */
 #ifndef TEST_FAKE_C
 #define TEST_FAKE_C
-#include <pthread.h>
-#include <stdlib.h>
-#include <sys/mman.h>
+#include "tests/common/test.h"
 #include <sys/syscall.h>
-#include <unistd.h>
-#include "tests/common/library.h"
 
 enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };
 

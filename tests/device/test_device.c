@@ -1,13 +1,7 @@
 /* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand, and the CPU's
  * device table. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "codecs/common/half.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 /* A device that counts how often it is opened and closed; else it is the CPU. */
 static int opened, closed;
@@ -52,12 +46,11 @@ static esp_status add(esp_ctx *ctx, const esp_device_table *d) {
     return esp__registry_add(ctx, &p, "two.so");
 }
 
-static void test_opens_once(void **state) {
+TEST(test_opens_once) {
     esp_ctx *ctx = open_one();
     const esp_device_table t = two_table("two", 16);
     const esp_device_table *table;
     void *self, *again;
-    (void)state;
     opened = closed = 0;
     assert_int_equal(add(ctx, &t), ESP_OK);
     assert_int_equal(opened, 0);
@@ -86,13 +79,12 @@ static void test_opens_once(void **state) {
 }
 
 /* A device whose memory the host may touch is used as the CPU: streams of it are drained, and no memory of it is taken. */
-static void test_host_access(void **state) {
+TEST(test_host_access) {
     esp_ctx *ctx = open_one();
     const esp_device_table t = two_table("two", 16);
     const esp_stream stream = {{16, 1}, &opened}, other = {{16, 0}, &opened};
     esp_tensor_desc d = ESP_ZERO;
     float g[40];
-    (void)state;
     opened = closed = 0;
     for (int i = 0; i < 40; i++) g[i] = (float)i;
     assert_int_equal(add(ctx, &t), ESP_OK);
@@ -119,12 +111,11 @@ static void test_host_access(void **state) {
     assert_int_equal(closed, 1);
 }
 
-static void test_unique(void **state) {
+TEST(test_unique) {
     esp_ctx *ctx = open_one();
     const esp_device_table a = two_table("two", 16), b = two_table("two", 17), c = two_table("three", 16);
     const esp_device_table *const both[] = {&a, &c};
     const esp_plugin p = plugin_of(both, 2);
-    (void)state;
     assert_int_equal(esp__registry_add(ctx, &p, "both.so"), ESP_E_ARG);
     assert_error("device \"three\" of both.so has kind 16, as \"two\" of both.so has");
     assert_int_equal(ctx->registry.n_devices, 0);
@@ -139,7 +130,7 @@ static void test_unique(void **state) {
 }
 
 /* Every required member, absent once. */
-static void test_members(void **state) {
+TEST(test_members) {
     static const struct {
         size_t at;
         const char *name;
@@ -151,7 +142,6 @@ static void test_members(void **state) {
 #undef M
     };
     esp_ctx *ctx = open_one();
-    (void)state;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         esp_device_table t = two_table("two", 16);
         char text[64];
@@ -197,11 +187,10 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
 static esp_traits said;
 static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
 
-static void test_instances(void **state) {
+TEST(test_instances) {
     esp_ctx *ctx = open_one();
     esp_codec t = *esp__registry_codec(ctx, "topk");
     esp__codec *c, *twin;
-    (void)state;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
     t.devices = ESP_BIT(16);
     t.traits = say;
@@ -229,11 +218,10 @@ static esp_status no_inner(const esp_host *h, const char *params, void **self) {
     (void)params;
     return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
 }
-static void test_no_inner_table(void **state) {
+TEST(test_no_inner_table) {
     esp_ctx *ctx = open_one();
     esp_codec t = *esp__registry_codec(ctx, "topk");
     esp__codec *c, *twin = NULL;
-    (void)state;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
     t.devices = ESP_BIT(16);
     t.open = no_inner;
@@ -243,12 +231,11 @@ static void test_no_inner_table(void **state) {
     esp_close(ctx);
 }
 
-static void test_twins(void **state) {
+TEST(test_twins) {
     esp_ctx *ctx = open_one();
     const esp_codec *const cpu = esp__registry_codec(ctx, "topk");
     esp_codec t = *cpu;
     esp__codec *c, *twin;
-    (void)state;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
     assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
     assert_null(twin);
@@ -315,12 +302,11 @@ static float get(const void *at, esp_dtype d, uint64_t i) {
     return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
 }
 
-static void test_convert(void **state) {
+TEST(test_convert) {
     enum { N = 2500 };
     static float from[N], to[N], want[N];
     const esp_device_table *t = esp__device_cpu();
     const esp_stream s = ESP_ZERO;
-    (void)state;
     for (esp_dtype a = ESP_F32; a <= ESP_BF16; a++)
         for (esp_dtype b = ESP_F32; b <= ESP_BF16; b++)
             for (uint32_t sum = 0; sum < 2; sum++)
@@ -340,13 +326,12 @@ static void test_convert(void **state) {
                 }
 }
 
-static void test_cpu(void **state) {
+TEST(test_cpu) {
     esp_ctx *ctx = open_one();
     const esp_device_table *t;
     const esp_stream s = ESP_ZERO;
     void *self, *p, *event, *later;
     uint64_t before, after, ns;
-    (void)state;
     assert_int_equal(ctx->host.device(ctx->host.user, (esp_device){ESP_CPU, 0}, &t, &self), ESP_OK);
     assert_true(t->caps & ESP_DEVICE_HOST_ACCESS);
     assert_int_equal(t->alloc(self, 1000, ESP_MEM_PINNED, &p), ESP_OK);
@@ -381,13 +366,4 @@ static void test_cpu(void **state) {
     t->event_destroy(self, later);
     t->free_(self, p, 1000, ESP_MEM_PINNED);
     esp_close(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opens_once),     cmocka_unit_test(test_host_access), cmocka_unit_test(test_unique),
-        cmocka_unit_test(test_members),        cmocka_unit_test(test_twins),       cmocka_unit_test(test_instances),
-        cmocka_unit_test(test_no_inner_table), cmocka_unit_test(test_convert),     cmocka_unit_test(test_cpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /* test_fake_backends.c: backends that move the device's memory: one that is done when test() says so, and a stream-ordered one. The
  * results are those of the CPU, and with the second the host does not wait for the device between two ops. */
 /* runs: quiet slow asan-long tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 #include "tests/device/backend_fake.c"
-#include "tests/common/repeats.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
@@ -56,18 +50,11 @@ static void run_options(const char *backend, int least) {
     assert_int_equal(moved_done, moved_issued);
 }
 
-static void test_served(void **state) {
-    (void)state;
-    run_options("served", 100);
-}
-static void test_ordered(void **state) {
-    (void)state;
-    run_options("ordered", 100);
-}
+TEST(test_served) { run_options("served", 100); }
+TEST(test_ordered) { run_options("ordered", 100); }
 /* All streams share a queue of the hardware, in which nothing runs behind a wait that cannot end yet. Tensors come in another order on every
  * rank; the ranks must not wait for each other in a circle. */
-static void test_one_queue(void **state) {
-    (void)state;
+TEST(test_one_queue) {
     fake_one_queue = 1;
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
     fake_one_queue = 0;
@@ -119,10 +106,9 @@ static void held_body(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_host_does_not_wait(void **state) {
+TEST(test_host_does_not_wait) {
     static char options[][256] = {FLAT_RAW, TREE_RAW, FLAT_GPU, TREE_GPU, TREE_SWAP, TREE_DEEP, TREE_LATE};
     static const esp_plugin_fn entries[2] = {fake_plugin, moved_plugin};
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         test_job x;
         memset(&x, 0, sizeof x);
@@ -143,14 +129,4 @@ static void test_host_does_not_wait(void **state) {
         assert_int_equal(atomic_load(&failures), 0);
         assert_int_equal(fake_live + fake_refused, 0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_served),
-        cmocka_unit_test(test_ordered),
-        cmocka_unit_test(test_one_queue),
-        cmocka_unit_test(test_host_does_not_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_fake_between.c: what happens between steps, with gradients on the fake device: change of strategy, discarded steps, scaled
  * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
 /* runs: tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
@@ -48,9 +43,8 @@ static void change_sides(esp_ctx *ctx, device_job *j, int step) {
               says(ctx, "tensors 'a' and 'b' lie on different devices"));
 }
 
-static void test_change_of_strategy(void **state) {
+TEST(test_change_of_strategy) {
     static const char *const options[] = {OWN_GPU, OWN_CPU, TREE_GPU};
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         device_job j = job("topk:ratio=0.1", options[kind % 3], kind);
         j.between = change;
@@ -80,9 +74,8 @@ static void scale(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_feedback_scale(ctx, 0.3f) == ESP_OK);
 }
 
-static void test_discard_and_scale(void **state) {
+TEST(test_discard_and_scale) {
     device_job j = job("topk:ratio=0.1", OWN_GPU, CHUNKS);
-    (void)state;
     j.between = discard;
     assert_int_equal(same_on_device(&j, 4, 2, ESP_DISCARDABLE), 0);
     j.task.kind = WHOLE;
@@ -122,8 +115,7 @@ static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_state_load(ctx, cpu) == ESP_OK);
 }
 
-static void test_state_files(void **state) {
-    (void)state;
+TEST(test_state_files) {
     assert_non_null(mkdtemp(folder));
     for (int kind = 0; kind < KINDS; kind++) {
         device_job j = job("topk:ratio=0.1", kind % 2 ? TREE_GPU : OWN_GPU, kind);
@@ -217,14 +209,8 @@ static int run_plain(void (*body)(esp_ctx *, void *), int32_t size) {
     return atomic_load(&failures) + (fake_live != 0) + fake_refused;
 }
 
-static void test_helpers(void **state) {
-    (void)state;
-    assert_int_equal(run_plain(helpers_body, 3), 0);
-}
-static void test_zeros(void **state) {
-    (void)state;
-    assert_int_equal(run_plain(zeros_body, 2), 0);
-}
+TEST(test_helpers) { assert_int_equal(run_plain(helpers_body, 3), 0); }
+TEST(test_zeros) { assert_int_equal(run_plain(zeros_body, 2), 0); }
 
 /* ---- compression errors ----------------------------------------------------------------------------------------------------------- */
 typedef struct errors {
@@ -261,23 +247,12 @@ static void errors_body(esp_ctx *ctx, void *user) {
     for (uint32_t t = 0; t < 2; t++) place_close(&p[t]);
 }
 
-static void test_errors(void **state) {
+TEST(test_errors) {
     static const esp_plugin_fn entry = rig_plugin;
     errors e[2] = {{0}};
-    (void)state;
     for (int k = 0; k < 2; k++) {
-        test_job x;
-        memset(&x, 0, sizeof x);
-        x.size = 1;
-        x.body = errors_body;
-        x.user = &e[k];
-        x.config.builtin = &entry;
-        x.config.n_builtin = 1;
-        x.config.log_level = ESP_LOG_ERROR;
         e[k].on_device = k;
-        atomic_store(&failures, 0);
-        test_run(&x);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = 1, .body = errors_body, .user = &e[k], .config.builtin = &entry, .config.n_builtin = 1);
     }
     for (int t = 0; t < 2; t++) {
         assert_int_equal(e[0].of[t].samples, 1);
@@ -285,16 +260,4 @@ static void test_errors(void **state) {
         assert_true(e[0].of[t].error > 0.1 && e[0].of[t].error < 1.0);
         assert_memory_equal(&e[0].of[t], &e[1].of[t], sizeof e[0].of[t]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_change_of_strategy),
-        cmocka_unit_test(test_discard_and_scale),
-        cmocka_unit_test(test_state_files),
-        cmocka_unit_test(test_helpers),
-        cmocka_unit_test(test_zeros),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 static const char option[] = "comp@gpu > flat.allgather > decomp@gpu";
@@ -52,9 +47,8 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
 }
 
 /* No memory, at every allocation once: the start fails, a later one succeeds. */
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     int failed = 0;
-    (void)state;
     for (uint64_t left = 0; left < 1u << 20; left = left * 2 + 1000) {
         one x;
         esp_ctx *ctx = open_one(&x);
@@ -82,8 +76,7 @@ static void test_no_memory(void **state) {
 }
 
 /* Work that fails: every wait says so. */
-static void test_broken(void **state) {
-    (void)state;
+TEST(test_broken) {
     for (int wait = 0; wait < 4; wait++) {
         one x;
         esp_ctx *ctx = open_one(&x);
@@ -110,10 +103,9 @@ static void test_broken(void **state) {
 
 /* A payload is damaged, which only the device's kernel sees, after the calls that issued it: the wait says so, and names the tensor,
  * the rank and the device. */
-static void test_corrupt(void **state) {
+TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
-    (void)state;
     for (int k = 0; k < 8; k++) {
         const int wait = k % 4, at_once = k / 4; /* at_once: the call after the kernel already tells */
         one x;
@@ -143,8 +135,7 @@ static void test_corrupt(void **state) {
 }
 
 /* Closed in the middle of a step: the device's work ends before its memory goes. */
-static void test_closed_early(void **state) {
-    (void)state;
+TEST(test_closed_early) {
     for (int k = 0; k < 20; k++) {
         one x;
         esp_ctx *ctx = open_one(&x);
@@ -163,11 +154,10 @@ static void test_closed_early(void **state) {
 }
 
 /* Devices that are not there. */
-static void test_absent(void **state) {
+TEST(test_absent) {
     one x;
     esp_ctx *ctx = open_one(&x);
     esp_tensor_desc d = ESP_ZERO;
-    (void)state;
     d.name = "v";
     d.count = 10;
     d.device = (esp_device){FAKE_KIND, 7};
@@ -179,12 +169,4 @@ static void test_absent(void **state) {
     assert_int_equal(esp_start(ctx), ESP_OK);
     one_step(ctx, &x);
     close_one(ctx, &x);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_broken), cmocka_unit_test(test_corrupt),
-        cmocka_unit_test(test_closed_early), cmocka_unit_test(test_absent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

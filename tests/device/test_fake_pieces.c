@@ -2,12 +2,7 @@
  * the host has begun to compress the piece before, and the codec decompresses a part only when the part before was copied up: without
  * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
@@ -254,10 +249,9 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
     "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* many parts at both ends */
 
 /* The first Comp has four parts, and so has the last Decomp. Each is a piece of its copy. */
-static void test_parts(void **state) {
+TEST(test_parts) {
     static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
     piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};
-    (void)state;
     for (int c = 0; c < 3; c++) {
         j.codec = codecs[c];
         run_pieces(j, 4, 4, 4);
@@ -276,9 +270,8 @@ static void test_parts(void **state) {
 }
 
 /* The chunks of a tensor: one is copied while the one before is compressed, sent and decompressed, and yet another is copied back. */
-static void test_chunks(void **state) {
+TEST(test_chunks) {
     piece_job j = {.codec = "one", .option = "comp@cpu > flat.allgather > decomp@cpu", .dtype = ESP_F32};
-    (void)state;
     j.chunks = 4;
     j.waits = BY_CHUNK;
     j.piece_bytes = 1 << 20;
@@ -286,9 +279,8 @@ static void test_chunks(void **state) {
 }
 
 /* Conversions work piece by piece, too: halves around Comp and Decomp, and a mean over ranks whose number is not a power of two. */
-static void test_conversions(void **state) {
+TEST(test_conversions) {
     piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
-    (void)state;
     j.waits = BY_NOTHING;
     run_pieces(j, 4, 6, 6);
     j.dtype = ESP_F16;
@@ -297,13 +289,4 @@ static void test_conversions(void **state) {
     run_pieces(j, 3, 3, 12);
     j.piece_bytes = 64; /* not more than 16 of a conversion */
     run_pieces(j, 3, 3, 16);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_conversions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,16 +2,8 @@
  * every option with it on the CPU, and a sample of those that use both, in one job with a tensor each. The bits are those of the same
  * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <signal.h>
+#include "tests/common/test.h"
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include "tests/common/repeats.h"
 #include "tests/device/device_rig.h"
 
 enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };
@@ -136,16 +128,5 @@ static void run_tree(const char *codec, int devices, uint32_t phase) {
     munmap(all, 2 * sizeof *all);
 }
 
-static void test_shared_device(void **state) {
-    (void)state;
-    run_tree("topk:ratio=0.1", 1, 0);
-}
-static void test_own_device(void **state) {
-    (void)state;
-    run_tree("none:feedback=residual", 2, 5);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared_device), cmocka_unit_test(test_own_device)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(test_shared_device) { run_tree("topk:ratio=0.1", 1, 0); }
+TEST(test_own_device) { run_tree("none:feedback=residual", 2, 5); }

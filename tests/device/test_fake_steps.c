@@ -1,14 +1,7 @@
 /* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical options, raw and
  * compressed on either side, chunks and groups, halves, every way to wait. */
 /* runs: tsan-long */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <signal.h>
-#include <sys/wait.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
@@ -27,8 +20,7 @@ static device_job job(const char *codec, const char *option, esp_dtype dtype, in
     return j;
 }
 
-static void test_raw(void **state) {
-    (void)state;
+TEST(test_raw) {
     for (int kind = 0; kind < KINDS; kind++)
         for (int wait = 0; wait < 4; wait++) {
             device_job j = job("none", FLAT_RAW, wait == 1 ? ESP_F16 : wait == 2 ? ESP_BF16 : ESP_F32, kind);
@@ -46,13 +38,12 @@ static void test_raw(void **state) {
     }
 }
 
-static void test_codecs(void **state) {
+TEST(test_codecs) {
     static const char *const options[] = {
         FLAT_COMP,     FLAT_GPU,   TREE_COMP,  TREE_GPU,
         TREE_REPLICAS, TREE_THREE, TREE_MIXED, "comp@gpu > flat.allreduce > decomp@gpu"};
     static const char *const codecs[] = {"none", "topk:ratio=0.1", "none:feedback=residual"};
     int n = 0;
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
             device_job j = job(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
@@ -65,11 +56,10 @@ static void test_codecs(void **state) {
 }
 
 /* Each rank gets its part, and the parts are gathered again: exactly, and as halves. Parts of gradients in f16 and bf16. */
-static void test_sharded(void **state) {
+TEST(test_sharded) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
         "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu"};
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         device_job j = job("topk:ratio=0.1", options[o], ESP_F32, WHOLE);
         j.task.tensor_flags = ESP_SHARD;
@@ -85,9 +75,8 @@ static void test_sharded(void **state) {
 #ifndef RIG_CUDA
 /* The device's table takes lists where the CPU's does not, and the other way round: each is called in its own way, with the same result.
  * Comps and Decomps of several parts run on both sides. */
-static void test_lists(void **state) {
+TEST(test_lists) {
     static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
-    (void)state;
     for (int other = 0; other < 2; other++)
         for (int c = 0; c < 3; c++) {
             device_job j =
@@ -103,26 +92,23 @@ static void test_lists(void **state) {
 }
 
 /* Where the device has no tables of codecs, they run on the CPU. */
-static void test_codecs_elsewhere(void **state) {
+TEST(test_codecs_elsewhere) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
-    (void)state;
     j.plugin = fake_plugin_bare;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }
 
 #endif
 /* Tensors on the CPU and on two devices in one job. */
-static void test_devices_together(void **state) {
+TEST(test_devices_together) {
     device_job j = job("topk:ratio=0.1", TREE_GPU, ESP_F32, CHUNKS);
-    (void)state;
     j.devices = 2;
     for (j.wait = 0; j.wait < 4; j.wait++) assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }
 
 #ifndef RIG_CUDA
 /* The device's memory is out of the host's reach: this is what every mistake above would run into. */
-static void test_out_of_reach(void **state) {
-    (void)state;
+TEST(test_out_of_reach) {
     for (int writes = 0; writes < 2; writes++) {
         int status;
         const pid_t child = fork();
@@ -142,15 +128,3 @@ static void test_out_of_reach(void **state) {
 }
 
 #endif
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-#ifndef RIG_CUDA
-        cmocka_unit_test(test_out_of_reach), cmocka_unit_test(test_codecs_elsewhere),
-        cmocka_unit_test(test_lists),
-#endif
-        cmocka_unit_test(test_raw),          cmocka_unit_test(test_codecs),
-        cmocka_unit_test(test_sharded),      cmocka_unit_test(test_devices_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -1,12 +1,7 @@
 /* test_fake_survey.c: the cost survey measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
  * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 enum { MOST = 1 << 14 };
@@ -104,43 +99,20 @@ static void no_memory(esp_ctx *ctx, void *user) {
 
 static void run(void (*body)(esp_ctx *, void *), int32_t size, int32_t per_machine) {
     static const esp_plugin_fn entry = rig_plugin;
-    test_job x;
-    memset(&x, 0, sizeof x);
-    x.size = size;
-    x.per_machine = per_machine;
-    x.body = body;
-    x.config.log_level = ESP_LOG_ERROR;
-    x.config.builtin = &entry;
-    x.config.n_builtin = 1;
-    atomic_store(&failures, 0);
-    test_run(&x);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(x.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .config.builtin = &entry, .config.n_builtin = 1);
     assert_int_equal(fake_live + fake_refused, 0);
 }
 
-static void test_figures(void **state) {
-    (void)state;
+TEST(test_figures) {
     run(same_figures, 1, 1);
     run(same_figures, 4, 2);
 }
-static void test_broken(void **state) {
-    (void)state;
+TEST(test_broken) {
     run(broken, 1, 1);
     run(broken, 3, 3);
 }
-static void test_not_there(void **state) {
-    (void)state;
-    run(not_there, 2, 2);
-}
-static void test_no_memory(void **state) {
-    (void)state;
+TEST(test_not_there) { run(not_there, 2, 2); }
+TEST(test_no_memory) {
     run(no_memory, 1, 1);
     run(no_memory, 2, 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_broken),
-                                       cmocka_unit_test(test_not_there), cmocka_unit_test(test_no_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

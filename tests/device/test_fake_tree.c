@@ -2,12 +2,7 @@
  * tensor each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs of several rounds. For a backend
  * that only knows the host's memory see test_fake_processes.c. */
 /* runs: tsan-long */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 #include "tests/device/tree_rig.h"
 #include "tests/device/backend_fake.c"
 #include "tests/common/rounds_codec.h"
@@ -18,21 +13,9 @@ static void over(const char *codec, const char *backend) {
     run_tree(&plan);
 }
 
-static void test_ordered(void **state) {
-    (void)state;
-    over("topk:ratio=0.1", "ordered");
-}
+TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
 /* Codecs of several rounds: reduced payloads go to the side of the next round, and of the Decomp. */
-static void test_rounds(void **state) {
-    (void)state;
+TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ordered),
-        cmocka_unit_test(test_rounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

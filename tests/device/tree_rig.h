@@ -2,6 +2,7 @@
  * same. For tests; include after cmocka.h. */
 #ifndef TREE_RIG_H
 #define TREE_RIG_H
+#include "tests/common/test.h"
 #include "tests/device/device_rig.h"
 
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
@@ -75,20 +76,9 @@ static inline void run_tree(const tree_plan *plan) {
     uint32_t n = 0;
     for (int k = 0; k < 2; k++) {
         tree_job j = {plan, k, 0, calloc(floats, sizeof(float))};
-        test_job x;
-        memset(&x, 0, sizeof x);
-        x.size = TREE_RANKS;
-        x.per_machine = 2;
-        x.body = tree_body;
-        x.user = &j;
-        x.config.backend = plan->backend[k];
-        x.config.timeout_ms = 60000;
-        x.config.builtin = plan->entries;
-        x.config.n_builtin = plan->n_entries;
-        x.config.log_level = ESP_LOG_ERROR;
-        atomic_store(&failures, 0);
-        test_run(&x);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = TREE_RANKS, .per_machine = 2, .body = tree_body, .user = &j,
+                  .config.backend = plan->backend[k], .config.timeout_ms = 60000, .config.builtin = plan->entries,
+                  .config.n_builtin = plan->n_entries);
         out[k] = j.out;
         n = j.n;
     }

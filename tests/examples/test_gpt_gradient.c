@@ -1,14 +1,6 @@
 /* test_gpt_gradient.c: the gradients of examples/gpt against finite differences. The model is compiled once more here with
  * double in place of float, so that a wrong term shows and rounding does not. Needs no espresso. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #define float double
 #define sqrtf sqrt
@@ -80,13 +72,12 @@ static void compare(int second) {
     printf("%zu numbers, largest difference %.1e\n", m.n_values, worst);
     close_model(&m);
 }
-static void test_first_head(void **state) { (void)state, compare(0); }
-static void test_both_heads(void **state) { (void)state, compare(1); }
+TEST(test_first_head) { compare(0); }
+TEST(test_both_heads) { compare(1); }
 
 /* Gradients are told in the order of p, and do not change any more. */
-static void test_ready_means_done(void **state) {
+TEST(test_ready_means_done) {
     static gpt m;
-    (void)state;
     open_model(&m);
     told_of = &m, n_told = 0;
     gpt_forward(&m, seq, BATCH);
@@ -100,9 +91,8 @@ static void test_ready_means_done(void **state) {
 }
 
 /* Two micro-batches at half the scale are one batch of both, and a head that does not take part has no gradient. */
-static void test_accumulation(void **state) {
+TEST(test_accumulation) {
     static gpt m, other;
-    (void)state;
     open_model(&m), open_model(&other);
     gpt_forward(&m, seq, BATCH);
     gpt_backward(&m, seq, BATCH, 0, 1, NULL, NULL);
@@ -115,9 +105,8 @@ static void test_accumulation(void **state) {
     close_model(&m), close_model(&other);
 }
 
-static void test_clipping(void **state) {
+TEST(test_clipping) {
     static gpt m;
-    (void)state;
     open_model(&m);
     gpt_forward(&m, seq, BATCH);
     gpt_backward(&m, seq, BATCH, 0, 1, NULL, NULL);
@@ -125,12 +114,4 @@ static void test_clipping(void **state) {
     assert_true(fabs(gpt_clip(&m, before / 4) - before) < 1e-9 && fabs(gpt_clip(&m, 1e9) - before / 4) < 1e-9);
     assert_true(fabs(m.grad[m.p[0].count] - first / 4) < 1e-12);
     close_model(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_head),   cmocka_unit_test(test_both_heads), cmocka_unit_test(test_ready_means_done),
-        cmocka_unit_test(test_accumulation), cmocka_unit_test(test_clipping),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

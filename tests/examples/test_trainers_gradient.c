@@ -1,14 +1,6 @@
 /* test_trainers_gradient.c: the gradients of the models of bench/trainers against finite differences. They are compiled once more here
  * with double in place of float, so that a wrong term shows and rounding does not. Needs no espresso. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #define float double
 #define sqrtf sqrt
@@ -80,20 +72,17 @@ static void *compare(const net_kind *kind, int (*open)(net *n, uint64_t seed)) {
     free(n.value);
     return n.own;
 }
-static void test_lstm(void **state) {
-    (void)state;
+TEST(test_lstm) {
     lstm *m = compare(&net_lstm, lstm_open);
     free(m->embedded), free(m);
 }
-static void test_wide(void **state) {
-    (void)state;
+TEST(test_wide) {
     wide *m = compare(&net_wide, wide_open_small);
     free(m->row), free(m->right), free(m->x), free(m);
 }
 
 /* The update clips, and its momentum adds up. */
-static void test_update(void **state) {
-    (void)state;
+TEST(test_update) {
     static net n;
     net_describe(&n, "x", 1, 2, 0);
     assert_int_equal(net_allocate(&n, 1), 0);
@@ -103,10 +92,4 @@ static void test_update(void **state) {
     net_update(&n, 0.1, 0.5, 2.5); /* half of the gradient, and half of what went before */
     assert_true(fabs(n.value[0] + 0.6) < 1e-12 && fabs(n.value[1] + 0.8) < 1e-12);
     free(n.value);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lstm), cmocka_unit_test(test_wide),
-                                       cmocka_unit_test(test_update)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,8 @@
  * library promises to go on without; the other ranks end soon, with an error that names this rank; nothing leaks; and nothing in the
  * library allocates past the user's allocator (the linker leads malloc and its like to this file: see tests.mk). */
 /* runs: slow asan-long no-tsan: hundreds of jobs by what unit/test_step, test_state and test_autopilot run: too slow */
-#include "tests/common/library.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <execinfo.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <unistd.h>
 enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 
 /* ---- the user's allocator, one for each rank ----------------------------------------------------------------------------- */
@@ -510,9 +502,8 @@ static void fail_each(const scenario *c, int32_t victim, int sticky) {
                       now() - began);
 }
 
-static void each_allocation_fails(void **state) {
+TEST(each_allocation_fails) {
     const char *only = getenv("SCENARIO");
-    (void)state;
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         for (int32_t victim = 0; victim < (all[k].size > 1 ? 2 : 1); victim++)
             for (int sticky = 0; sticky < 2; sticky++)
@@ -521,14 +512,13 @@ static void each_allocation_fails(void **state) {
 }
 
 /* The planner without a context has no allocator but libc's. */
-static void a_plan_fails_cleanly(void **state) {
+TEST(a_plan_fails_cleanly) {
     static const esp_cost_point quick[] = {{1, 1000}, {100000, 20000}};
     const esp_plan_tensor tensors[] = {{.name = "a", .elements = 100000, .compute_ns = 1e5},
                                        {.name = "b", .elements = 5000, .compute_ns = 2e5}};
     const esp_plan_model model = {.struct_size = sizeof model, .n_tensors = 2, .tensors = tensors};
     esp_plan_codec codec = {.struct_size = sizeof codec, .spec = "topk:ratio=0.01", .unit_bytes = 6, .units = 0.01};
     esp_plan_system y = {.struct_size = sizeof y, .machines = 2, .ranks_per_machine = 2, .devices = 1};
-    (void)state;
     codec.compress[0].points = codec.decompress[0].points = quick;
     codec.compress[0].n = codec.decompress[0].n = 2;
     y.intra.alpha_ns = y.inter.alpha_ns = 1000;
@@ -551,19 +541,14 @@ static void a_plan_fails_cleanly(void **state) {
 }
 
 static int setup(void **state) {
-    (void)state;
     if (!mkdtemp(dir)) return -1;
     snprintf(path, sizeof path, "%s/file", dir);
     return 0;
 }
 static int teardown(void **state) {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_fails), cmocka_unit_test(a_plan_fails_cleanly)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, teardown)

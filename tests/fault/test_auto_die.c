@@ -1,12 +1,7 @@
 /* test_auto_die.c: ranks that are killed while the autopilot measures, probes, plans, switches or checks, over shared memory.
  * Every other rank must come back with an error that names the dead one, and nothing may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "procs.h"
 
 enum { N = 20000, TENSORS = 3, RANKS = 4 };
@@ -173,25 +168,20 @@ static void killed(int where, int32_t who, int deep) {
     assert_int_equal(wrong, 0);
 }
 
-static void test_measuring(void **state) {
-    (void)state;
+TEST(test_measuring) {
     for (int32_t r = 0; r < RANKS; r += 3) killed(MEASURING, r, 1 + r / 3);
 }
-static void test_in_a_probe(void **state) {
-    (void)state;
+TEST(test_in_a_probe) {
     for (int32_t r = 0; r < RANKS; r++) killed(PROBING, r, 1 + 3 * r);
 }
-static void test_planning(void **state) {
-    (void)state;
+TEST(test_planning) {
     killed(PLANNING, 0, 0); /* the one that plans */
     killed(PLANNING, 2, 0);
 }
-static void test_at_the_switch(void **state) {
-    (void)state;
+TEST(test_at_the_switch) {
     for (int deep = 1; deep < 28; deep = deep * 2 + 1) killed(SWITCHING, deep % RANKS, deep);
 }
-static void test_after_the_switch(void **state) {
-    (void)state;
+TEST(test_after_the_switch) {
     killed(SWITCHED, 0, 1);
     killed(SWITCHED, 3, 2);
 }
@@ -206,20 +196,9 @@ static int our_files(void) {
 }
 static int files_before;
 static int count_before(void **state) {
-    (void)state;
     files_before = our_files();
     return 0;
 }
-static void test_nothing_stays(void **state) {
-    (void)state;
-    assert_int_equal(our_files(), files_before);
-}
+TEST(test_nothing_stays) { assert_int_equal(our_files(), files_before); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measuring),        cmocka_unit_test(test_in_a_probe),
-        cmocka_unit_test(test_planning),         cmocka_unit_test(test_at_the_switch),
-        cmocka_unit_test(test_after_the_switch), cmocka_unit_test(test_nothing_stays),
-    };
-    return cmocka_run_group_tests(tests, count_before, NULL);
-}
+TEST_GROUP(count_before)

@@ -6,13 +6,7 @@
  *              [--backend NAME] [--launcher "mpirun -n 4"]
  * A run follows from its kind and seed, which a failure prints. */
 /* runs: quiet slow asan-long no-tsan: ranks are processes; unit/test_step has their threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
-#include "tests/common/repeats.h"
+#include "tests/common/test.h"
 #include "espresso_impl/base/quantile.h"
 
 /* a copy of how ranks meet, in which one rank may say that it has another version */

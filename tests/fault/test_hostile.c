@@ -2,13 +2,8 @@
  * meet, results must be right, and neither rank 0's memory nor its descriptors may grow with the number of connections.
  * ESPRESSO_HOSTILE=100000 (make hostile) makes so many connections while the job meets, and as many while it runs. */
 /* runs: quiet no-tsan: ranks are processes: the sanitizer sees one of them, with the threads that unit/test_secret has */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <sys/un.h>
-#include "tests/common/library.h"
 #include "procs.h"
 #include "tests/common/hello.h"
 
@@ -287,14 +282,13 @@ static void record(void) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-static void test_flood(void **state) {
+TEST(test_flood) {
     const uint64_t n = wanted();
     pid_t pids[HOSTILES];
     procs p;
     long before, peak, runs, ran;
     int fds_before, fds_most, fds_runs, fds_ran, hung = 0;
     uint64_t t0;
-    (void)state;
     f = (flood *)mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(f != MAP_FAILED);
     snprintf(f->root, sizeof f->root, "127.0.0.1:%d", 32100 + (int)getpid() % 600);
@@ -355,9 +349,4 @@ static void test_flood(void **state) {
     }
     for (int i = 0; i < HOSTILES; i++) waitpid(pids[i], &hung, 0);
     assert_int_equal(procs_end(&p), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flood)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

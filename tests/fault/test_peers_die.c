@@ -1,12 +1,7 @@
 /* test_peers_die.c: ranks are processes that get killed, stopped, or end without a word, over esp__peers alone. The time
  * until the others know is printed, not asserted. */
 /* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "procs.h"
 
 typedef struct self {
@@ -110,14 +105,8 @@ static void kill_each(int tcp) {
         assert_int_equal(procs_end(&p), 0);
     }
 }
-static void test_killed_rank_is_named(void **state) {
-    (void)state;
-    kill_each(0);
-}
-static void test_killed_rank_is_named_over_tcp(void **state) {
-    (void)state;
-    kill_each(1);
-}
+TEST(test_killed_rank_is_named) { kill_each(0); }
+TEST(test_killed_rank_is_named_over_tcp) { kill_each(1); }
 
 static void body_exit(procs *p, int32_t rank) {
     self me;
@@ -129,9 +118,8 @@ static void body_exit(procs *p, int32_t rank) {
         _exit(0); /* a status of 0, and still it did not leave */
     }
 }
-static void test_exit_without_leaving(void **state) {
+TEST(test_exit_without_leaving) {
     procs p;
-    (void)state;
     procs_init(&p, 3);
     procs_start_all(&p, body_exit);
     assert_true(PROCS_AWAIT(&p, told_ns, 0, NOBODY));
@@ -156,8 +144,7 @@ static void body_with_child(procs *p, int32_t rank) {
         body_exchange(p, rank);
     }
 }
-static void test_forked_child_does_not_hide_a_death(void **state) {
-    (void)state;
+TEST(test_forked_child_does_not_hide_a_death) {
 #ifdef SYS_pidfd_open
     procs p;
     uint64_t t0;
@@ -192,9 +179,8 @@ static void body_child_closes(procs *p, int32_t rank) {
     note(me.me, s);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
 }
-static void test_forked_child_may_close(void **state) {
+TEST(test_forked_child_may_close) {
     procs p;
-    (void)state;
     procs_init(&p, 3);
     procs_start_all(&p, body_child_closes);
     assert_true(PROCS_AWAIT(&p, status, 1, NOBODY));
@@ -213,9 +199,8 @@ static void body_open_only(procs *p, int32_t rank) {
     atomic_store(&me.me->status, atomic_load(&me.me->other));
     esp__peers_close(peers, NULL, 0, NULL, NULL);
 }
-static void test_killed_while_meeting(void **state) {
+TEST(test_killed_while_meeting) {
     procs p;
-    (void)state;
     procs_init(&p, 4);
     for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* rank 3 is not there yet */
     p.size = 3;
@@ -242,8 +227,7 @@ static void body_accuse(procs *p, int32_t rank) {
     while (atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
 }
-static void test_stopped_rank_is_named(void **state) {
-    (void)state;
+TEST(test_stopped_rank_is_named) {
     for (int32_t victim = 2; victim >= 0; victim--) {
         procs p;
         uint64_t t0;
@@ -280,8 +264,7 @@ static void body_leave(procs *p, int32_t rank) {
     esp__peers_close(peers, NULL, 0, NULL, NULL);
     atomic_store(&me.me->status, 0);
 }
-static void test_closing_beside_a_stopped_rank(void **state) {
-    (void)state;
+TEST(test_closing_beside_a_stopped_rank) {
     for (int32_t victim = 0; victim < 2; victim++) {
         procs p;
         uint64_t t0;
@@ -320,23 +303,11 @@ static void body_leaks(procs *p, int32_t rank) {
                  count_files("/proc/self/fd") - files + count_files("/proc/self/task") - threads);
     atomic_store(&p->b->rank[rank].status, 0);
 }
-static void test_nothing_leaks(void **state) {
+TEST(test_nothing_leaks) {
     procs p;
-    (void)state;
     procs_init(&p, 3);
     procs_start_all(&p, body_leaks);
     assert_true(PROCS_AWAIT(&p, status, 1, NOBODY));
     for (int r = 0; r < 3; r++) assert_int_equal(atomic_load(&p.b->rank[r].other), 0);
     assert_int_equal(procs_end(&p), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_rank_is_named),   cmocka_unit_test(test_killed_rank_is_named_over_tcp),
-        cmocka_unit_test(test_exit_without_leaving),   cmocka_unit_test(test_forked_child_does_not_hide_a_death),
-        cmocka_unit_test(test_forked_child_may_close), cmocka_unit_test(test_killed_while_meeting),
-        cmocka_unit_test(test_stopped_rank_is_named),  cmocka_unit_test(test_closing_beside_a_stopped_rank),
-        cmocka_unit_test(test_nothing_leaks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

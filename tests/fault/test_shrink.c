@@ -1,14 +1,7 @@
 /* test_shrink.c: ranks are killed or stopped while they train, and the others go on with esp_shrink. Each rank's loss is
  * |w - c|^2 / 2, with a point c of its own, so that training converges to the mean of the points of the ranks that are left. */
 /* runs: quiet no-tsan: ranks are processes: unit/test_shrink has threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <pthread.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "procs.h"
 
 enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 60 };
@@ -226,20 +219,17 @@ static void lose(int32_t size, int32_t per_machine, const char *codec, const cha
     assert_int_equal(procs_end(&p), 0);
 }
 
-static void test_each_rank_flat(void **state) {
-    (void)state;
+TEST(test_each_rank_flat) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 4, NULL, NULL, victim, 1e-3);
 }
 /* Two machines of two ranks become two of different sizes: only flat options are left. */
-static void test_each_rank_of_two_machines(void **state) {
-    (void)state;
+TEST(test_each_rank_of_two_machines) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
     for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
 }
 /* Machines of 3 and 1: the loss of the one leaves a single machine. */
-static void test_last_rank_of_a_machine(void **state) {
+TEST(test_last_rank_of_a_machine) {
     procs p;
-    (void)state;
     job_begin(&p, 4, 3, "fp16", NULL);
     job.dies[3] = 20;
     run(&p);
@@ -247,20 +237,17 @@ static void test_last_rank_of_a_machine(void **state) {
     assert_int_equal(atomic_load(&shared->of[0].machines), 1);
     assert_int_equal(procs_end(&p), 0);
 }
-static void test_compressed(void **state) {
-    (void)state;
+TEST(test_compressed) {
     lose(4, 4, "topk:ratio=0.5", NULL, 0, 1.0);
     lose(4, 4, "int8", NULL, 3, 1.0);
     lose(3, 1, "topk:ratio=0.5", NULL, 1, 1.0);
 }
-static void test_one_rank_is_left(void **state) {
-    (void)state;
+TEST(test_one_rank_is_left) {
     lose(2, 2, NULL, NULL, 0, 1e-3);
     lose(2, 1, NULL, NULL, 1, 1e-3);
 }
-static void test_one_after_the_other(void **state) {
+TEST(test_one_after_the_other) {
     procs p;
-    (void)state;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
     job.dies[0] = 30; /* one on each machine is left: hierarchical again */
@@ -278,9 +265,8 @@ static void test_one_after_the_other(void **state) {
     expect_left(&p, "00110", 1.0);
     assert_int_equal(procs_end(&p), 0);
 }
-static void test_two_at_once(void **state) {
+TEST(test_two_at_once) {
     procs p;
-    (void)state;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[0] = job.dies[1] = 15; /* a whole machine */
     run(&p);
@@ -288,8 +274,7 @@ static void test_two_at_once(void **state) {
     assert_int_equal(procs_end(&p), 0);
 }
 /* Another rank dies somewhere inside esp_shrink, also the one at which the others meet. */
-static void test_during_the_shrink(void **state) {
-    (void)state;
+TEST(test_during_the_shrink) {
     for (int k = 0; k < 12; k++) {
         procs p;
         char left[] = "11101";
@@ -328,15 +313,13 @@ static void stop_one(int32_t victim, const char *left) {
     assert_non_null(strstr(o->text, "close this context"));
     assert_int_equal(procs_end(&p), 0);
 }
-static void test_stopped(void **state) {
-    (void)state;
+TEST(test_stopped) {
     stop_one(2, "1101");
     stop_one(0, "0111");
 }
 /* Rank 1 of 2 cannot know whether rank 0 is dead: it must not go on, because rank 0 may. */
-static void test_too_few(void **state) {
+TEST(test_too_few) {
     procs p;
-    (void)state;
     job_begin(&p, 2, 2, NULL, NULL);
     job.stops = 0;
     job.timeout_ms = 500;
@@ -350,9 +333,8 @@ static void test_too_few(void **state) {
 }
 
 /* auto begins anew after the loss. */
-static void test_auto(void **state) {
+TEST(test_auto) {
     procs p;
-    (void)state;
     for (int32_t victim = 0; victim < 3; victim += 2) {
         job_begin(&p, 3, 3, "fp16", "auto:steps=5");
         job.dies[victim] = 30;
@@ -438,8 +420,7 @@ static void keep_residuals(const char *codec, int32_t per_machine, int32_t victi
     }
     assert_int_equal(procs_end(&p), 0);
 }
-static void test_residuals(void **state) {
-    (void)state;
+TEST(test_residuals) {
     keep_residuals("topk:ratio=0.05", 4, 1, 0);
     keep_residuals("topk:ratio=0.05", 4, 0, ESP_DISCARDABLE);
     keep_residuals("efsignsgd", 4, 3, 0);
@@ -447,12 +428,11 @@ static void test_residuals(void **state) {
 }
 
 /* ---- refusals -------------------------------------------------------------------------------------------------------------- */
-static void test_refuses(void **state) {
+TEST(test_refuses) {
     esp_config cfg = ESP_ZERO;
     esp_tensor_desc d = ESP_ZERO;
     esp_ctx *ctx;
     uint32_t id;
-    (void)state;
     cfg.size = 1;
     cfg.log_level = ESP_LOG_ERROR;
     assert_int_equal(esp_shrink(NULL), ESP_E_ARG);
@@ -482,21 +462,6 @@ static void test_refuses(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_each_rank_flat),
-        cmocka_unit_test(test_each_rank_of_two_machines),
-        cmocka_unit_test(test_last_rank_of_a_machine),
-        cmocka_unit_test(test_compressed),
-        cmocka_unit_test(test_one_rank_is_left),
-        cmocka_unit_test(test_one_after_the_other),
-        cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_during_the_shrink),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_too_few),
-        cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_residuals),
-    };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

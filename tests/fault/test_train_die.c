@@ -1,12 +1,7 @@
 /* test_train_die.c: ranks that are killed, stopped, slow or gone in the middle of training steps, over shared memory. Every
  * other rank must come back with an error that names it. Times are printed, not asserted. */
 /* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "procs.h"
 
 enum { N = 50000, TENSORS = 3 };
@@ -144,19 +139,14 @@ static void kill_each(const char *with_codec, const char *with_option) {
         assert_int_equal(procs_end(&p), 0);
     }
 }
-static void test_killed_without_compression(void **state) {
-    (void)state;
-    kill_each(NULL, NULL);
-}
-static void test_killed_with_compression(void **state) {
-    (void)state;
+TEST(test_killed_without_compression) { kill_each(NULL, NULL); }
+TEST(test_killed_with_compression) {
     kill_each("topk:ratio=0.1", "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > "
                                 "inter.allgather > decomp@cpu > intra.allgather");
 }
 
 /* Stopped, and so silent: named by all others once their time is up. */
-static void test_stopped(void **state) {
-    (void)state;
+TEST(test_stopped) {
     codec = option = NULL;
     for (int32_t victim = 1; victim < 4; victim += 2) {
         procs p;
@@ -172,10 +162,9 @@ static void test_stopped(void **state) {
 
 /* Each step takes longer than the timeout over its slow link, though no op does: that is no error, and does not hide that a rank
  * is stopped. */
-static void test_stopped_where_steps_are_long(void **state) {
+TEST(test_stopped_where_steps_are_long) {
     procs p;
     uint64_t t0;
-    (void)state;
     codec = option = NULL;
     backend = "shm:inter=5mbit";
     warm = 1;
@@ -190,10 +179,9 @@ static void test_stopped_where_steps_are_long(void **state) {
 }
 
 /* Slow in its own compute: it is alive and answers, and still is the one that all wait for. */
-static void test_slow(void **state) {
+TEST(test_slow) {
     procs p;
     uint64_t t0;
-    (void)state;
     codec = option = NULL;
     prepare(&p, 500);
     t0 = procs_now();
@@ -204,10 +192,9 @@ static void test_slow(void **state) {
 }
 
 /* Gone in good order, while the others go on. */
-static void test_left(void **state) {
+TEST(test_left) {
     procs p;
     uint64_t t0;
-    (void)state;
     codec = option = NULL;
     prepare(&p, 20000);
     t0 = procs_now();
@@ -236,9 +223,8 @@ static void body_never_starts(procs *p, int32_t rank) {
     atomic_store(&p->b->rank[rank].ready, 1);
     procs_sleep_ms(30000);
 }
-static void test_killed_before_start(void **state) {
+TEST(test_killed_before_start) {
     procs p;
-    (void)state;
     codec = option = NULL;
     timeout_ms = 20000;
     procs_init(&p, 4);
@@ -253,17 +239,4 @@ static void test_killed_before_start(void **state) {
         assert_non_null(strstr(p.b->rank[r].text, "rank 3 died"));
     }
     assert_int_equal(procs_end(&p), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_without_compression),
-        cmocka_unit_test(test_killed_with_compression),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_stopped_where_steps_are_long),
-        cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_left),
-        cmocka_unit_test(test_killed_before_start),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,32 +1,20 @@
 /* test_builtin.c: the built-in systems, and codec costs by name: published figures are exact, estimates are the codecs' own
  * models, and make writes files of them. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <fnmatch.h>
-#include "tests/common/library.h"
 #include "planner/problem/problem.h"
 #include "planner/builtin/v100.h"
-#include "planner/files/files.h"
 #include "planner/files/read.h"
-#include "tests/common/built.h"
 #include <ctype.h>
-#include <math.h>
 
 static void near(double got, double want, double relative) {
     if (!(fabs(got - want) <= relative * fabs(want))) fail_msg("%.17g is not %.17g (within %g)", got, want, relative);
 }
 
 static esp_ctx *ctx; /* whose codecs are asked */
-static int open_ctx(void **state) {
-    (void)state;
-    return esp__open_alone(&ctx) != ESP_OK;
-}
+static int open_ctx(void **state) { return esp__open_alone(&ctx) != ESP_OK; }
 static int close_ctx(void **state) {
-    (void)state;
     esp_close(ctx);
     return 0;
 }
@@ -40,8 +28,7 @@ static const esp_plan_codec *costs_of(const char *spec, const char *system, esp_
 static double us(const esp_cost_curve *c, double elements) { return esp__curve_at(c, elements) / 1000.0; }
 
 /* ---- systems ------------------------------------------------------------------------------------------------------ */
-static void test_systems(void **state) {
-    (void)state;
+TEST(test_systems) {
     static const char *const names[] = {"paper-nvlink", "paper-pcie", "cloud-h100", "commodity-10g", "one-box"};
     uint32_t n = 0;
     for (; esp__known_system_at(n); n++) {
@@ -58,8 +45,7 @@ static void test_systems(void **state) {
     assert_null(esp__builtin_system(NULL));
 }
 
-static void test_paper_systems_are_as_published(void **state) {
-    (void)state;
+TEST(test_paper_systems_are_as_published) {
     static const struct {
         const char *name;
         double intra, inter;
@@ -80,8 +66,7 @@ static void test_paper_systems_are_as_published(void **state) {
 }
 
 /* ---- published costs ------------------------------------------------------------------------------------------------ */
-static void test_published_gpu_times(void **state) {
-    (void)state;
+TEST(test_published_gpu_times) {
     static const struct {
         const char *spec;
         double compress, decompress;
@@ -104,8 +89,7 @@ static void test_published_gpu_times(void **state) {
     }
 }
 
-static void test_published_cpu_times(void **state) {
-    (void)state;
+TEST(test_published_cpu_times) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "paper-nvlink", &c);
     const esp_cost_curve *to = &k->compress[ESP_PLAN_CPU], *from = &k->decompress[ESP_PLAN_CPU];
@@ -120,8 +104,7 @@ static void test_published_cpu_times(void **state) {
     assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64); /* as published, falling */
 }
 
-static void test_published_payloads(void **state) {
-    (void)state;
+TEST(test_published_payloads) {
     esp__costs dgc, randomk, sign;
     costs_of("dgc:ratio=0.01", "paper-nvlink", &dgc);
     costs_of("randomk:ratio=0.01", "paper-nvlink", &randomk);
@@ -139,7 +122,7 @@ static void test_published_payloads(void **state) {
 
 /* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their place: a
  * figure that is mistyped, or stands in another's place, shows. */
-static void test_published_figures(void **state) {
+TEST(test_published_figures) {
     static const struct {
         const char *name;
         uint32_t gpu[2], sum[2], weighted[2];
@@ -147,7 +130,6 @@ static void test_published_figures(void **state) {
                    {"randomk", {54, 34}, {176384, 73130}, {2831618, 1182572}},
                    {"efsignsgd", {130, 140}, {141059, 48444}, {2256993, 776313}},
                    {"onebit", {450, 170}, {144581, 50812}, {2313786, 814249}}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         const esp__published *p = esp__published_find(figures[i].name);
         assert_non_null(p);
@@ -162,8 +144,7 @@ static void test_published_figures(void **state) {
 }
 
 /* ---- estimates -------------------------------------------------------------------------------------------------------- */
-static void test_faster_memory_moves_the_knee(void **state) {
-    (void)state;
+TEST(test_faster_memory_moves_the_knee) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "cloud-h100", &c);
     const double knee = 1048576 * 3350.0 / 900.0;
@@ -180,8 +161,7 @@ static void test_faster_memory_moves_the_knee(void **state) {
 }
 
 /* A codec costs what its model says, divided by the workers; and its model says how many bytes it may write. */
-static void test_estimates_are_the_codecs_models(void **state) {
-    (void)state;
+TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
         "topk", "topk:ratio=0.2", "randomk:ratio=0.05", "dgc:ratio=0.001"};
@@ -217,8 +197,7 @@ static void refused(const char *spec, const char *accelerator, const char *why) 
     if (!strstr(esp_last_error(ctx), why)) fail_msg("'%s' is not in: %s", why, esp_last_error(ctx));
 }
 
-static void test_bad_specs(void **state) {
-    (void)state;
+TEST(test_bad_specs) {
     esp__costs c;
     refused("nosuch", "V100", "there is no codec \"nosuch\"; known: none, fp16");
     refused("none", "V100", "codec 'none' makes nothing smaller");
@@ -239,8 +218,7 @@ static void test_bad_specs(void **state) {
 }
 
 /* A system of the user's own: its accelerator decides; where it has GPUs, it must say which. */
-static void test_other_systems(void **state) {
-    (void)state;
+TEST(test_other_systems) {
     esp_plan_system mine = *esp__builtin_system("paper-pcie");
     esp__costs c;
     mine.name = "mine";
@@ -255,8 +233,7 @@ static void test_other_systems(void **state) {
 }
 
 /* Every codec of the registry that makes gradients smaller has costs, and onebit, which is only published. */
-static void test_all_codecs(void **state) {
-    (void)state;
+TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0, onebit = 0;
     for (; esp__builtin_codec_at(ctx, n); n++) {
@@ -280,8 +257,7 @@ static void same_curve(const esp_cost_curve *a, const esp_cost_curve *b) {
     }
 }
 
-static void test_system_files(void **state) {
-    (void)state;
+TEST(test_system_files) {
     char name[256];
     for (uint32_t i = 0; esp__known_system_at(i); i++) {
         const esp__known_system *k = esp__known_system_at(i);
@@ -308,8 +284,7 @@ static void test_system_files(void **state) {
 }
 
 /* costs/CODEC-ACCELERATOR.json: every codec on every accelerator of a system, and on CPUs alone. */
-static void test_cost_files(void **state) {
-    (void)state;
+TEST(test_cost_files) {
     static const char *const systems[] = {"paper-nvlink", "cloud-h100", "commodity-10g", "one-box"};
     static const char *const sparse[] = {"topk", "randomk", "dgc"};
     for (size_t k = 0; k < sizeof systems / sizeof *systems; k++)
@@ -341,21 +316,4 @@ static void test_cost_files(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_systems),
-        cmocka_unit_test(test_paper_systems_are_as_published),
-        cmocka_unit_test(test_published_gpu_times),
-        cmocka_unit_test(test_published_cpu_times),
-        cmocka_unit_test(test_published_payloads),
-        cmocka_unit_test(test_published_figures),
-        cmocka_unit_test(test_faster_memory_moves_the_knee),
-        cmocka_unit_test(test_estimates_are_the_codecs_models),
-        cmocka_unit_test(test_bad_specs),
-        cmocka_unit_test(test_other_systems),
-        cmocka_unit_test(test_all_codecs),
-        cmocka_unit_test(test_system_files),
-        cmocka_unit_test(test_cost_files),
-    };
-    return cmocka_run_group_tests(tests, open_ctx, close_ctx);
-}
+TEST_GROUP(open_ctx, close_ctx)

@@ -1,10 +1,5 @@
 /* test_costs.c: costs files: what is read is what the three files in it say, and errors name file, line and key. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "files.h"
 
 static char path[64];
@@ -22,8 +17,7 @@ static char *written(void) {
     return slurp(path, &len);
 }
 
-static void test_same_as_three(void **state) {
-    (void)state;
+TEST(test_same_as_three) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
     esp__costs_file f;
@@ -73,8 +67,7 @@ static void says(const char *text, const char *from, const char *to, int warns, 
     free(changed);
 }
 
-static void test_errors(void **state) {
-    (void)state;
+TEST(test_errors) {
     char *t = written();
     esp__gc_file g;
     says(t, "\"espresso\": 1", "\"espresso\": 2", 0, "c.json: espresso: the file was made by a newer espresso");
@@ -91,8 +84,7 @@ static void test_errors(void **state) {
     free(t);
 }
 
-static void test_some_parts(void **state) {
-    (void)state;
+TEST(test_some_parts) {
     size_t len;
     char *model = slurp(full[MODEL], &len);
     const esp__costs_texts none = {.host = "h"}, one = {.host = "h", .model = model};
@@ -113,8 +105,7 @@ static void test_some_parts(void **state) {
 }
 
 /* Where a part cannot be read, nothing is written. */
-static void test_whole_or_not(void **state) {
-    (void)state;
+TEST(test_whole_or_not) {
     const esp__costs_texts t = {.host = "h", .system = "{\"espresso\": 1, \"system\": \"s\"}"};
     unlink(path);
     assert_int_equal(esp__costs_write(path, &t), ESP_E_ARG);
@@ -123,19 +114,13 @@ static void test_whole_or_not(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/espresso-costs-%d.json", (int)getpid());
     return 0;
 }
 
 static int end(void **state) {
-    (void)state;
     unlink(path);
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_three), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_some_parts), cmocka_unit_test(test_whole_or_not)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end)

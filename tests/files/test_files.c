@@ -1,17 +1,10 @@
 /* test_files.c: the planner's JSON files: reading, writing them back unchanged, and that no input breaks a reader. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/files/write.h"
 #include "files.h"
-#include <sys/stat.h>
 
 /* ---- what is read -------------------------------------------------------------------------------------------------- */
-static void reads_a_model(void **state) {
-    (void)state;
+TEST(reads_a_model) {
     esp__model_file f;
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -38,8 +31,7 @@ static void reads_a_model(void **state) {
 }
 
 /* Times of a busy machine are taken, but never in silence. */
-static void says_that_a_model_is_noisy(void **state) {
-    (void)state;
+TEST(says_that_a_model_is_noisy) {
     esp__model_file f;
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -64,8 +56,7 @@ static void read_measured(const esp__measured *m) {
 }
 
 /* A noisy file is read, with a warning. */
-static void warns_of_noise(void **state) {
-    (void)state;
+TEST(warns_of_noise) {
     for (int k = 0; k < 2; k++) {
         heard h = {.n = 0};
         const esp__files_log log = {hear, &h};
@@ -87,8 +78,7 @@ static void warns_of_noise(void **state) {
     }
 }
 
-static void reads_a_codec(void **state) {
-    (void)state;
+TEST(reads_a_codec) {
     esp__gc_file f;
     assert_int_equal(esp__gc_read(full[GC], &f, NULL), ESP_OK);
     assert_string_equal(f.spec, "dgc:ratio=0.01");
@@ -111,8 +101,7 @@ static void reads_a_codec(void **state) {
     esp__gc_free(&f);
 }
 
-static void reads_a_system(void **state) {
-    (void)state;
+TEST(reads_a_system) {
     esp__system_file f;
     assert_int_equal(esp__system_read(full[SYSTEM], &f, NULL), ESP_OK);
     const esp_plan_system *s = &f.system;
@@ -134,8 +123,7 @@ static void reads_a_system(void **state) {
 
 /* Two files of others: the smallest of the traces that the Espresso authors published with their artifact (EuroSys
  * 2023). */
-static void reads_published_traces(void **state) {
-    (void)state;
+TEST(reads_published_traces) {
     static const struct {
         const char *name;
         uint32_t n;
@@ -163,8 +151,7 @@ static void reads_published_traces(void **state) {
 }
 
 /* ---- what comes back --------------------------------------------------------------------------------------------------- */
-static void every_example_comes_back(void **state) {
-    (void)state;
+TEST(every_example_comes_back) {
     static const char *const kinds[] = {"model", "gc", "system"};
     int seen = 0;
     for (int k = 0; k < KINDS; k++) {
@@ -195,8 +182,7 @@ static uint64_t random_next(void) {
 }
 
 /* Any number of microseconds that a file can hold gives the nanoseconds that its text gives again. */
-static void numbers_lose_nothing(void **state) {
-    (void)state;
+TEST(numbers_lose_nothing) {
     for (int i = 0; i < 20000; i++) {
         esp__text t = {0};
         uint64_t bits = random_next() % 2 ? random_next() : random_next() & ~0xffffffffu;
@@ -214,8 +200,7 @@ static void numbers_lose_nothing(void **state) {
 }
 
 /* ---- files -------------------------------------------------------------------------------------------------------------------- */
-static void bad_files_are_named(void **state) {
-    (void)state;
+TEST(bad_files_are_named) {
     esp__model_file f;
     assert_int_equal(esp__model_read("tests/no-such.json", &f, NULL), ESP_E_NOT_FOUND);
     assert_string_equal(esp_last_error(NULL), "tests/no-such.json: cannot be read: No such file or directory");
@@ -248,8 +233,7 @@ static esp_status model_write(const char *path, const esp__model_file *f) {
     model_print(f, &t);
     return files_write(path, &t);
 }
-static void files_are_written_whole_or_not(void **state) {
-    (void)state;
+TEST(files_are_written_whole_or_not) {
     char dir[] = "/tmp/espresso-test-files-XXXXXX", path[64], link[64];
     esp__model_file f, again;
     struct stat st;
@@ -283,8 +267,7 @@ static void files_are_written_whole_or_not(void **state) {
 }
 
 /* ---- many, and any input ---------------------------------------------------------------------------------------------------- */
-static void a_million_tensors(void **state) {
-    (void)state;
+TEST(a_million_tensors) {
 #ifdef __SANITIZE_ADDRESS__
     const int n = 200000; /* several times the memory there */
 #else
@@ -337,8 +320,7 @@ static size_t mutate(char *text, size_t len, size_t cap) {
     return len;
 }
 
-static void any_input_is_survived(void **state) {
-    (void)state;
+TEST(any_input_is_survived) {
     static const char *const seeds[] = {"tests/fuzz/corpus/model/full.json", "tests/fuzz/corpus/gc/full.json",
                                         "tests/fuzz/corpus/system/full.json"};
     int accepted = 0;
@@ -354,22 +336,4 @@ static void any_input_is_survived(void **state) {
         free(text);
     }
     assert_in_range(accepted, 100, 10000); /* else the mutations teach nothing */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_a_model),
-        cmocka_unit_test(says_that_a_model_is_noisy),
-        cmocka_unit_test(warns_of_noise),
-        cmocka_unit_test(reads_a_codec),
-        cmocka_unit_test(reads_a_system),
-        cmocka_unit_test(reads_published_traces),
-        cmocka_unit_test(every_example_comes_back),
-        cmocka_unit_test(numbers_lose_nothing),
-        cmocka_unit_test(bad_files_are_named),
-        cmocka_unit_test(files_are_written_whole_or_not),
-        cmocka_unit_test(a_million_tensors),
-        cmocka_unit_test(any_input_is_survived),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

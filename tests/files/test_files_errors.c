@@ -1,10 +1,5 @@
 /* test_files_errors.c: the errors of the readers of the planner's JSON files, for every kind of mistake. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "files.h"
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------------- */
@@ -80,8 +75,7 @@ static const mistake mistakes[] = {
     {SYSTEM, "\"cores_per_rank\": 1", "\"cores_per_rank\": 4", "f: cores_per_rank: expected 0 to 3, found 4"},
 };
 
-static void every_mistake_is_named(void **state) {
-    (void)state;
+TEST(every_mistake_is_named) {
     int wrong = 0;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         const mistake *m = &mistakes[i];
@@ -101,8 +95,7 @@ static void every_mistake_is_named(void **state) {
     assert_int_equal(wrong, 0);
 }
 
-static void unknown_keys_warn_once_a_kind(void **state) {
-    (void)state;
+TEST(unknown_keys_warn_once_a_kind) {
     static const char text[] =
         "{\"espresso\": 1, \"model\": \"m\",\n \"forward\": 1, \"forward_us\": 1, \"tensors\": [\n"
         "{\"name\": \"a\", \"elements\": 1, \"compute_us\": 1, \"elemnts\": 2},\n"
@@ -117,8 +110,7 @@ static void unknown_keys_warn_once_a_kind(void **state) {
 }
 
 /* Wherever a file is cut off, it is refused. */
-static void cut_off_files_are_refused(void **state) {
-    (void)state;
+TEST(cut_off_files_are_refused) {
     for (int k = 0; k < KINDS; k++) {
         size_t len;
         char *text = slurp(full[k], &len);
@@ -132,8 +124,7 @@ static void cut_off_files_are_refused(void **state) {
 }
 
 /* Depth and length that no file has. */
-static void monsters_are_refused(void **state) {
-    (void)state;
+TEST(monsters_are_refused) {
     const size_t n = 1000000;
     char *text = malloc(n + 1);
     for (int k = 0; k < KINDS; k++) {
@@ -151,14 +142,4 @@ static void monsters_are_refused(void **state) {
         assert_null(strchr(esp_last_error(NULL), 0x1b));
     }
     free(text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mistake_is_named),
-        cmocka_unit_test(unknown_keys_warn_once_a_kind),
-        cmocka_unit_test(cut_off_files_are_refused),
-        cmocka_unit_test(monsters_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,9 @@
 /* test_models.c: the models of planner/models: their published sizes and operations, the traces that others published, and
  * that the generator still makes these files. Run in the project's root. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/skip.h"
+#include "tests/common/test.h"
 #include <fnmatch.h>
-#include "tests/common/library.h"
 #include "planner/problem/problem.h"
-#include "planner/files/files.h"
 #include "planner/files/read.h"
-#include <math.h>
 
 typedef struct published {
     const char *name;
@@ -55,8 +47,7 @@ static uint64_t elements(const esp__model_file *f) {
     return n;
 }
 
-static void test_sizes_are_as_published(void **state) {
-    (void)state;
+TEST(test_sizes_are_as_published) {
     for (int k = 0; k < MODELS; k++) {
         const published *m = &models[k];
         esp__model_file f;
@@ -96,15 +87,13 @@ static void check_model(const char *name) {
     esp__model_free(&f);
 }
 
-static void test_models_are_valid(void **state) {
-    (void)state;
+TEST(test_models_are_valid) {
     for (int k = 0; k < MODELS; k++) check_model(models[k].name);
 }
 
 /* The name and the elements of every tensor, in order, are those of the published traces. */
-static void test_published_traces_have_the_same_tensors(void **state) {
+TEST(test_published_traces_have_the_same_tensors) {
     int traced = 0;
-    (void)state;
     for (int k = 0; k < MODELS; k++) {
         const int bert = !strcmp(models[k].name, "bert-base");
         esp__model_file f;
@@ -127,22 +116,11 @@ static void test_published_traces_have_the_same_tensors(void **state) {
     assert_int_equal(traced, 7);
 }
 
-static void test_generator_makes_these_files(void **state) {
-    (void)state;
+TEST(test_generator_makes_these_files) {
     if (system("command -v python3 >/dev/null 2>&1") != 0)
         test_skip("python3 is not there: the generator of models is not run");
     assert_int_equal(system("python3 planner/models/generate.py --check"), 0);
     /* and --check would notice */
     assert_int_not_equal(system("python3 planner/models/generate.py --check --batch 3 lstm >/dev/null"), 0);
     assert_int_not_equal(system("python3 planner/models/generate.py nosuch 2>/dev/null"), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_are_as_published),
-        cmocka_unit_test(test_models_are_valid),
-        cmocka_unit_test(test_published_traces_have_the_same_tensors),
-        cmocka_unit_test(test_generator_makes_these_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

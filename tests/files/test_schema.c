@@ -1,11 +1,6 @@
 /* test_schema.c: the schemas in docs/schema and the readers agree: each schema is walked beside a full example, and whatever
  * it says of a key must be what the reader does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/files/keys.h"
 #include "planner/files/costs_parts.h"
 #include "files.h"
@@ -160,8 +155,7 @@ static void check_object(walk *w, json_t *object, json_t *s) {
     }
 }
 
-static void readers_do_what_schemas_say(void **state) {
-    (void)state;
+TEST(readers_do_what_schemas_say) {
     for (int k = 0; k < KINDS; k++) {
         walk w = {.kind = k, .schema = load(schemas[k]), .root = load(full[k])};
         expect(&w, 1, 0, "the example itself");
@@ -174,8 +168,7 @@ static void readers_do_what_schemas_say(void **state) {
 }
 
 /* Each of a reader's keys is in the schema: together with the walk, they are the same. */
-static void schemas_have_the_readers_keys(void **state) {
-    (void)state;
+TEST(schemas_have_the_readers_keys) {
     static const struct {
         int kind;
         const char *def;
@@ -195,12 +188,4 @@ static void schemas_have_the_readers_keys(void **state) {
         assert_int_equal(json_object_size(s), n);
         json_decref(schema);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(readers_do_what_schemas_say),
-        cmocka_unit_test(schemas_have_the_readers_keys),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_strategy_text.c: a strategy's text has one reader: the library and the planner take the same texts and give the same errors for the
  * others. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static const char *const names[] = {"a", "b", "c"};
 static const uint64_t counts[] = {1000, 2000, 3000};
@@ -20,7 +15,6 @@ static esp_ctx *ctx;
 
 static int open_job(void **state) {
     esp_config cfg = ESP_ZERO;
-    (void)state;
     cfg.size = 1;
     cfg.backend = "loop";
     if (esp_open(&cfg, &ctx)) return -1;
@@ -32,7 +26,6 @@ static int open_job(void **state) {
     return esp_start(ctx);
 }
 static int close_job(void **state) {
-    (void)state;
     esp_close(ctx);
     return 0;
 }
@@ -61,8 +54,7 @@ static esp_status give(int reader, const char *text, char *said, size_t cap) {
 }
 
 /* ---- refused --------------------------------------------------------------------------------------------------------- */
-static void all_say_the_same(void **state) {
-    (void)state;
+TEST(all_say_the_same) {
     static const char *const texts[] = {
         "fp31\n",
         "espresso-strategy 2\n" A B C,
@@ -117,8 +109,7 @@ static void all_say_the_same(void **state) {
 }
 
 /* ---- taken ------------------------------------------------------------------------------------------------------------ */
-static void all_take_the_same(void **state) {
-    (void)state;
+TEST(all_take_the_same) {
     char order[8192], many[65536] = HEAD, said[1024];
     size_t n = (size_t)snprintf(many, sizeof many, HEAD "tensor a 1000 split 1000\n");
     size_t m = (size_t)snprintf(order, sizeof order, "order");
@@ -142,8 +133,7 @@ static void all_take_the_same(void **state) {
 }
 
 /* What only a model can contradict is the same in the library and in the planner. */
-static void models_differ_alike(void **state) {
-    (void)state;
+TEST(models_differ_alike) {
     static const char *const texts[] = {
         HEAD A B,
         HEAD B A C,
@@ -175,8 +165,7 @@ static esp_status read_alone(const char *text) {
     return s;
 }
 
-static void errors_name_the_line(void **state) {
-    (void)state;
+TEST(errors_name_the_line) {
     static const struct {
         const char *text, *error;
     } rows[] = {
@@ -220,8 +209,7 @@ static void errors_name_the_line(void **state) {
 }
 
 /* The limits: names of 1000 bytes, and 2^58 elements. */
-static void limits(void **state) {
-    (void)state;
+TEST(limits) {
     char name[1002] = "", text[2048];
     memset(name, 'n', 1000);
     snprintf(text, sizeof text, HEAD "tensor %s 288230376151711743" FLAT "tensor z 1" FLAT, name);
@@ -234,13 +222,4 @@ static void limits(void **state) {
     assert_non_null(strstr(esp_last_error(NULL), "s:3: tensor 'z' with 2 elements: expected"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_say_the_same),
-        cmocka_unit_test(all_take_the_same),
-        cmocka_unit_test(models_differ_alike),
-        cmocka_unit_test(errors_name_the_line),
-        cmocka_unit_test(limits),
-    };
-    return cmocka_run_group_tests(tests, open_job, close_job);
-}
+TEST_GROUP(open_job, close_job)

@@ -1,21 +1,13 @@
 /* test_targets.c: what the fuzzers of payloads, states, strategies, messages and costs files check, without a fuzzer: their seeds, every
  * input that once broke something, and changes of these that a generator makes. tests/files has those of the other files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/library.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "espresso_impl/job/peers.h"
 #include "espresso_impl/base/file.h"
-#include "planner/files/files.h"
 #include "planner/files/read.h"
-#include <dirent.h>
 #include "decode.h"
 #include "state.h"
 #include "targets.h"
-#include "tests/common/repeats.h"
 #include "wire.h"
 
 typedef int (*target_fn)(const uint8_t *data, size_t size);
@@ -61,10 +53,9 @@ static int replay(const char *name, target_fn target, unsigned times) {
 }
 
 /* All codecs, all ways to make and to read a payload. */
-static void payloads(void **state) {
+TEST(payloads) {
     uint8_t in[DECODE_HEAD + 64];
     int decoded = 0, all = 0;
-    (void)state;
     for (int codec = 0; codec < DECODE_SPECS; codec++)
         for (int how = 0; how < DECODE_KINDS * DECODE_OPS; how++)
             for (unsigned k = 0; k < test_repeats(24); k++) {
@@ -79,29 +70,16 @@ static void payloads(void **state) {
     assert_true(replay("decode", fuzz_decode, 3) >= 0);
     decode_close();
 }
-static void states(void **state) {
-    (void)state;
+TEST(states) {
     assert_true(replay("state", fuzz_state, test_repeats(200)) > 10);
     state_close();
 }
-static void strategies(void **state) {
-    (void)state;
+TEST(strategies) {
     assert_true(replay("install", fuzz_install, test_repeats(200)) >= 3);
     state_close();
 }
-static void messages(void **state) {
-    (void)state;
+TEST(messages) {
     assert_true(replay("wire", fuzz_wire, test_repeats(400)) >= 1);
     esp_close(wire_ctx);
 }
-static void costs_files(void **state) {
-    (void)state;
-    assert_true(replay("costs", costs, test_repeats(60)) > 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(payloads), cmocka_unit_test(states),
-                                       cmocka_unit_test(strategies), cmocka_unit_test(messages),
-                                       cmocka_unit_test(costs_files)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(costs_files) { assert_true(replay("costs", costs, test_repeats(60)) > 1); }

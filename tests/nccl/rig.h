@@ -95,11 +95,8 @@ static esp_status rig_coll(ranks_me *me, void *comm, const esp_coll *c) {
     if (s != ESP_E_UNSUPPORTED || !nccl_ordered(m, c)) return s;
     return strstr(ranks_said, "leave out NaNs") ? ranks_coll(me, comm, c) : s;
 }
-#define ranks_coll rig_coll
-#define main collectives_main
-#include "tests/backends/test_collectives.c"
-#undef main
-#undef ranks_coll
+#define RANKS_COLL rig_coll
+#include "tests/backends/collectives.h"
 
 /* As esp_shrink does it: a sum that not all ranks have begun is aborted, the comm is closed, and a new one works, on memory that was
  * announced. */

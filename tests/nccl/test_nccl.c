@@ -1,11 +1,7 @@
 /* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of memory, what it
  * calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is, where a GPU is. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "tests/nccl/child.h"
 
 /* ---- collectives ------------------------------------------------------------------------------------------------------ */
@@ -17,8 +13,8 @@ static void every_kind(int device) {
 }
 static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
-static void collectives_host(void **s) { (void)s, with("new", host_memory); }
-static void collectives_device(void **s) { (void)s, with("new", device_memory); }
+TEST(collectives_host) { with("new", host_memory); }
+TEST(collectives_device) { with("new", device_memory); }
 /* gather and alltoall by sends and receives */
 static void by_messages(void) {
     for (int device = 0; device < 2; device++) {
@@ -26,7 +22,7 @@ static void by_messages(void) {
         wants(rig_run("", 2, 0, all_slots, device));
     }
 }
-static void collectives_old(void **s) { (void)s, with("old", by_messages); }
+TEST(collectives_old) { with("old", by_messages); }
 
 /* What NCCL is asked for: one call where it has one; unequal parts, and what older versions lack, as a group of calls. */
 static int old_version;
@@ -61,8 +57,8 @@ static void calls(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 static void calls_run(void) { wants(rig_run("", 2, 0, calls, 1)); }
-static void calls_new(void **s) { (void)s, old_version = 0, with("new", calls_run); }
-static void calls_old(void **s) { (void)s, old_version = 1, with("old", calls_run); }
+TEST(calls_new) { old_version = 0, with("new", calls_run); }
+TEST(calls_old) { old_version = 1, with("old", calls_run); }
 
 /* Memory that the host announces is registered with the communicators of all levels. */
 static esp_status sum_on(ranks_me *me, nccl_comm *m, unsigned long long at, void *stream) {
@@ -109,8 +105,8 @@ static void registers(ranks_me *me) {
     me->b->close(m);
 }
 static void registers_run(void) { wants(rig_run("", 4, 4, registers, 1)); }
-static void registers_new(void **s) { (void)s, old_version = 0, with("new", registers_run); }
-static void registers_old(void **s) { (void)s, old_version = 1, with("old", registers_run); }
+TEST(registers_new) { old_version = 0, with("new", registers_run); }
+TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
 /* A sum that is divided by three, which is no power of two: exact for f32, where it is multiplied when it is there. */
 static void thirds(ranks_me *me) {
@@ -134,7 +130,7 @@ static void thirds(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 static void thirds_run(void) { wants(rig_run("", 3, 0, thirds, 0)); }
-static void scales(void **s) { (void)s, with("new", thirds_run); }
+TEST(scales) { with("new", thirds_run); }
 
 /* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------------------- */
 static void mixed(ranks_me *me) {
@@ -176,7 +172,7 @@ static void mixed(ranks_me *me) {
     me->b->close(m);
 }
 static void mixed_run(void) { wants(rig_run("", 3, 0, mixed, 0)); }
-static void requests(void **s) { (void)s, with("new", mixed_run); }
+TEST(requests) { with("new", mixed_run); }
 
 /* Groups of several levels, at the same time, with one parent: two machines of two. */
 static void two_levels(ranks_me *me) {
@@ -206,15 +202,4 @@ static void two_levels(ranks_me *me) {
     me->b->close(inter), me->b->close(intra), me->b->close(all);
 }
 static void levels_run(void) { setenv("FAKE_SHARED", "1", 1), wants(rig_run("", 4, 2, two_levels, 0)); }
-static void levels(void **s) { (void)s, with("new", levels_run); }
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_host), cmocka_unit_test(collectives_device),
-        cmocka_unit_test(collectives_old),  cmocka_unit_test(calls_new),
-        cmocka_unit_test(calls_old),        cmocka_unit_test(registers_new),
-        cmocka_unit_test(registers_old),    cmocka_unit_test(scales),
-        cmocka_unit_test(requests),         cmocka_unit_test(levels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(levels) { with("new", levels_run); }

@@ -1,11 +1,7 @@
 /* test_nccl_fails.c: backend nccl when something is wrong, against the stand-in for NCCL and the CUDA driver (fake/): no library, no
  * device, no memory, ranks that cannot open, calls that are malformed, work that never ends. No rank hangs and nothing is left. */
 /* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "tests/nccl/child.h"
 
 /* Opens, and wants this status and text; ESP_PENDING: any error. Returns the comm of who could. */
@@ -66,7 +62,7 @@ static void open_errors(void) {
     unsetenv("FAKE_GPUS");
     expect("device=local,ctas=4", ESP_OK, ESP_OK, ESP_OK, any);
 }
-static void opening_fails(void **s) { (void)s, with("new", open_errors); }
+TEST(opening_fails) { with("new", open_errors); }
 
 /* Allocations of open() fail: all ranks get an error, and nothing is left. */
 static esp_status got[3];
@@ -89,7 +85,7 @@ static void open_poor(void) {
         if (fake.live()) wants("an open without memory left something behind");
     }
 }
-static void without_memory(void **s) { (void)s, with("new", open_poor); }
+TEST(without_memory) { with("new", open_poor); }
 
 /* No library, or one that is too old: a score of 0, and what was tried. */
 static void library_missing(void) {
@@ -112,7 +108,7 @@ static void library_missing(void) {
     unsetenv("FAKE_NCCL_VERSION");
     WANT(b->probe(&ranks_host, &score) == ESP_OK && score > 0);
 }
-static void missing(void **s) { (void)s, with(NULL, library_missing); }
+TEST(missing) { with(NULL, library_missing); }
 
 static esp_coll sum_of(float *x, uint64_t n) {
     esp_coll c = ESP_ZERO;
@@ -157,7 +153,7 @@ static void bad_calls(ranks_me *me) {
     me->b->close(comm);
 }
 static void bad_calls_run(void) { wants(rig_run("", 2, 0, bad_calls, 0)); }
-static void refused(void **s) { (void)s, with("new", bad_calls_run); }
+TEST(refused) { with("new", bad_calls_run); }
 
 /* Rank 0 alone has enqueued: its stream waits, until abort(). Nobody calls test(): abort() itself must end the work. */
 static void left_alone(ranks_me *me) {
@@ -192,7 +188,7 @@ static void left_alone(ranks_me *me) {
     shut(me, m);
 }
 static void left_alone_run(void) { wants(rig_run("", 2, 0, left_alone, 0)); }
-static void aborts(void **s) { (void)s, with("new", left_alone_run); }
+TEST(aborts) { with("new", left_alone_run); }
 
 /* A call, or the communicator, fails in the middle of a collective: an error with NCCL's words; the other rank is told by the host. */
 static void fails_late(ranks_me *me) {
@@ -228,7 +224,7 @@ static void fails_late_run(void) {
         wants(*why ? why : NULL);
     }
 }
-static void collective_fails(void **s) { (void)s, with("new", fails_late_run); }
+TEST(collective_fails) { with("new", fails_late_run); }
 
 /* A rank closes; the other does so later than NCCL's farewell may take, or has work that never ends. */
 static void leaves_early(ranks_me *me) {
@@ -240,19 +236,10 @@ static void leaves_early(ranks_me *me) {
     shut(me, comm); /* rank 0: with a request open */
 }
 static void leaves_run(void) { wants(rig_run("", 2, 0, leaves_early, 0)); }
-static void closes(void **s) { (void)s, with("new", leaves_run); }
+TEST(closes) { with("new", leaves_run); }
 
 static void reopens_run(void) {
     wants(rig_run("", 3, 0, rig_reopens, 0));
     wants(rig_run("", 1, 0, rig_reopens, 0));
 }
-static void reopens(void **s) { (void)s, with("new", reopens_run), with("old", reopens_run); }
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opening_fails), cmocka_unit_test(without_memory), cmocka_unit_test(missing),
-        cmocka_unit_test(refused),       cmocka_unit_test(aborts),         cmocka_unit_test(collective_fails),
-        cmocka_unit_test(closes),        cmocka_unit_test(reopens),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(reopens) { with("new", reopens_run), with("old", reopens_run); }

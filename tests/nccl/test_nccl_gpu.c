@@ -2,12 +2,7 @@
  * processes. On a single GPU they say that they are on different machines (NCCL_HOSTID), since NCCL wants a GPU of its own for each
  * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
 /* runs: quiet */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/skip.h"
+#include "tests/common/test.h"
 #include "tests/nccl/rig.h"
 
 /* Devices, counted in a process of its own: one that has called cuInit cannot use CUDA in its children. -1: none, see `why`. */
@@ -50,8 +45,8 @@ static void on_gpus(ranks_fn fn) {
         }
     }
 }
-static void numbers_on_gpus(void **s) { (void)s, on_gpus(few); }
-static void slots_on_gpus(void **s) { (void)s, on_gpus(all_slots); }
+TEST(numbers_on_gpus) { on_gpus(few); }
+TEST(slots_on_gpus) { on_gpus(all_slots); }
 
 /* Rank 0 alone has enqueued a sum. abort() ends it on the device. */
 static void abandoned(ranks_me *me) {
@@ -82,10 +77,9 @@ static void abandoned(ranks_me *me) {
     pthread_barrier_wait(&me->shared->barrier[0]);
     me->b->close(m);
 }
-static void abort_on_gpus(void **s) {
+TEST(abort_on_gpus) {
     const char *why;
     const int count = devices(&why);
-    (void)s;
     if (count < 0) test_skip(why);
     one_gpu = count < 2, body = abandoned;
     why = rig_run("", 2, 0, on_its_own, 0);
@@ -93,22 +87,11 @@ static void abort_on_gpus(void **s) {
 }
 
 /* Afterwards new communicators work. */
-static void reopen_on_gpus(void **s) {
+TEST(reopen_on_gpus) {
     const char *why;
     const int count = devices(&why);
-    (void)s;
     if (count < 0) test_skip(why);
     one_gpu = count < 2, body = rig_reopens;
     why = rig_run("", 2, 0, on_its_own, 0);
     if (why) fail_msg("%s", why);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_on_gpus),
-        cmocka_unit_test(slots_on_gpus),
-        cmocka_unit_test(abort_on_gpus),
-        cmocka_unit_test(reopen_on_gpus),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,8 @@
  * communicators end by ncclCommAbort, and new ones are made. Ranks are processes over the stand-in for NCCL (fake/). Gradients lie in
  * host memory, or on a fake device of kind CUDA (tests/device), whose streams wait for what never comes until abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <dlfcn.h>
-#include <math.h>
 #include "tests/fault/procs.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
@@ -136,14 +131,12 @@ static void lose(const char *backend, const char *option, int32_t first, int32_t
 
 #define FLAT "flat.allreduce"
 #define BOTH "levels:intra=(nccl:device=0),inter=(nccl:device=0)"
-static void host_memory(void **state) {
-    (void)state;
+TEST(host_memory) {
     lose("nccl:device=0", FLAT, 2, -1, 0);
     lose("nccl:device=0", FLAT, 0, 3, 0);
     lose("levels:intra=(nccl:device=0),inter=(shm)", FLAT, 1, -1, 0);
 }
-static void device_memory(void **state) {
-    (void)state;
+TEST(device_memory) {
     lose("nccl:device=0", FLAT, 3, -1, 1);
     lose("nccl:device=0", "comp@gpu > flat.allgather > decomp@gpu", 0, -1, 1);
     lose(BOTH, "intra.reduce_scatter > inter.allreduce > intra.allgather", 1, -1, 1);
@@ -158,11 +151,7 @@ int main(void) {
     setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
     if (!mkdtemp(dir)) return 1;
     setenv("TMPDIR", dir, 1); /* where killed ranks leave files */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_memory),
-        cmocka_unit_test(device_memory),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = test_main();
     snprintf(rm, sizeof rm, "rm -rf %s", dir);
     return system(rm) || failed;
 }

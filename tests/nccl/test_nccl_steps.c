@@ -2,14 +2,8 @@
  * tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not wait for the device
  * between two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <dlfcn.h>
-#include <math.h>
-#include "tests/common/library.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
 #include "tests/nccl/fake/control.h"
@@ -31,10 +25,9 @@ static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *)
     if (fake_launch_when(s, ready, run, arg, bytes)) abort();
 }
 
-static void same_numbers(void **state) {
+TEST(same_numbers) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU,  TREE_RAW,   TREE_ROOT,
                                           TREE_GPU, TREE_COMP, TREE_TWICE, "comp@gpu > flat.allreduce > decomp@gpu"};
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (int k = 0; k < 2; k++) {
             const int before = launched, summed = strstr(options[o], "comp@gpu > flat.allreduce") != NULL;
@@ -54,9 +47,8 @@ static void same_numbers(void **state) {
 }
 
 /* Three ranks: parts that are unequal, and a mean that NCCL cannot make by a factor in front. */
-static void three_ranks(void **state) {
+TEST(three_ranks) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
-    (void)state;
     for (int o = 0; o < 3; o++)
         for (esp_dtype t = ESP_F32; t <= ESP_BF16; t++) {
             device_job j;
@@ -106,10 +98,9 @@ static void held_body(esp_ctx *ctx, void *user) {
         place_close(&p[t]);
     }
 }
-static void host_does_not_wait(void **state) {
+TEST(host_does_not_wait) {
     static char options[][128] = {FLAT_RAW, TREE_RAW};
     static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         test_job x;
         memset(&x, 0, sizeof x);
@@ -162,10 +153,9 @@ static void alone_body(esp_ctx *ctx, void *user) {
     place_close(&p);
     if (a->stalls) pthread_barrier_wait(&together);
 }
-static void peers_that_do_not_come(void **state) {
+TEST(peers_that_do_not_come) {
     static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
     static const char *const options[] = {FLAT_RAW, "comp@gpu > flat.allgather > decomp@gpu"};
-    (void)state;
     for (int k = 0; k < 12; k++) {
         alone a = {options[(k + k / 2 + k / 4 + k / 6) % 2], k % 2, k / 2 % 3, k / 6 ? "caller" : "threads"};
         test_job x;
@@ -199,11 +189,5 @@ int main(void) {
         return 1;
     }
     use(&device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_numbers),
-        cmocka_unit_test(three_ranks),
-        cmocka_unit_test(host_does_not_wait),
-        cmocka_unit_test(peers_that_do_not_come),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -3,14 +3,8 @@
  * over backend `loop`, bit by bit. One backend for all levels, and one for each. The device is the fake one of tests/device, NCCL is
  * the stand-in (fake/). */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <dlfcn.h>
-#include <math.h>
-#include "tests/common/library.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/tree_rig.h"
 #include "tests/nccl/fake/control.h"
@@ -32,13 +26,11 @@ static void over(const char *codec, const char *backend, uint32_t every, uint32_
     assert_true(registered() > before); /* what the library announced, NCCL was given */
     assert_int_equal(remains(), 0);
 }
-static void one_backend(void **state) {
-    (void)state;
+TEST(one_backend) {
     over("topk:ratio=0.1", "nccl:device=0", 23, 0);
     over("none", "nccl:device=0", 101, 7);
 }
-static void levels(void **state) {
-    (void)state;
+TEST(levels) {
     over("topk:ratio=0.1", "levels:intra=(nccl:device=0),inter=(nccl:device=0)", 101, 3);
     over("topk:ratio=0.1", "levels:intra=(nccl:device=0),inter=(loop)", 101, 3);
 }
@@ -58,9 +50,5 @@ int main(void) {
         return 1;
     }
     use(&device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_backend),
-        cmocka_unit_test(levels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

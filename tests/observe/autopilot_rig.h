@@ -2,25 +2,7 @@
  * autopilot did in it. */
 #ifndef AUTOPILOT_RIG_H
 #define AUTOPILOT_RIG_H
-#include "tests/common/library.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "tests/common/ranks.h"
-#include <stdatomic.h>
-#include <math.h>
-#include <unistd.h>
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+#include "tests/common/test.h"
 
 enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
 static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS] = {20, 0, 40, 8, 0};

@@ -1,6 +1,7 @@
 /* test_auto_loss.c: strategy "auto" and the loss: it prefers codecs that are safe with the trainer's optimizer, says what to expect,
  * and returns to fp32 on all ranks where the losses that the trainer reports rise after a change. */
 /* runs: quiet tsan */
+#include "tests/common/test.h"
 #include "autopilot_rig.h"
 #include "espresso_impl/base/quantile.h"
 
@@ -23,7 +24,7 @@ static world *trained_with(uint32_t optimizer, float momentum) {
 }
 
 /* Where rounding alone brings most of the gain, a codec that slows training is passed over, and only then. */
-static void test_safe_first(void **state) {
+TEST(test_safe_first) {
     static const struct {
         uint32_t optimizer;
         float momentum;
@@ -42,7 +43,6 @@ static void test_safe_first(void **state) {
          " fp16 ",
          {"optimizer adam:0.9: a loss within 1% of fp32's; passed over: topk", "3 times"}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = trained_with(cases[i].optimizer, cases[i].momentum);
         run(w, options, few, 4, 2);
@@ -53,8 +53,7 @@ static void test_safe_first(void **state) {
 }
 
 /* A codec that the user named is chosen all the same where it takes less time to the same loss. */
-static void test_unsafe_where_it_wins(void **state) {
-    (void)state;
+TEST(test_unsafe_where_it_wins) {
     for (int i = 0; i < 2; i++) {
         world *w = trained_with(ESP_OPTIMIZER_ADAM, 0);
         w->slow_rate = i ? 0.05 : 0.3;
@@ -110,9 +109,8 @@ static world *reports(double (*loss)(const world *, const esp_ctx *, int), int s
 }
 
 /* A loss that falls and is noisy, single peaks, and one that was not finite before the change either: the strategy stays. */
-static void test_stays(void **state) {
+TEST(test_stays) {
     static double (*const cases[])(const world *, const esp_ctx *, int) = {learns, peaks, always_nan};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = reports(cases[i], 300);
         run(w, options, "topk:ratio=0.25", 4, 2);
@@ -124,7 +122,7 @@ static void test_stays(void **state) {
 }
 
 /* The loss rises: all ranks return to fp32, measure again, and choose codecs that round. run() checks that ranks decide alike. */
-static void test_returns(void **state) {
+TEST(test_returns) {
     static const struct {
         double (*loss)(const world *, const esp_ctx *, int);
         int after, before;
@@ -136,7 +134,6 @@ static void test_returns(void **state) {
         {once_nan, 90, 96, "rank 1 reported a loss that is not finite"},
         {inf_in_the_try, 11, 14, "rank 3 reported a loss that is not finite"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = reports(cases[i].loss, 300);
         run(w, options, "topk:ratio=0.25", 4, 2);
@@ -155,9 +152,8 @@ static void test_returns(void **state) {
 static double jumps_anyway(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 ? 3.0 : 0.0);
 }
-static void test_not_its_fault(void **state) {
+TEST(test_not_its_fault) {
     world *w = reports(jumps_anyway, 200);
-    (void)state;
     run(w, options, NULL, 4, 2);
     assert_non_null(strstr(w->last[0], " fp16 "));
     assert_int_equal(switches(w), 1);
@@ -168,9 +164,8 @@ static void test_not_its_fault(void **state) {
 static double jumps_twice(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && strstr(ctx->in_force.strategy.text, " int4 ") ? 3.0 : 0.0);
 }
-static void test_returns_from_rounding(void **state) {
+TEST(test_returns_from_rounding) {
     world *w = reports(jumps_twice, 200);
-    (void)state;
     w->specs[0] = "int4";
     w->tolerance = 0.05;
     run(w, options, "int4", 4, 2);
@@ -218,8 +213,7 @@ static int fires(int kind, uint64_t seed, int from, double rise) {
 }
 
 /* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise does, and for good. */
-static void test_rule(void **state) {
-    (void)state;
+TEST(test_rule) {
     for (int kind = 0; kind < 4; kind++) {
         assert_int_equal(fires(kind, 1, LOOKS, 0.0), 0);
         assert_true(fires(kind, 1, LOOKS / 2, 3.0) >= LOOKS / 2 - 2);
@@ -234,9 +228,8 @@ static void calls(esp_ctx *ctx, void *user) {
     CHECK(!esp_tensor_add(ctx, &d, NULL) && !esp_start(ctx));
     CHECK(esp_report_loss(ctx, 1.0) == ESP_OK && esp_report_loss(ctx, (double)NAN) == ESP_OK);
 }
-static void test_call(void **state) {
+TEST(test_call) {
     static const char *const strategies[] = {"fp32", "auto"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         test_job j = {.size = 2, .body = calls};
         failures = 0;
@@ -255,23 +248,12 @@ static void disagrees(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "'optimizer adam:0.9'") && strstr(esp_last_error(ctx), "'optimizer adam:0.5'"));
 }
-static void test_ranks_agree(void **state) {
+TEST(test_ranks_agree) {
     test_job j = {.size = 2, .body = disagrees};
-    (void)state;
     failures = 0;
     j.config.strategy = "auto";
     j.config.optimizer = ESP_OPTIMIZER_ADAM;
     j.config.log_level = ESP_LOG_ERROR;
     test_run(&j);
     assert_int_equal(failures, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_safe_first),    cmocka_unit_test(test_unsafe_where_it_wins),
-        cmocka_unit_test(test_stays),         cmocka_unit_test(test_returns),
-        cmocka_unit_test(test_not_its_fault), cmocka_unit_test(test_returns_from_rounding),
-        cmocka_unit_test(test_rule),          cmocka_unit_test(test_call),
-        cmocka_unit_test(test_ranks_agree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

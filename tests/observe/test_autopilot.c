@@ -1,12 +1,12 @@
 /* test_autopilot.c: strategy "auto" from start to end, with step times and link costs made up by the test. All ranks
  * make every decision at the same step, and under every strategy no part of a gradient is lost. */
 /* runs: quiet tsan */
+#include "tests/common/test.h"
 #include "autopilot_rig.h"
 
 /* ---- the usual life: measure, switch, check, watch ---------------------------------------------------------------------- */
-static void test_switch(void **state) {
+TEST(test_switch) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {2, 1}, {4, 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         world *w = world_new();
         run(w, "auto:steps=6,window=8", "topk:ratio=0.25", sizes[i][0], sizes[i][1]);
@@ -21,9 +21,8 @@ static void test_switch(void **state) {
     }
 }
 
-static void test_no_gain(void **state) {
+TEST(test_no_gain) {
     world *w = world_new();
-    (void)state;
     w->slow_to = 0;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 0);
@@ -31,18 +30,16 @@ static void test_no_gain(void **state) {
     free(w);
 }
 
-static void test_one_rank(void **state) {
+TEST(test_one_rank) {
     world *w = world_new();
-    (void)state;
     run(w, "auto", NULL, 1, 1);
     assert_int_equal(switches(w), 0);
     free(w);
 }
 
 /* No lossy codec unless it is named, only those that round; and none at all where that is asked for. */
-static void test_opt_in(void **state) {
+TEST(test_opt_in) {
     world *w = world_new();
-    (void)state;
     run(w, "auto:steps=6,window=8", NULL, 4, 2);
     assert_null(strstr(w->last[0], "topk"));
     free(w);
@@ -53,9 +50,8 @@ static void test_opt_in(void **state) {
 }
 
 /* ---- what was promised does not come ---------------------------------------------------------------------------------------- */
-static void test_return(void **state) {
+TEST(test_return) {
     world *w = world_new();
-    (void)state;
     w->compressed_ms[1] = 21.0; /* 5% slower than fp32 */
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 2);
@@ -65,12 +61,11 @@ static void test_return(void **state) {
 }
 
 /* A gain that is not plain: the two take turns, and the new one stays only where it wins by the least gain. */
-static void test_turns(void **state) {
+TEST(test_turns) {
     static const struct {
         double ms;
         int switches, stays;
     } cases[] = {{19.5, 2, 0}, {19.04, 3, 1}, {18.0, 3, 1}, {16.9, 1, 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = world_new();
         w->compressed_ms[1] = cases[i].ms;
@@ -90,9 +85,8 @@ static int steps_tried(const world *w) { /* under another strategy than the firs
 
 /* A plan that is far slower than predicted costs two steps, not the whole comparison; and there is no second try
  * until these are paid for, however often steps take longer than they did. */
-static void test_lost_try(void **state) {
+TEST(test_lost_try) {
     world *w = world_new();
-    (void)state;
     w->steps = 560;
     w->compressed_ms[1] = 40.0;
     w->busy_from = 60;
@@ -117,9 +111,8 @@ static void test_lost_try(void **state) {
 }
 
 /* A prediction that was wrong is not believed the next time, when it promises as little. */
-static void test_lost_twice(void **state) {
+TEST(test_lost_twice) {
     world *w = world_new();
-    (void)state;
     w->steps = 560;
     w->compressed_ms[1] = 60.0;
     w->busy_from = 20;
@@ -132,9 +125,8 @@ static void test_lost_twice(void **state) {
 }
 
 /* Another job ends while a plan is tried that promised little. That steps become faster is not the plan's doing. */
-static void test_machine_freed(void **state) {
+TEST(test_machine_freed) {
     world *w = world_new();
-    (void)state;
     w->steps = 260;
     w->compressed_ms[1] = 9.0; /* fp16 and, after the warm-up, topk: equally fast */
     w->slow_rate = 0.45;       /* so that topk promises little */
@@ -149,8 +141,7 @@ static void test_machine_freed(void **state) {
 }
 
 /* Nothing is predicted to win, but a large part of the step is exposed communication: layerwise is tried, once. */
-static void test_tries_layerwise(void **state) {
-    (void)state;
+TEST(test_tries_layerwise) {
     for (int wins = 0; wins < 2; wins++) {
         world *w = world_new();
         w->slow_to = 0; /* by the figures, the link is so fast that nothing is worth compressing */
@@ -181,12 +172,11 @@ static void test_tries_layerwise(void **state) {
 
 /* A plan is not clearly faster than is predicted for layerwise: that is tried too, and the faster one stays. The plan compresses less than
  * all, and 5.5 ms are predicted for it; 5.9 ms for layerwise. */
-static void test_tries_second(void **state) {
+TEST(test_tries_second) {
     static const struct {
         double plan_ms, layerwise_ms;
         int stays;
     } runs[] = {{8.0, 6.0, 1}, {8.0, 9.0, 0}, {5.7, 4.5, 1}, {3.0, 2.5, 0}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         world *w = world_new();
         w->tries_second = 1;
@@ -201,9 +191,8 @@ static void test_tries_second(void **state) {
 
 /* Where one rank computes for nearly all of the step, no plan can bring the least gain: none is made, and none after
  * a drift. */
-static void test_hidden(void **state) {
+TEST(test_hidden) {
     static const double waiting[] = {0.04, 0.2};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         world *w = world_new();
         w->waits_less = 2;
@@ -220,9 +209,8 @@ static void test_hidden(void **state) {
 }
 
 /* ---- drift -------------------------------------------------------------------------------------------------------------------- */
-static void test_drift(void **state) {
+TEST(test_drift) {
     world *w = world_new();
-    (void)state;
     w->steps = 300;
     w->slow_from = 120; /* the link slows: what was left alone is compressed now */
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
@@ -242,9 +230,8 @@ static void test_drift(void **state) {
     free(w);
 }
 
-static void test_cooldown(void **state) {
+TEST(test_cooldown) {
     world *w = world_new();
-    (void)state;
     w->steps = 300;
     w->slow_from = 40;
     run(w, "auto:steps=6,window=8,cooldown=150", "topk:ratio=0.25", 4, 2);
@@ -255,9 +242,8 @@ static void test_cooldown(void **state) {
 }
 
 /* ---- limits the user sets --------------------------------------------------------------------------------------------------- */
-static void test_warmup(void **state) {
+TEST(test_warmup) {
     world *w = world_new();
-    (void)state;
     w->steps = 260;
     w->gentle_ms = 2.0;
     run(w, "auto:steps=6,window=8,warmup=100,min_gain=0", "topk:ratio=0.25", 4, 2);
@@ -271,27 +257,24 @@ static void test_warmup(void **state) {
 }
 
 /* A codec whose model says that it only rounds is not lossy: it may come before the warmup ends. */
-static void test_rounding(void **state) {
+TEST(test_rounding) {
     world *w = world_new();
-    (void)state;
     run(w, "auto:steps=6,window=8,warmup=1000", "topk:ratio=0.25", 4, 2);
     assert_null(strstr(w->last[0], "topk"));
     assert_non_null(strstr(w->last[0], " fp16 "));
     free(w);
 }
 
-static void test_max_error(void **state) {
+TEST(test_max_error) {
     world *w = world_new();
-    (void)state;
     run(w, "auto:steps=6,window=8,max_error=0.1", "topk:ratio=0.25", 4, 2);
     assert_null(strstr(w->last[0], "topk"));
     free(w);
 }
 
 /* A tensor with too large an error on one rank falls back on all; the others keep their codec. */
-static void test_max_error_of_one_rank(void **state) {
+TEST(test_max_error_of_one_rank) {
     world *w = world_new();
-    (void)state;
     w->steps = 200;
     w->excess = 2;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
@@ -318,9 +301,8 @@ static world *world_outside(void) {
 }
 
 /* A plugin's codec that nothing here knows is chosen where it wins: a lossy one if it is named, one that only rounds always. */
-static void test_outside_codec(void **state) {
+TEST(test_outside_codec) {
     world *w = world_outside();
-    (void)state;
     run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
     assert_int_equal(switches(w), 1);
     assert_non_null(strstr(w->last[0], " everysecond "));
@@ -338,10 +320,9 @@ static void test_outside_codec(void **state) {
 }
 
 /* It is guarded too: a tensor that loses too much with it falls back to the next gentler codec, which is the plugin's other one. */
-static void test_outside_codec_falls_back(void **state) {
+TEST(test_outside_codec_falls_back) {
     world *w = world_outside();
     char one[512];
-    (void)state;
     w->steps = 200;
     w->excess = 2;
     run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
@@ -353,9 +334,8 @@ static void test_outside_codec_falls_back(void **state) {
     free(w);
 }
 
-static void test_program_takes_over(void **state) {
+TEST(test_program_takes_over) {
     world *w = world_new();
-    (void)state;
     w->sets_own_at = 60;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_string_equal(w->phase[0][w->steps - 1], "off");
@@ -364,10 +344,9 @@ static void test_program_takes_over(void **state) {
 }
 
 /* ---- the file ----------------------------------------------------------------------------------------------------------------- */
-static void test_file(void **state) {
+TEST(test_file) {
     char strategy[256], path[] = "/tmp/espresso_auto_XXXXXX";
     int fd = mkstemp(path);
-    (void)state;
     assert_true(fd >= 0);
     close(fd);
     unlink(path);
@@ -422,7 +401,7 @@ static void refused(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_bad_input(void **state) {
+TEST(test_bad_input) {
     static const char *const cases[][3] = {
         {"auto:stepps=20", NULL, "position 6: there is no key 'stepps'; keys: steps=20"},
         {"auto:steps", NULL, "position 6: expected key=value"},
@@ -441,7 +420,6 @@ static void test_bad_input(void **state) {
         {"auto", "warmup:of=(topk;dgc)", "of=(topk;dgc): \"topk;dgc\", position 5: expected a name"},
         {"auto", "dgc;warmup:of=(topk:ratio=7)", "of=(topk:ratio=7): topk: parameter ratio=7"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_job j = {.size = 2, .body = refused};
         failures = 0;
@@ -454,10 +432,9 @@ static void test_bad_input(void **state) {
 }
 
 /* Codecs of several rounds, with and without matrices: planned, chosen where they win, and guarded. */
-static void test_rounds(void **state) {
+TEST(test_rounds) {
     static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
     char word[64], one[512];
-    (void)state;
     for (int i = 0; i < 4; i++) {
         world *w = world_new();
         w->specs[0] = specs[i % 2];
@@ -476,8 +453,7 @@ static void test_rounds(void **state) {
 }
 
 /* The same, with nothing made up: the codec is measured between steps. */
-static void test_rounds_real(void **state) {
-    (void)state;
+TEST(test_rounds_real) {
     world *w = world_new();
     w->real = w->matrices = 1;
     w->steps = 150;
@@ -489,9 +465,8 @@ static void test_rounds_real(void **state) {
 
 /* Nothing made up: probes between steps, the planner on what they say. What is decided is open; that all ranks do
  * it, and that nothing is lost, is not. */
-static void test_real(void **state) {
+TEST(test_real) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {3, 2}};
-    (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         world *w = world_new();
         w->real = 1;
@@ -503,9 +478,8 @@ static void test_real(void **state) {
 }
 
 /* Planning that fails costs nothing but the plan. */
-static void test_planning_fails(void **state) {
+TEST(test_planning_fails) {
     world *w = world_new();
-    (void)state;
     w->figures_fail = 1;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 0);
@@ -514,31 +488,11 @@ static void test_planning_fails(void **state) {
 }
 
 /* The context is closed at every step of the life: nothing hangs, nothing leaks (address sanitizer). */
-static void test_close_anywhere(void **state) {
-    (void)state;
+TEST(test_close_anywhere) {
     for (int steps = 1; steps < 30; steps += 3) {
         world *w = world_new();
         w->steps = steps;
         run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 2, 1);
         free(w);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_switch),        cmocka_unit_test(test_no_gain),
-        cmocka_unit_test(test_turns),         cmocka_unit_test(test_lost_try),
-        cmocka_unit_test(test_lost_twice),    cmocka_unit_test(test_machine_freed),
-        cmocka_unit_test(test_hidden),        cmocka_unit_test(test_tries_layerwise),
-        cmocka_unit_test(test_tries_second),  cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_opt_in),        cmocka_unit_test(test_return),
-        cmocka_unit_test(test_drift),         cmocka_unit_test(test_cooldown),
-        cmocka_unit_test(test_warmup),        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_max_error),     cmocka_unit_test(test_max_error_of_one_rank),
-        cmocka_unit_test(test_outside_codec), cmocka_unit_test(test_outside_codec_falls_back),
-        cmocka_unit_test(test_file),          cmocka_unit_test(test_program_takes_over),
-        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_rounds_real),
-        cmocka_unit_test(test_real),          cmocka_unit_test(test_planning_fails),
-        cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_close_anywhere)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

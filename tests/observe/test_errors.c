@@ -1,39 +1,15 @@
 /* test_errors.c: the sampled errors of compression are the exact ones, and sampling changes nothing that is sent. Ranks are
  * threads over `loop`; runs under the thread sanitizer too. */
 /* runs: quiet tsan */
+#include "tests/common/test.h"
 #include "tests/common/allocations.h"
-#include "tests/common/library.h"
 #include "espresso_impl/observe/errors.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
 
 enum { N = 1000, TENSORS = 3, STEPS = 12 };
-static atomic_int failures;
 static esp_stream here;
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
-
 static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void *), void *user, const char *codec) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = user;
-    j.config.codec = codec;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.codec = codec);
 }
 
 /* Tensors of N, N + 1, ... elements; sampling on, as if somebody had asked for statistics, but without their file. */
@@ -135,10 +111,7 @@ static void body_topk(esp_ctx *ctx, void *user) {
     }
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(samples[t] >= 1);
 }
-static void test_topk_is_exact(void **state) {
-    (void)state;
-    run(2, 2, body_topk, NULL, "topk:ratio=0.05");
-}
+TEST(test_topk_is_exact) { run(2, 2, body_topk, NULL, "topk:ratio=0.05"); }
 
 /* ---- momentum: what a Comp of DGC promises is about what it has added up, not about the gradient ---- */
 static void body_dgc(esp_ctx *ctx, void *user) {
@@ -168,10 +141,7 @@ static void body_dgc(esp_ctx *ctx, void *user) {
     }
     CHECK(sampled >= TENSORS);
 }
-static void test_dgc_counts_its_momentum(void **state) {
-    (void)state;
-    run(2, 2, body_dgc, NULL, "dgc:ratio=0.05,momentum=0.5");
-}
+TEST(test_dgc_counts_its_momentum) { run(2, 2, body_dgc, NULL, "dgc:ratio=0.05,momentum=0.5"); }
 
 /* ---- without feedback, without compression, without anybody who asks ---- */
 static void body_fp16(esp_ctx *ctx, void *user) {
@@ -188,8 +158,7 @@ static void body_fp16(esp_ctx *ctx, void *user) {
         CHECK(s.feedback == 0.0);
     }
 }
-static void test_fp16_is_near(void **state) {
-    (void)state;
+TEST(test_fp16_is_near) {
     run(2, 2, body_fp16, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "fp16");
     run(4, 2, body_fp16, (void *)(uintptr_t) "comp@cpu > flat.allreduce > decomp@cpu", "fp16"); /* bodies are summed */
 }
@@ -219,8 +188,7 @@ static void body_fp32(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
     CHECK(stats(ctx, 0).samples == 0);
 }
-static void test_nothing_to_sample(void **state) {
-    (void)state;
+TEST(test_nothing_to_sample) {
     run(2, 2, body_nothing, NULL, "topk:ratio=0.05"); /* nobody asked */
     run(2, 2, body_fp32, NULL, "topk:ratio=0.05");
 }
@@ -251,16 +219,12 @@ static void body_units(esp_ctx *ctx, void *user) {
     esp_tensor_stats a = stats(ctx, 1), b = stats(ctx, 2);
     CHECK(a.samples >= 1 && a.samples == b.samples && a.error == b.error && a.feedback == b.feedback);
 }
-static void test_groups_and_chunks(void **state) {
-    (void)state;
-    run(2, 2, body_units, NULL, NULL);
-}
+TEST(test_groups_and_chunks) { run(2, 2, body_units, NULL, NULL); }
 
 /* ---- of a large range only a part is read ---- */
-static void test_large_ranges_are_estimated(void **state) {
+TEST(test_large_ranges_are_estimated) {
     const uint64_t sizes[] = {1, 7, 4096, ESP__ERRORS_EXACT - 1, 3 * ESP__ERRORS_EXACT + 5};
     float *x = malloc(3 * sizes[4] * sizeof *x), *y = x + sizes[4], *e = y + sizes[4];
-    (void)state;
     for (uint64_t i = 0; i < sizes[4]; i++) {
         x[i] = gradient(0, 1, 2, i);
         y[i] = i % 3 ? 0.0f : x[i];
@@ -297,10 +261,7 @@ static void body_nan(esp_ctx *ctx, void *user) {
     }
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(stats(ctx, t).samples == 1 && isfinite(stats(ctx, t).error));
 }
-static void test_nan_is_left_out(void **state) {
-    (void)state;
-    run(2, 2, body_nan, NULL, "topk:ratio=0.05");
-}
+TEST(test_nan_is_left_out) { run(2, 2, body_nan, NULL, "topk:ratio=0.05"); }
 
 /* ---- nothing that is sent or kept depends on it ---- */
 typedef struct trail {
@@ -331,10 +292,9 @@ static void body_trail(esp_ctx *ctx, void *user) {
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(stats(ctx, t).samples >= 1);
     w->hash[w->sampling][esp_rank(ctx)] = h;
 }
-static void test_bytes_are_the_same(void **state) {
+TEST(test_bytes_are_the_same) {
     static const char *const codecs[] = {"topk:ratio=0.05", "efsignsgd", "twobit",
                                          "dgc:ratio=0.05",  "fp16",      "randomk:ratio=0.1"};
-    (void)state;
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
         trail w = {0, {{0}}};
         int32_t ranks = c % 2 ? 4 : 2;
@@ -364,28 +324,9 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     CHECK(esp_barrier(ctx) == ESP_OK);
     CHECK(stats(ctx, TENSORS - 1).samples >= 1);
 }
-static void test_no_allocation(void **state) {
-    (void)state;
+TEST(test_no_allocation) {
     atomic_store(&allocations, 0);
     run(2, 2, body_allocations, NULL, "dgc:ratio=0.05");
     assert_int_equal(atomic_load(&allocations), 0);
 }
 #endif
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk_is_exact),
-        cmocka_unit_test(test_dgc_counts_its_momentum),
-        cmocka_unit_test(test_fp16_is_near),
-        cmocka_unit_test(test_nothing_to_sample),
-        cmocka_unit_test(test_groups_and_chunks),
-        cmocka_unit_test(test_nan_is_left_out),
-        cmocka_unit_test(test_large_ranges_are_estimated),
-        cmocka_unit_test(test_bytes_are_the_same),
-#if COUNTS_ALLOCATIONS /* not under the sanitizers, which have an allocator of their own */
-        cmocka_unit_test(test_no_allocation),
-#endif
-
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

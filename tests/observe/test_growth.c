@@ -1,16 +1,10 @@
 /* test_growth.c: a residual that grows past all bounds is reported under any strategy, once, with what to change; a healthy one is
  * not. Ranks are threads over `loop`. */
 /* runs: quiet tsan */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 enum { N = 5000, STEPS = 520 };
-static atomic_int warnings, failures;
+static atomic_int warnings;
 static char last[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
 
@@ -48,29 +42,21 @@ static void train(esp_ctx *ctx, void *user) {
 
 static int warned(const char *codec, float scale) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 2, j.per_machine = 1, j.body = train, j.user = &scale;
-    j.config.codec = codec, j.config.host = &host;
     atomic_store(&warnings, 0);
-    atomic_store(&failures, 0);
     *last = 0;
-    test_run(&j);
-    for (int r = 0; r < 2; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = 2, .per_machine = 1, .body = train, .user = &scale, .config.codec = codec, .config.host = &host,
+              .config.log_level = ESP_LOG_WARN);
     return atomic_load(&warnings);
 }
 
-static void grows(void **state) {
-    (void)state;
+TEST(grows) {
     assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* once a rank */
     assert_non_null(strstr(last, "tensor 'second'"));
     assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
     assert_non_null(strstr(last, "relative=1.2"));
 }
 
-static void stays(void **state) {
-    (void)state;
+TEST(stays) {
     assert_int_equal(warned("twobit:relative=1.2", 1e-3f), 0);
     assert_int_equal(warned("topk:ratio=0.01", 1e-3f), 0);
     assert_int_equal(warned("efsignsgd", 1e-3f), 0);
@@ -78,9 +64,8 @@ static void stays(void **state) {
 }
 
 /* The rule: from 30 times on what still grows by a fifth, from 300 times on always, and at once what is no number. */
-static void rule(void **state) {
+TEST(rule) {
     double seen = 0;
-    (void)state;
     assert_int_equal(esp__growth_strikes(&seen, 29.9), 0);
     assert_int_equal(esp__growth_strikes(&seen, 31), 0);
     assert_int_equal(esp__growth_strikes(&seen, 36), 0);
@@ -90,9 +75,4 @@ static void rule(void **state) {
     assert_int_equal(esp__growth_strikes(&seen, 301), 1);
     assert_int_equal(esp__growth_strikes(&seen, 1), 0);
     assert_int_equal(esp__growth_strikes(&seen, (double)NAN), ESP__GROWTH_STRIKES);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rule), cmocka_unit_test(grows), cmocka_unit_test(stays)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

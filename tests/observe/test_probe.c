@@ -1,24 +1,7 @@
 /* test_probe.c: measurements between and during steps exist, are plausible, and do not change results. Also under the
  * thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/library.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "tests/common/ranks.h"
-#include <stdatomic.h>
-#include <time.h>
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+#include "tests/common/test.h"
 
 static void add(esp_ctx *ctx, const char *name, uint64_t count) {
     esp_tensor_desc d = ESP_ZERO;
@@ -54,9 +37,8 @@ static void probes(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 100; i++) CHECK(grad[i] == 1.5f);
 }
 
-static void test_probe(void **state) {
+TEST(test_probe) {
     test_job j = {.size = 4, .per_machine = 2, .body = probes};
-    (void)state;
     test_run(&j);
     assert_int_equal(failures, 0);
 }
@@ -74,9 +56,8 @@ static void roots(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 16; i++) CHECK(room[i] == root[esp_rank(ctx)]);
 }
 
-static void test_roots(void **state) {
+TEST(test_roots) {
     test_job j = {.size = 4, .per_machine = 2, .body = roots};
-    (void)state;
     test_run(&j);
     assert_int_equal(failures, 0);
 }
@@ -110,15 +91,8 @@ static void meters(esp_ctx *ctx, void *user) {
         CHECK(ctx->in_force.op_time[i].end_ns >= ctx->in_force.op_time[i].start_ns);
 }
 
-static void test_meter(void **state) {
+TEST(test_meter) {
     test_job j = {.size = 2, .body = meters};
-    (void)state;
     test_run(&j);
     assert_int_equal(failures, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probe), cmocka_unit_test(test_roots),
-                                       cmocka_unit_test(test_meter)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

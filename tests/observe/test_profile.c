@@ -1,28 +1,18 @@
 /* test_profile.c: the profile recorder: medians, spreads, the latest rank, the file, and every case in which no file is
  * written. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/observe/profile.h"
-#include "planner/files/files.h"
 #include "planner/files/read.h"
-#include "tests/common/ranks.h"
 
 static char path[128];
 
 static int setup(void **state) {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/test_record_%d.json", (int)getpid());
     unlink(path);
     return 0;
 }
 static int teardown(void **state) {
-    (void)state;
     unsetenv("ESPRESSO_PROFILE");
     unlink(path);
     return 0;
@@ -66,8 +56,7 @@ static const esp__profile_tensor *tensors_of(const esp__profile_rank *rank) {
     return (const esp__profile_tensor *)(rank + 1);
 }
 
-static void one_long_step_changes_nothing(void **state) {
-    (void)state;
+TEST(one_long_step_changes_nothing) {
     static made_up m;
     make_up(&m, 4, 0);
     esp__profile_mine(&m.ctx, &m.r, STEPS);
@@ -78,8 +67,7 @@ static void one_long_step_changes_nothing(void **state) {
 }
 
 /* Now this gap is long and now that one: a gap's median does not show it, but the later tensor's ready time does. */
-static void ready_times_are_medians(void **state) {
-    (void)state;
+TEST(ready_times_are_medians) {
     static made_up m;
     make_up(&m, -1, 0);
     for (int k = 0; k < STEPS; k++)
@@ -99,8 +87,7 @@ static void merge(made_up *a, const made_up *b) {
     }
 }
 
-static void the_latest_rank_counts(void **state) {
-    (void)state;
+TEST(the_latest_rank_counts) {
     static made_up a, b;
     make_up(&a, -1, 50);
     make_up(&b, -1, 0);
@@ -113,8 +100,7 @@ static void the_latest_rank_counts(void **state) {
 }
 
 /* Two ranks are late in turn: neither one's median is, but every step is. */
-static void the_latest_rank_of_each_step_counts(void **state) {
-    (void)state;
+TEST(the_latest_rank_of_each_step_counts) {
     static made_up a, b;
     make_up(&a, -1, 0);
     make_up(&b, -1, 0);
@@ -133,8 +119,7 @@ static void the_latest_rank_of_each_step_counts(void **state) {
 }
 
 /* Ranks that take turns on cores: each gap spreads, the whole does not. That is no other program. */
-static void taking_turns_is_no_noise(void **state) {
-    (void)state;
+TEST(taking_turns_is_no_noise) {
     static made_up m;
     esp__profile_tensor room[TENSORS];
     make_up(&m, -1, 0);
@@ -152,8 +137,7 @@ static void taking_turns_is_no_noise(void **state) {
 }
 
 /* Half of the time decides, not half of the tensors. */
-static void spread_is_weighed_by_time(void **state) {
-    (void)state;
+TEST(spread_is_weighed_by_time) {
     esp__profile_tensor t[4] = {{1010, 9}, {1020, 9}, {1030, 9}, {2000, 0.25}}, room[4];
     assert_true(esp__profile_spread(t, 4, 1000, room) == 0.25);
     t[3].ready_ns = 1040;
@@ -244,8 +228,7 @@ static char *slurp(void) {
     return text;
 }
 
-static void the_file_is_a_model(void **state) {
-    (void)state;
+TEST(the_file_is_a_model, setup, teardown) {
     training t;
     ask(",steps=4,skip=2,name=mine");
     run(&t, 4, 9);
@@ -270,8 +253,7 @@ static void the_file_is_a_model(void **state) {
     esp__model_free(&f);
 }
 
-static void fewer_steps_are_said(void **state) {
-    (void)state;
+TEST(fewer_steps_are_said, setup, teardown) {
     training t;
     ask(",steps=100,skip=2");
     run(&t, 2, 5);
@@ -287,8 +269,7 @@ static void fewer_steps_are_said(void **state) {
 }
 
 /* After the file nothing more happens, and nothing was asked for. */
-static void without_it_nothing_is_kept(void **state) {
-    (void)state;
+TEST(without_it_nothing_is_kept, setup, teardown) {
     training t;
     unsetenv("ESPRESSO_PROFILE");
     run(&t, 2, 3);
@@ -296,8 +277,7 @@ static void without_it_nothing_is_kept(void **state) {
 }
 
 /* ---- what is wrong ------------------------------------------------------------------------------------------------------------- */
-static void wrong_words_are_refused(void **state) {
-    (void)state;
+TEST(wrong_words_are_refused, setup, teardown) {
     static const struct {
         const char *more, *says;
     } cases[] = {{",steps=0", "steps=0: write a whole number from 1"},
@@ -320,8 +300,7 @@ static void wrong_words_are_refused(void **state) {
 }
 
 /* Found out before the first step, on all ranks. */
-static void a_file_that_cannot_be_written(void **state) {
-    (void)state;
+TEST(a_file_that_cannot_be_written, setup, teardown) {
     training t;
     setenv("ESPRESSO_PROFILE", "/no/such/folder/m.json", 1);
     run(&t, 2, 1);
@@ -342,8 +321,7 @@ static void disagree(esp_ctx *ctx, void *user) {
 }
 
 /* Otherwise those that record would wait for those that do not. */
-static void all_ranks_record_or_none(void **state) {
-    (void)state;
+TEST(all_ranks_record_or_none, setup, teardown) {
     training t;
     test_job job;
     memset(&job, 0, sizeof job);
@@ -354,22 +332,4 @@ static void all_ranks_record_or_none(void **state) {
     test_run(&job);
     for (int r = 0; r < 3; r++) assert_int_equal(t.started[r], ESP_E_MISMATCH);
     assert_non_null(strstr(t.error[0], "rank 1 is to keep 0 step(s), rank 0 7; have the launcher pass it on"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_long_step_changes_nothing),
-        cmocka_unit_test(ready_times_are_medians),
-        cmocka_unit_test(the_latest_rank_counts),
-        cmocka_unit_test(the_latest_rank_of_each_step_counts),
-        cmocka_unit_test(taking_turns_is_no_noise),
-        cmocka_unit_test(spread_is_weighed_by_time),
-        cmocka_unit_test_setup_teardown(the_file_is_a_model, setup, teardown),
-        cmocka_unit_test_setup_teardown(fewer_steps_are_said, setup, teardown),
-        cmocka_unit_test_setup_teardown(without_it_nothing_is_kept, setup, teardown),
-        cmocka_unit_test_setup_teardown(wrong_words_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written, setup, teardown),
-        cmocka_unit_test_setup_teardown(all_ranks_record_or_none, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /* test_stall.c: the stall reporter names the ranks that keep the others waiting and the tensors that they have not pushed, says when
  * the wait ends, and is silent in a healthy job. Ranks are processes over `shm`, or threads over `loop`. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "tests/fault/procs.h"
 
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
@@ -104,9 +98,8 @@ static void expect(const char *text, const char *words) {
     if (!strstr(text, words)) fail_msg("\"%s\" lacks \"%s\"", text, words);
 }
 
-static void a_rank_does_not_push(void **state) {
+TEST(a_rank_does_not_push) {
     procs p;
-    (void)state;
     job(&p, "300", body_two_late);
     const char *text = await_text(&p, 0, "step 3: for 0.");
     expect(text, " ranks 0, 1, 3 could not go on; rank 2 has not pushed 't10', 't11' (ESPRESSO_STALL_MS)\n");
@@ -114,9 +107,8 @@ static void a_rank_does_not_push(void **state) {
 }
 
 /* Rank 0 is the late one: the others tell it, and it reports itself. Names some tensors, and counts the rest. */
-static void rank_0_does_not_push(void **state) {
+TEST(rank_0_does_not_push) {
     procs p;
-    (void)state;
     job(&p, "300", body_zero_late);
     const char *text = await_text(&p, 0, "step 3: for 0.");
     expect(text, " ranks 1-3 could not go on; rank 0 has pushed no tensor of this step: 't0', 't1', 't2', 't3' and 8 "
@@ -125,9 +117,8 @@ static void rank_0_does_not_push(void **state) {
 }
 
 /* Again when the wait has doubled. */
-static void again(void **state) {
+TEST(again) {
     procs p;
-    (void)state;
     job(&p, "100", body_two_late);
     const uint64_t end = procs_now() + 30000000000ull, begin = procs_now();
     while (atomic_load(&p.b->rank[0].other) < 4 && procs_now() < end) procs_sleep_ms(5);
@@ -155,14 +146,8 @@ static void stopped(int32_t victim, int32_t speaker, const char *said) {
     }
     assert_int_equal(procs_end(&p), 0);
 }
-static void a_rank_is_stopped(void **state) {
-    (void)state;
-    stopped(2, 0, "rank 2 does not answer: it is stopped");
-}
-static void rank_0_is_stopped(void **state) {
-    (void)state;
-    stopped(0, 1, "rank 0, which reports who is late, does not answer");
-}
+TEST(a_rank_is_stopped) { stopped(2, 0, "rank 2 does not answer: it is stopped"); }
+TEST(rank_0_is_stopped) { stopped(0, 1, "rank 0, which reports who is late, does not answer"); }
 
 static void body_barrier(procs *p, int32_t rank) {
     esp_host host;
@@ -171,18 +156,16 @@ static void body_barrier(procs *p, int32_t rank) {
     atomic_store(&p->b->rank[rank].status, ctx ? esp_barrier(ctx) : ESP_E_STATE);
     esp_close(ctx);
 }
-static void a_rank_does_not_come_to_a_call(void **state) {
+TEST(a_rank_does_not_come_to_a_call) {
     procs p;
-    (void)state;
     job(&p, "300", body_barrier);
     const char *text = await_text(&p, 0, "after step 0, in a broadcast, allreduce or barrier: for 0.");
     expect(text, " ranks 0-2 could not go on; rank 3 has not come to that call");
     finish(&p, 0, "the call after step 0 went on after ");
 }
 
-static void nothing_is_said(void **state) {
+TEST(nothing_is_said) {
     procs p;
-    (void)state;
     job(&p, "5000", body_healthy);
     finish(&p, NOBODY, NULL);
     job(&p, "0", body_two_late); /* off */
@@ -191,9 +174,8 @@ static void nothing_is_said(void **state) {
     finish(&p, NOBODY, NULL);
 }
 
-static void malformed(void **state) {
+TEST(malformed) {
     static const char *const wrong[] = {"10s", "-1", "many", "1e3", "5000000000"};
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         esp_ctx *ctx = NULL;
         setenv("ESPRESSO_STALL_MS", wrong[i], 1);
@@ -205,7 +187,7 @@ static void malformed(void **state) {
 }
 
 /* ---- ranks as threads, for the thread sanitizer ---- */
-static atomic_int heard, failures;
+static atomic_int heard;
 static void hear_one(void *user, const esp_log_event *ev) {
     (void)user;
     if (ev->component && !strcmp(ev->component, "stall") && strstr(ev->message, "rank 1 has not pushed 't1'"))
@@ -223,10 +205,9 @@ static void body_thread(esp_ctx *ctx, void *user) {
     bad |= esp_wait_all(ctx) != ESP_OK;
     atomic_fetch_add(&failures, bad);
 }
-static void threads(void **state) {
+TEST(threads) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear_one};
     test_job j;
-    (void)state;
     memset(&j, 0, sizeof j);
     j.size = 3, j.per_machine = 3, j.body = body_thread, j.config.host = &host;
     setenv("ESPRESSO_STALL_MS", "100", 1);
@@ -234,19 +215,4 @@ static void threads(void **state) {
     unsetenv("ESPRESSO_STALL_MS");
     assert_int_equal(atomic_load(&failures), 0);
     assert_int_equal(atomic_load(&heard), 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_does_not_push),
-        cmocka_unit_test(rank_0_does_not_push),
-        cmocka_unit_test(again),
-        cmocka_unit_test(a_rank_is_stopped),
-        cmocka_unit_test(rank_0_is_stopped),
-        cmocka_unit_test(a_rank_does_not_come_to_a_call),
-        cmocka_unit_test(nothing_is_said),
-        cmocka_unit_test(malformed),
-        cmocka_unit_test(threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

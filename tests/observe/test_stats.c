@@ -1,29 +1,16 @@
 /* test_stats.c: statistics of a running training: their JSON lines and Prometheus format, and that errors with a
  * file do not affect the training. A thread writes them, so also for the thread sanitizer. */
 /* runs: quiet tsan */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include <jansson.h>
 
 static char folder[64];
 
 static int setup(void **state) {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/test_stats_XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 static int teardown(void **state) {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
@@ -179,8 +166,7 @@ static const char *kind(json_t *line) { return json_string_value(json_object_get
 static double number(json_t *line, const char *key) { return json_number_value(json_object_get(line, key)); }
 
 /* Steps and bytes of all samples are those of the job. */
-static void lines_add_up(void **state) {
-    (void)state;
+TEST(lines_add_up, setup, teardown) {
     training t = {.steps = 40};
     char spec[512];
     const char *path = in_folder("a.jsonl");
@@ -213,8 +199,7 @@ static void lines_add_up(void **state) {
     json_decref(list);
 }
 
-static void the_header_tells_the_job(void **state) {
-    (void)state;
+TEST(the_header_tells_the_job, setup, teardown) {
     training t = {.steps = 3, .sampled = 2};
     run(&t, in_folder("a.jsonl"), "dgc:ratio=0.1");
     finished(&t);
@@ -244,8 +229,7 @@ static void the_header_tells_the_job(void **state) {
     json_decref(list);
 }
 
-static void a_change_of_strategy_is_a_line(void **state) {
-    (void)state;
+TEST(a_change_of_strategy_is_a_line, setup, teardown) {
     training t = {.steps = 6, .change_at = 4};
     run(&t, in_folder("a.jsonl"), "dgc:ratio=0.1");
     finished(&t);
@@ -262,8 +246,7 @@ static void a_change_of_strategy_is_a_line(void **state) {
 }
 
 /* A second job with the same file goes on behind the first, whose last line was cut off. */
-static void a_file_is_continued(void **state) {
-    (void)state;
+TEST(a_file_is_continued, setup, teardown) {
     training t = {.steps = 2};
     FILE *f = fopen(in_folder("a.jsonl"), "w");
     fputs("{\"kind\":\"header\"}\n{\"kind\":\"sam", f);
@@ -276,8 +259,7 @@ static void a_file_is_continued(void **state) {
     free(text);
 }
 
-static void every_rank_writes_with_its_number(void **state) {
-    (void)state;
+TEST(every_rank_writes_with_its_number, setup, teardown) {
     training t = {.steps = 2};
     char spec[512];
     snprintf(spec, sizeof spec, "%s,%s", in_folder("a%r.jsonl"), in_folder("only.jsonl"));
@@ -292,8 +274,7 @@ static void every_rank_writes_with_its_number(void **state) {
 }
 
 /* As logrotate does: the new file begins with the header again. */
-static void a_moved_file_begins_anew(void **state) {
-    (void)state;
+TEST(a_moved_file_begins_anew, setup, teardown) {
     char spec[512], path[256];
     snprintf(path, sizeof path, "%s", in_folder("a.jsonl"));
     training t = {.steps = 2, .move = path};
@@ -368,8 +349,7 @@ static void check_prometheus(const char *text) {
     }
 }
 
-static void prometheus_reads_it(void **state) {
-    (void)state;
+TEST(prometheus_reads_it, setup, teardown) {
     training t = {.steps = 5, .sampled = 1};
     run(&t, in_folder("a.prom"), "dgc:ratio=0.1");
     finished(&t);
@@ -389,8 +369,7 @@ static void prometheus_reads_it(void **state) {
 }
 
 /* ---- mistakes -------------------------------------------------------------------------------------------------------------------------- */
-static void a_file_error_is_said_once(void **state) {
-    (void)state;
+TEST(a_file_error_is_said_once, setup, teardown) {
     static const char *const paths[] = {"/no/such/folder/a.jsonl", "/no/such/folder/a.prom", "/tmp", "/dev/full"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         training t = {.steps = 20};
@@ -404,8 +383,7 @@ static void a_file_error_is_said_once(void **state) {
 }
 
 /* A pipe that nobody reads, and one whose reader is gone, hold nothing up and end nothing. */
-static void nobody_reads_the_pipe(void **state) {
-    (void)state;
+TEST(nobody_reads_the_pipe, setup, teardown) {
     training t = {.steps = 20};
     char spec[256];
     assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);
@@ -414,8 +392,7 @@ static void nobody_reads_the_pipe(void **state) {
     finished(&t);
 }
 
-static void steps_take_no_memory(void **state) {
-    (void)state;
+TEST(steps_take_no_memory, setup, teardown) {
     training t = {.steps = 50};
     char spec[512];
     snprintf(spec, sizeof spec, "%s,%s,every=10ms", in_folder("a%r.jsonl"), in_folder("a.prom"));
@@ -424,8 +401,7 @@ static void steps_take_no_memory(void **state) {
     assert_int_equal(t.allocations[0], t.allocations[1]);
 }
 
-static void wrong_words_are_refused(void **state) {
-    (void)state;
+TEST(wrong_words_are_refused, setup, teardown) {
     static const struct {
         const char *spec, *says;
     } cases[] = {{"/tmp/a,every=0", "every=0: write a time"},
@@ -442,21 +418,4 @@ static void wrong_words_are_refused(void **state) {
         assert_int_equal(t.started[0], ESP_E_ARG);
         if (!strstr(t.error[0], cases[i].says)) fail_msg("%s: %s", cases[i].spec, t.error[0]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_add_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_header_tells_the_job, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_change_of_strategy_is_a_line, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_file_is_continued, setup, teardown),
-        cmocka_unit_test_setup_teardown(every_rank_writes_with_its_number, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_moved_file_begins_anew, setup, teardown),
-        cmocka_unit_test_setup_teardown(prometheus_reads_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_file_error_is_said_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(nobody_reads_the_pipe, setup, teardown),
-        cmocka_unit_test_setup_teardown(steps_take_no_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(wrong_words_are_refused, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

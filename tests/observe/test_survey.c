@@ -1,25 +1,8 @@
 /* test_survey.c: the cost survey has the same points on all ranks, turns them into costs that the planner accepts,
  * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/costs/steps.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "tests/common/ranks.h"
-#include <stdatomic.h>
-#include <math.h>
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 static void add(esp_ctx *ctx, const char *name, uint64_t count) {
     esp_tensor_desc d = ESP_ZERO;
@@ -117,9 +100,8 @@ static void survey(esp_ctx *ctx, void *user) {
     esp__survey_close(ctx, s); /* fine */
 }
 
-static void test_survey(void **state) {
+TEST(test_survey) {
     test_job j = {.size = 4, .per_machine = 2, .body = survey};
-    (void)state;
     j.config.progress = "threads"; /* which look for the ends of collectives beside backward too */
     test_run(&j);
     assert_int_equal(failures, 0);
@@ -139,20 +121,18 @@ static void alone(esp_ctx *ctx, void *user) {
     esp__survey_close(ctx, &s);
 }
 
-static void test_alone(void **state) {
+TEST(test_alone) {
     test_job j = {.size = 1, .body = alone};
-    (void)state;
     test_run(&j);
     assert_int_equal(failures, 0);
 }
 
 /* Points made from a latency and two rates give these back. */
-static void test_fit(void **state) {
+TEST(test_fit) {
     static esp__survey s;
     esp_ctx ctx;
     int32_t machine_of[4] = {0, 0, 1, 1}, local_of[4] = {0, 1, 0, 1};
     int32_t place[4 * ESP__LEVELS] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0};
-    (void)state;
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);
     ctx.job.size = 4;
@@ -194,10 +174,9 @@ static void test_fit(void **state) {
 }
 
 /* A point is the median of its last observations; a step's size close to a point's counts for it. */
-static void test_points(void **state) {
+TEST(test_points) {
     static esp__survey s;
     esp__survey_curve *c = &s.link[0][1];
-    (void)state;
     memset(&s, 0, sizeof s);
     esp__survey_observe(c, 1000, 500, 50, 0.1);
     assert_true(c->n == 1 && fabs(c->at[0].ns - 500) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3);
@@ -214,14 +193,13 @@ static void test_points(void **state) {
 }
 
 /* An op that a step took longer over than its points say: by how much counts for its lane, whatever its size; less counts too. */
-static void test_longer(void **state) {
+TEST(test_longer) {
     static esp__survey s;
     static esp__work_unit unit;
     esp__survey_longer longer;
     esp_ctx ctx;
     esp__op op;
     int32_t machine_of[2] = {0, 1}, local_of[2] = {0, 0}, place[2 * ESP__LEVELS] = {0};
-    (void)state;
     memset(&ctx, 0, sizeof ctx);
     memset(&s, 0, sizeof s);
     memset(&op, 0, sizeof op);
@@ -253,7 +231,7 @@ static void test_longer(void **state) {
 
 /* Cores, the ranks that share them, and the load of computing: how many threads of a rank have a core, and by how much core time
  * lasts longer. */
-static void test_cores(void **state) {
+TEST(test_cores) {
     static const struct {
         uint32_t cores, sharing;
         double load;
@@ -263,7 +241,6 @@ static void test_cores(void **state) {
                  {16, 4, 1.0, 3, 1.0}, {2, 1, 2.0, 1, 1.0}, {16, 8, 0.0, 3, 1.0}, {2, 2, 0.0, 2, 1.0},
                  {8, 2, 3.0, 2, 1.0},  {1, 1, 1.0, 1, 1.0}};
     static esp__survey s;
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s.cores = cases[i].cores, s.sharing = cases[i].sharing, s.load = cases[i].load;
         assert_int_equal(esp__survey_cores(&s), cases[i].per_rank);
@@ -272,19 +249,10 @@ static void test_cores(void **state) {
 }
 
 /* Some 30 ms a point, at least two runs, and no more than say anything new. */
-static void repeats(void **state) {
-    (void)state;
+TEST(repeats) {
     assert_int_equal(esp__survey_repeats(0), 15);
     assert_int_equal(esp__survey_repeats(1e6), 15);
     assert_int_equal(esp__survey_repeats(2.99e6), 10);
     assert_int_equal(esp__survey_repeats(12e6), 2);
     assert_int_equal(esp__survey_repeats(1e12), 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(repeats),     cmocka_unit_test(test_survey),
-                                       cmocka_unit_test(test_alone),  cmocka_unit_test(test_fit),
-                                       cmocka_unit_test(test_points), cmocka_unit_test(test_longer),
-                                       cmocka_unit_test(test_cores)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

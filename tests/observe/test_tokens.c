@@ -1,29 +1,10 @@
 /* test_tokens.c: no more ranks compress at the same time than there are tokens, and nothing waits for a token that is gone.
  * Also under the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/library.h"
-#include "espresso_impl/executor/executor.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "tests/common/ranks.h"
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/common/test.h"
 
 enum { TOKENS = 2, RANKS = 4, STEPS = 5, COUNT = 20000 };
-static atomic_int failures, inside, most, calls;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+static atomic_int inside, most, calls;
 
 /* fp16, which counts who is inside. */
 static const esp_codec *fp16;
@@ -113,10 +94,9 @@ static void run_steps(void) {
     assert_true(calls >= 2 * 2 * STEPS * RANKS);
 }
 
-static void test_limit(void **state) {
+TEST(test_limit) {
     int ends[2];
     char byte;
-    (void)state;
     tokens_make(ends, TOKENS);
     run_steps();
     assert_true(most >= 1 && most <= TOKENS);
@@ -135,10 +115,9 @@ static void test_limit(void **state) {
 }
 
 /* Whatever the environment says that is no pipe of a launcher is left alone. */
-static void test_other_files(void **state) {
+TEST(test_other_files) {
     static const char *const wrong[] = {"junk", "0,1", "0,1,5", "9999,9998,1", "-1,-1,0", ""};
     esp_ctx ctx;
-    (void)state;
     memset(&ctx, 0, sizeof ctx);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         setenv("ESPRESSO_TOKENS", wrong[i], 1);
@@ -151,10 +130,9 @@ static void test_other_files(void **state) {
 }
 
 /* A token that died with its rank: the wait ends with the job, and at the latest by itself. */
-static void test_lost(void **state) {
+TEST(test_lost) {
     int ends[2];
     esp_ctx ctx;
-    (void)state;
     memset(&ctx, 0, sizeof ctx);
     pthread_mutex_init(&ctx.lanes.lock, NULL);
     tokens_make(ends, 0);
@@ -176,7 +154,5 @@ static void test_lost(void **state) {
 
 int main(void) {
     counted_make();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit), cmocka_unit_test(test_other_files),
-                                       cmocka_unit_test(test_lost)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -2,20 +2,18 @@
  * Chromium the test is skipped. Must not know what is on the page. Include after tools/page/page.c. */
 #ifndef ESPRESSO_TESTS_PAGE_OPEN_H
 #define ESPRESSO_TESTS_PAGE_OPEN_H
-#include "tests/common/skip.h"
+#include "tests/common/test.h"
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
 static char page_folder[64];
 
 static inline int page_folder_open(void **state) {
-    (void)state;
     snprintf(page_folder, sizeof page_folder, "/tmp/espresso_page_XXXXXX");
     return mkdtemp(page_folder) ? 0 : -1;
 }
 
 static inline int page_folder_close(void **state) {
     char command[96];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", page_folder);
     return system(command);
 }

@@ -1,14 +1,7 @@
 /* test_page.c: the pages and the trace: valid JSON whatever the names are, and pages that work, which headless Chromium
  * finds out: it opens each, clicks, hovers and looks (page_check*.js). Without Chromium those tests are skipped. */
 /* runs: long */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <unistd.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "tools/page/page.h"
 #include "tools/page/page.inc" /* the strings that page.c has */
 #include "page_data.h"
@@ -79,12 +72,11 @@ static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *na
     fake_free(&plan);
 }
 
-static void data_is_json(void **state) {
+TEST(data_is_json) {
     /* quotes, markup, controls; no UTF-8 at all; sequences that are too long, cut off, or halves of a pair */
     static const char *const names[] = {odd_name,    "\x01\x1f\x7f\t\n\"\\", "\xff\xfe",         "\xc0\xaf",
                                         "a\xe2\x82", "\xed\xa0\x80",         "\xf0\x9f\x98\x80", "\xf4\x90\x80\x80",
                                         "]]>&lt;"};
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         FILE *f = tmpfile();
         write_timeline(f, 6, 1, names[i]);
@@ -104,11 +96,10 @@ static void data_is_json(void **state) {
     }
 }
 
-static void trace_is_json(void **state) {
+TEST(trace_is_json) {
     fake_plan plans[2];
     page_plan pages[2];
     uint32_t lanes = 0;
-    (void)state;
     fake_make(&plans[0], 40, 0, 0, odd_name);
     fake_make(&plans[1], 40, 1, 1e9, odd_name);
     for (int i = 0; i < 2; i++) pages[i] = plans[i].page;
@@ -134,10 +125,9 @@ static void trace_is_json(void **state) {
 }
 
 /* Ops of all levels are in the trace, each in the lane of its level. */
-static void a_trace_of_racks(void **state) {
+TEST(a_trace_of_racks) {
     fake_plan plan;
     uint32_t lanes = 0, found = 0;
-    (void)state;
     fake_racks = 1;
     fake_make(&plan, 40, 1, 1e9, odd_name);
     fake_racks = 0;
@@ -157,10 +147,9 @@ static void a_trace_of_racks(void **state) {
 }
 
 /* An op is as long on a lane as it keeps it, and says how long it takes; the core that drives collectives comes before the links. */
-static void a_trace_of_cores(void **state) {
+TEST(a_trace_of_cores) {
     fake_plan plan;
     char expected[3][160];
-    (void)state;
     fake_cores = 1;
     fake_make(&plan, 12, 1, 0, NULL);
     fake_cores = 0;
@@ -217,8 +206,7 @@ static void write_measured(FILE *f) {
     fake_free(&plan);
 }
 
-static void measured_is_json(void **state) {
-    (void)state;
+TEST(measured_is_json) {
     FILE *f = tmpfile();
     write_measured(f);
     rewind(f);
@@ -231,10 +219,9 @@ static void measured_is_json(void **state) {
     free(html);
 }
 
-static void numbers_that_json_lacks(void **state) {
+TEST(numbers_that_json_lacks) {
     page_row row = {.name = "fp32", .report = {.iteration_ns = 1e6, .bound_ns = 0.0 / 0.0, .fp32_ns = 1.0 / 0.0}};
     page_bounds bounds = {-1.0 / 0.0, 0.0 / 0.0, 0};
-    (void)state;
     FILE *f = tmpfile();
     assert_int_equal(page_compare(f, &row, 1, 1e5, &bounds, NULL), 0);
     rewind(f);
@@ -244,9 +231,8 @@ static void numbers_that_json_lacks(void **state) {
     free(html);
 }
 
-static void a_full_disk_is_noticed(void **state) {
+TEST(a_full_disk_is_noticed) {
     fake_plan plan;
-    (void)state;
     FILE *f = fopen("/dev/full", "w");
     assert_non_null(f);
     fake_make(&plan, 300, 1, 1e9, NULL);
@@ -257,9 +243,8 @@ static void a_full_disk_is_noticed(void **state) {
 }
 
 /* embed.sh turned each source into C strings, and quoted what C would read otherwise. */
-static void strings_are_those_of_the_sources(void **state) {
+TEST(strings_are_those_of_the_sources) {
     char path[128], line[4096];
-    (void)state;
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++) {
         snprintf(path, sizeof path, "tools/page/%s", page_files[i].name);
         FILE *f = fopen(path, "r");
@@ -284,18 +269,16 @@ static void timeline_page(uint32_t n_tensors, int both, const char *flags) {
     page_open(path, "tests/page/page_check_timeline.js", flags, odd_name);
 }
 
-static void timeline_of_400_tensors(void **state) { (void)state, timeline_page(400, 1, "--window-size=1500,1100"); }
-static void timeline_of_a_few(void **state) { (void)state, timeline_page(9, 1, "--window-size=900,700"); }
-static void timeline_of_one_plan_alone(void **state) { (void)state, timeline_page(12, 0, "--window-size=2000,1200"); }
-static void timeline_of_2000_tensors(void **state) { (void)state, timeline_page(2000, 1, "--window-size=1500,1100"); }
-static void timeline_of_racks(void **state) {
-    (void)state;
+TEST(timeline_of_400_tensors) { timeline_page(400, 1, "--window-size=1500,1100"); }
+TEST(timeline_of_a_few) { timeline_page(9, 1, "--window-size=900,700"); }
+TEST(timeline_of_one_plan_alone) { timeline_page(12, 0, "--window-size=2000,1200"); }
+TEST(timeline_of_2000_tensors) { timeline_page(2000, 1, "--window-size=1500,1100"); }
+TEST(timeline_of_racks) {
     fake_racks = 1;
     timeline_page(40, 1, "--window-size=1500,1100");
     fake_racks = 0;
 }
-static void timeline_of_cores(void **state) {
-    (void)state;
+TEST(timeline_of_cores) {
     fake_cores = 1;
     info.cores_per_rank = 3;
     info.warning = "<i>model.json: measured on a busy machine";
@@ -304,13 +287,12 @@ static void timeline_of_cores(void **state) {
     info.cores_per_rank = 0;
     info.warning = NULL;
 }
-static void timeline_on_a_fine_screen(void **state) {
-    (void)state, timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
+TEST(timeline_on_a_fine_screen) {
+    timeline_page(60, 1, "--window-size=1200,900 --force-device-scale-factor=2 --force-dark-mode");
 }
 
-static void timeline_of_what_was_measured(void **state) {
+TEST(timeline_of_what_was_measured) {
     char path[128];
-    (void)state;
     snprintf(path, sizeof path, "%s/measured.html", page_folder);
     FILE *f = fopen(path, "w");
     write_measured(f);
@@ -319,10 +301,9 @@ static void timeline_of_what_was_measured(void **state) {
 }
 
 /* What the planner makes: the page finds the same exposed time, bubbles and length of the step as the report has. */
-static void timeline_of_a_real_plan(void **state) {
+TEST(timeline_of_a_real_plan) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];
-    (void)state;
     snprintf(path, sizeof path, "%s/real.html", page_folder);
     snprintf(command, sizeof command,
              "%s plan --model planner/models/bert-base.json --gc dgc:ratio=0.01 --system paper-nvlink --machines 8 "
@@ -335,12 +316,11 @@ static void timeline_of_a_real_plan(void **state) {
     page_open(path, "tests/page/page_check_timeline.js", "--window-size=1500,1100", name);
 }
 
-static void comparison(void **state) {
+TEST(comparison) {
     static const char *const names[] = {"fp32", "ddp", "<b>odd</b>", "hipress", "espresso", "espresso+"};
     page_row rows[6];
     page_bounds bounds = {88e6, 86e6, 80e6};
     char path[128];
-    (void)state;
     for (int i = 0; i < 6; i++) {
         esp_plan_report r = {.n_tensors = 161, .n_units = 161, .compressed = (uint32_t)i, .fp32_ns = 200e6};
         r.iteration_ns = 200e6 - 21e6 * i + (i == 2 ? 40e6 : 0);
@@ -356,26 +336,4 @@ static void comparison(void **state) {
     page_open(path, "tests/page/page_check_compare.js", "--window-size=900,900", odd_name);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(data_is_json),
-        cmocka_unit_test(trace_is_json),
-        cmocka_unit_test(a_trace_of_racks),
-        cmocka_unit_test(a_trace_of_cores),
-        cmocka_unit_test(measured_is_json),
-        cmocka_unit_test(numbers_that_json_lacks),
-        cmocka_unit_test(a_full_disk_is_noticed),
-        cmocka_unit_test(strings_are_those_of_the_sources),
-        cmocka_unit_test(timeline_of_400_tensors),
-        cmocka_unit_test(timeline_of_a_few),
-        cmocka_unit_test(timeline_of_one_plan_alone),
-        cmocka_unit_test(timeline_of_2000_tensors),
-        cmocka_unit_test(timeline_of_racks),
-        cmocka_unit_test(timeline_of_cores),
-        cmocka_unit_test(timeline_on_a_fine_screen),
-        cmocka_unit_test(timeline_of_what_was_measured),
-        cmocka_unit_test(timeline_of_a_real_plan),
-        cmocka_unit_test(comparison),
-    };
-    return cmocka_run_group_tests(tests, page_folder_open, page_folder_close);
-}
+TEST_GROUP(page_folder_open, page_folder_close)

@@ -2,17 +2,10 @@
  * the baselines everywhere; the order in which tensors are taken, and Lemma 1; and a simulation that goes on from a
  * saved state against a full one. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/schedule/schedule.h"
 #include "planner/search/algorithm2.h"
 #include "planner/schemes/schemes.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
 #include "rig.h"
 
 static void open_random(rig *g, uint64_t seed, uint32_t tensors, uint32_t devices) {
@@ -22,9 +15,8 @@ static void open_random(rig *g, uint64_t seed, uint32_t tensors, uint32_t device
 }
 
 /* Some paths changed, from a saved state on and up to a limit: the same makespan as from the start. */
-static void rerun_is_generate(void **state) {
+TEST(rerun_is_generate) {
     rng r = {5};
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
         static rig g;
         open_random(&g, seed, 40, 0);
@@ -58,10 +50,9 @@ static void rerun_is_generate(void **state) {
     }
 }
 
-static void order_by_size(void **state) {
+TEST(order_by_size) {
     static rig g;
     static const uint32_t want[] = {3, 1, 4, 2, 0}; /* largest first; of equals the later in backward order */
-    (void)state;
     rig_simple(&g, 2, 2);
     rig_tensor(&g, 10, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1);
     assert_int_equal(rig_open(&g, 0), ESP_OK);
@@ -75,10 +66,9 @@ static void order_by_size(void **state) {
 
 /* Never slower than without compression, than one another; and never slower than what compresses by rule with the
  * same codec. */
-static void never_worse(void **state) {
+TEST(never_worse) {
     static const char *const schemes[] = {"fp32", "layerwise", "hitopkcomm", "byteps-compress"};
     uint32_t better = 0, by_scheme = 0, cases = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++, cases++) {
         static rig g;
         open_random(&g, seed, 24, 0);
@@ -122,10 +112,9 @@ static uint64_t optimum(rig *g, esp__schedule *d, const esp__choices *choices, u
 
 /* Up to three tensors: the optimum, nearly always; so what Algorithm 1 does not look at (tensors before bubbles)
  * costs little. */
-static void near_optimum(void **state) {
+TEST(near_optimum) {
     uint32_t cases = 0, exact = 0;
     double worst = 0.0;
-    (void)state;
     for (uint64_t seed = 0; cases < test_repeats(120); seed++) {
         static rig g;
         double combinations = 1.0;
@@ -154,10 +143,9 @@ static void near_optimum(void **state) {
 /* Eight equal tensors whose compression on the GPU stands in the way of backward, and a CPU that takes three times as
  * long. In every group of equal tensors the earliest are on the CPU (Lemma 1), and all combinations of units would do
  * no better. */
-static void lemma1(void **state) {
+TEST(lemma1) {
     static rig g;
     uint32_t moved = 0, stayed = 0;
-    (void)state;
     rig_simple(&g, 4, 1);
     for (int i = 0; i < 8; i++) rig_tensor(&g, 100000, 250);
     for (int k = 0; k < 2; k++) {
@@ -201,9 +189,8 @@ static void lemma1(void **state) {
 }
 
 /* By group, where combinations are too many, finds nearly what all combinations give. */
-static void by_group(void **state) {
+TEST(by_group) {
     uint32_t cases = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
         static rig g;
         uint64_t combinations = 1;
@@ -258,10 +245,9 @@ static int can_be_allowed(rig *g) {
 }
 
 /* What the user rules out stays out: options, devices, chunks and groups; and limits hold. */
-static void constraints(void **state) {
+TEST(constraints) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
     uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 7; what++) {
             static rig g;
@@ -291,8 +277,7 @@ static void constraints(void **state) {
     assert_true(on_cpu && chunks && groups && limited > 40); /* or the tests above say nothing */
 }
 
-static void deterministic(void **state) {
-    (void)state;
+TEST(deterministic) {
     for (uint64_t seed = 500; seed < 500 + test_repeats(30); seed++) {
         static rig g, h;
         esp__schedule d[2];
@@ -308,8 +293,7 @@ static void deterministic(void **state) {
 }
 
 /* Free compression: no longer than with its times. No codec, one tensor, a deadline long past: a plan all the same. */
-static void edges(void **state) {
-    (void)state;
+TEST(edges) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         static rig g, h;
         esp__schedule d, free_of_cost;
@@ -331,13 +315,4 @@ static void edges(void **state) {
         rig_close(&g);
         rig_close(&h);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rerun_is_generate), cmocka_unit_test(order_by_size), cmocka_unit_test(never_worse),
-        cmocka_unit_test(near_optimum),      cmocka_unit_test(lemma1),        cmocka_unit_test(by_group),
-        cmocka_unit_test(constraints),       cmocka_unit_test(deterministic), cmocka_unit_test(edges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

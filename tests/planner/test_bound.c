@@ -1,17 +1,10 @@
 /* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
  * plan (larger ones). And it is high enough to be useful. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
 #include "problems.h"
 #include "exact.h"
 
@@ -89,11 +82,10 @@ static void small_random(uint64_t seed, small *s) {
     p->candidate_sets = &s->slot, p->n_candidate_slots = 1;
 }
 
-static void test_small(void **state) {
+TEST(test_small) {
     static small s;
     double gap = 0.0;
     uint32_t n = 0, tight = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(3000); seed++) {
         esp__bound b;
         uint64_t ready, best;
@@ -151,11 +143,10 @@ static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
 }
 
 /* Any units, any paths: no plan is below the bounds, with and without compression's cost. */
-static void test_plans(void **state) {
+TEST(test_plans) {
     static opened o;
     double gap = 0.0, gap_any = 0.0;
     uint32_t n = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(160); seed++) {
         rng r = {seed + 99};
         assert_true(open_random(seed, 12, seed % 4 == 3, &o));
@@ -188,9 +179,8 @@ static void test_plans(void **state) {
 
 /* Every comparison strategy, and the search: whole tensors above both bounds, groups and chunks above that of any
  * units. */
-static void test_strategies(void **state) {
+TEST(test_strategies) {
     static opened o;
-    (void)state;
     for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
         esp__schedule whole = {0};
         esp__bound b;
@@ -216,11 +206,10 @@ static void test_strategies(void **state) {
 }
 
 /* Two or three tensors: no order of any paths, pruned or not, is below the bound. */
-static void test_optimum(void **state) {
+TEST(test_optimum) {
     static opened o;
     double gap = 0.0;
     uint32_t n = 0, tight = 0;
-    (void)state;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(250); seed++) {
         rng r = {seed};
         double combinations = 1.0;
@@ -247,9 +236,8 @@ static void test_optimum(void **state) {
 }
 
 /* No path of any size is below all of the rates that the bound of any units uses. */
-static void test_rates(void **state) {
+TEST(test_rates) {
     static opened o;
-    (void)state;
     for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {
         rng r = {seed};
         uint64_t all = 0;
@@ -286,11 +274,4 @@ static void test_rates(void **state) {
         }
         esp__arena_free(&o.arena);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_plans),
-                                       cmocka_unit_test(test_strategies), cmocka_unit_test(test_optimum),
-                                       cmocka_unit_test(test_rates)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,8 @@
 /* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that for every option left
  * out one that stays is at least as good, checked over the whole tree by brute force. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/problem/problem.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "paper.h"
 #include "problems.h"
 
@@ -50,8 +44,7 @@ static uint32_t paper_count(uint32_t devices, uint32_t machines, const esp_plan_
 }
 
 /* ---- counts and constraints ---------------------------------------------------------------------------------------------- */
-static void test_counts(void **state) {
-    (void)state;
+TEST(test_counts) {
     assert_int_equal(paper_count(GPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU | GPU, 8, NULL), 4341);
@@ -81,8 +74,7 @@ static uint32_t tree_count(uint32_t devices, bool extended, uint32_t max_comp, c
     return t.n;
 }
 
-static void test_constraints(void **state) {
-    (void)state;
+TEST(test_constraints) {
     const char *no_cpu[] = {"@cpu"}, *no_comp_cpu[] = {"comp@cpu"}, *gather[] = {"inter.gather"},
                *all[] = {"flat.*gather"};
     const char *two[] = {"flat.allreduce", "intra.reduce > inter.allreduce"};
@@ -109,8 +101,7 @@ static void test_constraints(void **state) {
 }
 
 /* Payloads that can be summed undecoded have more options, beside the paper's. */
-static void test_reducible(void **state) {
-    (void)state;
+TEST(test_reducible) {
     rig g;
     paper_input in;
     esp_plan_tensor t = {"t", 1000, 0, .keep = NULL};
@@ -134,8 +125,7 @@ static uint32_t keep_count(const char *pattern, uint32_t tensor) {
     return n;
 }
 
-static void test_keep(void **state) {
-    (void)state;
+TEST(test_keep) {
     assert_int_equal(keep_count("embed.*=fp32", 0), 9);
     assert_int_equal(keep_count("embed.*=fp32", 1), 4341);
     assert_int_equal(keep_count("*=comp@gpu > flat.allgather > decomp@gpu", 0), 1);
@@ -161,8 +151,7 @@ static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machine
     rig_close(&g);
 }
 
-static void test_nothing_left(void **state) {
-    (void)state;
+TEST(test_nothing_left) {
     const char *everything[] = {"*"}, *wrong[] = {"comp@tpu"}, *hierarchical[] = {"inter."};
     const char *keep_other[] = {"*=topk"}, *keep_bad[] = {"embed"}, *keep_text[] = {"embed*=intra.allreduce > x"};
     const char *keep_inter[] = {"*=intra.reduce_scatter > inter.allreduce > intra.allgather"};
@@ -310,8 +299,7 @@ static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width
 }
 
 /* The paper's machines, its three codecs alone, sizes from a bias to an embedding; one device: all 174; both: 4341. */
-static void test_paper_candidates(void **state) {
-    (void)state;
+TEST(test_paper_candidates) {
     enum { SIZES = 6 };
     static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, .keep = NULL},       {"b", 64, 0, .keep = NULL},
                                              {"c", 4096, 0, .keep = NULL},    {"d", 262144, 0, .keep = NULL},
@@ -335,8 +323,7 @@ static void test_paper_candidates(void **state) {
 }
 
 /* Any system, up to three codecs. */
-static void test_random_candidates(void **state) {
-    (void)state;
+TEST(test_random_candidates) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
         rig g;
@@ -352,8 +339,7 @@ static void test_random_candidates(void **state) {
 /* ---- paths ----------------------------------------------------------------------------------------------------------------- */
 /* A path's option, made again from its text, takes the same; steps number those of the option. Whole tensors,
  * chunks, groups. */
-static void test_paths(void **state) {
-    (void)state;
+TEST(test_paths) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rig g;
@@ -403,8 +389,7 @@ static void test_paths(void **state) {
 }
 
 /* Where compression is free only collectives are left, and no path is slower than the same with compression's cost. */
-static void test_free_compression(void **state) {
-    (void)state;
+TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {
         rig g, free_rig;
@@ -427,19 +412,4 @@ static void test_free_compression(void **state) {
         rig_close(&g);
         rig_close(&free_rig);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_constraints),
-        cmocka_unit_test(test_reducible),
-        cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_paper_candidates),
-        cmocka_unit_test(test_random_candidates),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_free_compression),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and
  * whole options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
-#include "tests/common/library.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "paper.h"
 
 enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
@@ -16,8 +10,7 @@ static void near(double got, double want) {
 }
 
 /* ---- curves and payloads --------------------------------------------------------------------------------------------- */
-static void test_curve(void **state) {
-    (void)state;
+TEST(test_curve) {
     const esp_cost_point points[] = {{100, 10}, {200, 30}, {800, 90}};
     esp_cost_curve linear = {points, 3, 0}, logarithmic = {points, 3, 1}, one = {points + 1, 1, 0};
     near(esp__curve_at(&linear, 1), 10); /* below: as the first */
@@ -34,8 +27,7 @@ static void test_curve(void **state) {
     near(esp__curve_at(&one, 300), 45);
 }
 
-static void test_payload(void **state) {
-    (void)state;
+TEST(test_payload) {
     esp_plan_codec dgc = {.unit_bytes = 8, .units = 0.01}, sign = {.header_bytes = 4, .unit_bytes = 1, .units = 0.125};
     near(esp__payload_bytes(&dgc, 300), 24); /* 3 units: 0.01 * 300 is a little over 3 in binary */
     near(esp__payload_bytes(&dgc, 301), 32);
@@ -48,8 +40,7 @@ static void test_payload(void **state) {
 
 /* ---- collectives --------------------------------------------------------------------------------------------------------- */
 /* 1 MiB over 8 ranks of a machine at 2.5 bytes/ns, 30 us a collective. A part is 131072 bytes; 7 parts are 917504. */
-static void test_intra(void **state) {
-    (void)state;
+TEST(test_intra) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
     double whole = 1048576, part = 131072;
@@ -68,8 +59,7 @@ static void test_intra(void **state) {
 
 /* The same 1 MiB over 8 machines at 2.5 bytes/ns a NIC, 150 us: by one rank of each machine, and by all 8 (each its
  * own). */
-static void test_inter(void **state) {
-    (void)state;
+TEST(test_inter) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
     double whole = 1048576, part = 131072;
@@ -88,8 +78,7 @@ static void test_inter(void **state) {
 
 /* 1 MiB over all 64 ranks: parts of 16384 bytes, 63 of them 1032192. A ring passes each NIC once with what a rank
  * sends. */
-static void test_flat(void **state) {
-    (void)state;
+TEST(test_flat) {
     esp_plan_system s;
     double whole = 1048576, part = 16384;
     paper_system(&s, 0, 8); /* NIC and PCIe are equally fast */
@@ -120,8 +109,7 @@ static void test_flat(void **state) {
 
 /* Latency by hop: no bytes, 1000 ns a hop. Trees and recursive halving: ceil(log2 n); both halves of an allreduce:
  * twice that; alltoall goes to each of the others in turn. */
-static void test_hops(void **state) {
-    (void)state;
+TEST(test_hops) {
     esp_plan_system s;
     paper_system(&s, 0, 6);
     s.intra.alpha_is = s.inter.alpha_is = ESP_ALPHA_HOP;
@@ -141,8 +129,7 @@ static void test_hops(void **state) {
 
 /* A table replaces the formula of its collective at its level, latency and all; its sizes are those of the whole
  * buffer. */
-static void test_tables(void **state) {
-    (void)state;
+TEST(test_tables) {
     const esp_cost_point reduce_scatter[] = {{1000, 500}, {3000, 900}}, gather[] = {{8000, 100}, {16000, 300}};
     esp_plan_system s;
     paper_system(&s, 0, 8);
@@ -169,8 +156,7 @@ static void test_tables(void **state) {
 }
 
 /* Nothing to do among one. */
-static void test_alone(void **state) {
-    (void)state;
+TEST(test_alone) {
     esp_plan_system s;
     paper_system(&s, 0, 1);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 1000, 1000, 1), 0);
@@ -242,8 +228,7 @@ enum {
 
 /* 262144 elements (1 MiB) on 8 x 8 with PCIe. A rank's shard is 32768 elements (131072 bytes), a machine's part of
  * it 4096. */
-static void test_raw_options(void **state) {
-    (void)state;
+TEST(test_raw_options) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -265,8 +250,7 @@ static void test_raw_options(void **state) {
 }
 
 /* Shards are ceilings: 1000003 elements over 8 are 125001 (not 125000.375), over 8 again 15626. */
-static void test_uneven(void **state) {
-    (void)state;
+TEST(test_uneven) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 1000003);
@@ -278,8 +262,7 @@ static void test_uneven(void **state) {
 }
 
 /* DGC, 1%: 8 bytes for each element that is kept. */
-static void test_gpu_options(void **state) {
-    (void)state;
+TEST(test_gpu_options) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -324,8 +307,7 @@ static void test_gpu_options(void **state) {
 
 /* Payloads that are summed: the first takes 34 us for up to 2^20 elements, each other one 5 us. Payloads of different parts take as
  * long as one of all of them. */
-static void test_decompress_more(void **state) {
-    (void)state;
+TEST(test_decompress_more) {
     static const esp_cost_point five = {1048576, 5000};
     rig g;
     paper_open(&g.paper, 0, 8);
@@ -346,8 +328,7 @@ static void test_decompress_more(void **state) {
 }
 
 /* The CPUs of a machine are one arena: the shares of its 8 ranks come one after the other. */
-static void test_cpu_options(void **state) {
-    (void)state;
+TEST(test_cpu_options) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -370,8 +351,7 @@ static void test_cpu_options(void **state) {
 }
 
 /* With 3 machines of 8 ranks a machine is root for 2 or 3 of its ranks: the representative one has 3. */
-static void test_roots_spread(void **state) {
-    (void)state;
+TEST(test_roots_spread) {
     rig g;
     paper_open(&g.paper, 0, 3);
     rig_model(&g, 262144);
@@ -386,8 +366,7 @@ static void test_roots_spread(void **state) {
 
 /* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) =
  * 65.3037625 us; Decomp of 8 * 24576 = 1.5 * 131072: 27 + 25 * log2(1.5) = 41.6240625. Both 8 times. */
-static void test_cpu_between_points(void **state) {
-    (void)state;
+TEST(test_cpu_between_points) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 196608);
@@ -401,8 +380,7 @@ static void test_cpu_between_points(void **state) {
 
 /* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and
  * back. Where a Decomp is followed by a Comp, both on the CPU, it stays there. */
-static void test_host_copies(void **state) {
-    (void)state;
+TEST(test_host_copies) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -431,8 +409,7 @@ static void test_host_copies(void **state) {
 }
 
 /* Training on CPUs: compression takes the cores that compute. */
-static void test_shared_cores(void **state) {
-    (void)state;
+TEST(test_shared_cores) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -445,11 +422,10 @@ static void test_shared_cores(void **state) {
 }
 
 /* A measured allreduce between machines: its time, the gap and the core time, by cores of a rank. */
-static void test_cores_per_rank(void **state) {
+TEST(test_cores_per_rank) {
     static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
                                 core[] = {{1e6, 4e5}};
     static const uint8_t lane[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
-    (void)state;
     for (uint32_t cores = 0; cores <= 3; cores++) {
         rig g;
         paper_open(&g.paper, 0, 8);
@@ -475,8 +451,7 @@ static void test_cores_per_rank(void **state) {
 
 /* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a
  * codec that takes a list of pieces needs neither where it comes first or last. */
-static void test_groups(void **state) {
-    (void)state;
+TEST(test_groups) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 131072);
@@ -499,8 +474,7 @@ static void test_groups(void **state) {
 
 /* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in
  * 64 parts of 8192: 150000 + 126 * 8192 / 2.5; Decomp works on one payload. */
-static void test_summed_payloads(void **state) {
-    (void)state;
+TEST(test_summed_payloads) {
     rig g;
     paper_open(&g.paper, 0, 8);
     rig_model(&g, 262144);
@@ -512,30 +486,4 @@ static void test_summed_payloads(void **state) {
     esp__unit u = {0, 1, 0, 262144};
     assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu", PAPER_DGC)); /* not its sums */
     esp__arena_free(&g.arena);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_curve),
-        cmocka_unit_test(test_payload),
-        cmocka_unit_test(test_intra),
-        cmocka_unit_test(test_inter),
-        cmocka_unit_test(test_flat),
-        cmocka_unit_test(test_hops),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_raw_options),
-        cmocka_unit_test(test_uneven),
-        cmocka_unit_test(test_gpu_options),
-        cmocka_unit_test(test_decompress_more),
-        cmocka_unit_test(test_cpu_options),
-        cmocka_unit_test(test_roots_spread),
-        cmocka_unit_test(test_cpu_between_points),
-        cmocka_unit_test(test_host_copies),
-        cmocka_unit_test(test_shared_cores),
-        cmocka_unit_test(test_cores_per_rank),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_summed_payloads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,7 @@
 /* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss
  * of speed; where none can, the error says which limit could be kept. */
 /* runs: slow asan-long */
-#include <math.h>
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
+#include "tests/common/test.h"
 #include "rig.h"
 #include "exact.h"
 
@@ -102,11 +94,10 @@ static int within_solve(const rig *g, const esp__schedule *tensors, uint64_t kno
 }
 
 /* Tensors as given, few of them: a plan where there is one, and the best. */
-static void test_optimum(void **state) {
+TEST(test_optimum) {
     static rig g;
     uint32_t n = 0, equal = 0, none = 0;
     double worst = 0.0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(500); seed++) {
         esp__schedule tensors, d;
         uint64_t best;
@@ -192,11 +183,10 @@ static void least_of(problem_input *in, uses_of least) {
 
 /* Any system, any codecs, merged and split: limits halfway between the least and what a plan without them uses. A
  * looser limit never fails, and the plan with none is no longer. */
-static void test_any(void **state) {
+TEST(test_any) {
     static problem_input in;
     double sum = 0.0;
     uint32_t n = 0;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         uses_of least;
         esp_plan *free_plan, *plan;
@@ -229,9 +219,8 @@ static void test_any(void **state) {
 }
 
 /* Just below the least: an error with the least in it; just above: a plan. */
-static void test_impossible(void **state) {
+TEST(test_impossible) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 100; seed < 100 + test_repeats(20); seed++) {
         uses_of least;
         esp_plan *plan;
@@ -257,13 +246,12 @@ static void test_impossible(void **state) {
 
 /* Two codecs, one small and coarse, one large and fine: a limit on the error takes the coarse one where it matters
  * least. */
-static void test_codec_per_tensor(void **state) {
+TEST(test_codec_per_tensor) {
     static problem_input in;
     static const esp_cost_point quick[] = {{1099511627776.0, 1e3}};
     const esp_cost_curve curve = {quick, 1, 0};
     uint32_t coarse = 0, fine = 0, n;
     esp_plan *plan;
-    (void)state;
     problem_random(1, 1, 1u << ESP_PLAN_GPU, &in);
     memset(&in.config, 0, sizeof in.config);
     in.system.machines = 4, in.system.ranks_per_machine = 1;
@@ -325,20 +313,12 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
 }
 
 /* An op that holds more than 16 times its unit, and more than 256 MiB, is in no candidate; nor has one more than max_memory_bytes. */
-static void test_wasteful(void **state) {
+TEST(test_wasteful) {
     uint64_t held;
-    (void)state;
     assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB: 82 times as much */
     assert_true(has_gathered(100000, 0, &held));     /* 33 MB: little enough */
     assert_true(held > 30000000);
     assert_false(has_gathered(100000, 20000000, &held));
     assert_true(held <= 20000000);
     assert_true(has_gathered(100000, 40000000, &held));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wasteful), cmocka_unit_test(test_optimum),
-                                       cmocka_unit_test(test_any), cmocka_unit_test(test_impossible),
-                                       cmocka_unit_test(test_codec_per_tensor)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,9 @@
  * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
  * not be better. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/problem/problem.h"
 #include "planner/bound/bound.h"
-#include "planner/search/search.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
 #include "rig.h"
 #include "exact.h"
 
@@ -40,11 +32,10 @@ static void plain(esp__problem *p, esp__schedule *d) {
     esp__generate(p, d);
 }
 
-static void test_random(void **state) {
+TEST(test_random) {
     static rig g;
     uint32_t n = 0, equal = 0, unknown = 0;
     double worst = 0.0;
-    (void)state;
     for (uint64_t seed = 0; n < test_repeats(CASES); seed++) {
         esp__bound bound;
         esp__schedule tensors, d;
@@ -73,9 +64,8 @@ static void test_random(void **state) {
 }
 
 /* Branch and bound alone finds the optimum from a poor start; and plans are the same each time. */
-static void test_branch_and_bound(void **state) {
+TEST(test_branch_and_bound) {
     static rig g;
-    (void)state;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
         esp__bound bound;
         esp__schedule tensors, a, b;
@@ -97,9 +87,8 @@ static void test_branch_and_bound(void **state) {
 }
 
 /* However soon it has to end, branch and bound leaves a plan, and never a longer one. */
-static void test_few_nodes(void **state) {
+TEST(test_few_nodes) {
     static rig g;
-    (void)state;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
         esp__bound bound;
         esp__schedule tensors, d;
@@ -114,10 +103,4 @@ static void test_few_nodes(void **state) {
         }
         rig_close(&g);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_branch_and_bound),
-                                       cmocka_unit_test(test_few_nodes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /* test_paper.c: what the Espresso paper (EuroSys'23) says in its figures 2, 5 and 9, as small problems worked by hand: which
  * strategy wins and why. The paper draws its figures without numbers; those here are ours, chosen so that the situation that
  * the figure stands for arises. All times in microseconds where not said otherwise. */
-#include "tests/common/library.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #define FP32 "none flat.allreduce"
 #define ON_GPU "sign comp@gpu > flat.allgather > decomp@gpu"
@@ -75,8 +69,7 @@ static double planned(const esp_plan_tensor *t, const char *strategy, const char
 static const esp_plan_tensor figure2[] = {
     {"T0", 2500, 10000, .keep = NULL}, {"T1", 4000, 10000, .keep = NULL}, {"T2", 2500, 10000, .keep = NULL}};
 
-static void test_figure2(void **state) {
-    (void)state;
+TEST(test_figure2) {
     /* (a) FP32: T0 10 to 20, T1 20 to 36, T2 36 to 46 */
     double fp32 = step(figure2, FP32, FP32, FP32);
     near(fp32, 46);
@@ -135,8 +128,7 @@ static double one_tensor(const esp_plan_system *s, uint64_t elements, const char
     return r.iteration_ns / 1000.0 - 1; /* without the backward */
 }
 
-static void test_figure5_divisible(void **state) {
-    (void)state;
+TEST(test_figure5_divisible) {
     static const char indivisible[] = "onebit comp@gpu > flat.allgather > decomp@gpu";
     static const char divisible[] =
         "onebit comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu";
@@ -159,8 +151,7 @@ static void test_figure5_divisible(void **state) {
 }
 
 /* And where to compress: with fast links inside machines only what leaves them, with slow ones from the start. 4 x 4 ranks. */
-static void test_figure5_levels(void **state) {
-    (void)state;
+TEST(test_figure5_levels) {
     static const char between[] = "onebit intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
                                   "inter.allgather > decomp@gpu > intra.allgather";
     static const char everywhere[] = "onebit comp@gpu > intra.alltoall > decomp@gpu > comp@gpu > inter.alltoall > "
@@ -190,8 +181,7 @@ static void test_figure5_levels(void **state) {
 static const esp_plan_tensor figure9[] = {
     {"T0", 2000, 10000, .keep = NULL}, {"T1", 4000, 20000, .keep = NULL}, {"T2", 2000, 10000, .keep = NULL}};
 
-static void test_figure9(void **state) {
-    (void)state;
+TEST(test_figure9) {
     /* T0 10 to 18, bubble until 30, T1 30 to 46, T2 46 to 54 */
     near(step(figure9, FP32, FP32, FP32), 54);
     near(step(figure9, ON_CPU, FP32, FP32), 54); /* no gain where compressing costs backward nothing */
@@ -210,10 +200,4 @@ static void test_figure9(void **state) {
     assert_true(made < 54);
     assert_string_equal(codecs[0], "none");
     assert_true(planned(figure9, NULL, codecs) <= made + 1e-9);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_figure2), cmocka_unit_test(test_figure5_divisible),
-                                       cmocka_unit_test(test_figure5_levels), cmocka_unit_test(test_figure9)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,7 @@
 /* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
  * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "paper.h"
 #include "problems.h"
 
@@ -67,9 +59,8 @@ static void expect_same_plan(const esp_plan *a, const esp_plan *b) {
 }
 
 /* What a plan promises its text takes; and its text, read again, is the same text. */
-static void test_round_trip(void **state) {
+TEST(test_round_trip) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         problem_random(seed, 10, 0, &in);
         esp_plan *plan = make(&in, NULL), *again = simulate(&in, esp_plan_text(plan));
@@ -111,10 +102,9 @@ static uint32_t text_units(const problem_input *in, const esp__unit *units, uint
 }
 
 /* Chunks and groups, written by hand and without an order: the plan has these units, and its own text is the same plan. */
-static void test_units(void **state) {
+TEST(test_units) {
     static problem_input in;
     static char text[65536];
-    (void)state;
     problem_plain = 1; /* the texts below have options that not every codec takes */
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
@@ -138,9 +128,8 @@ static void test_units(void **state) {
     problem_plain = 0;
 }
 
-static void test_same_seed(void **state) {
+TEST(test_same_seed) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(20); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config config = {.seed = seed};
@@ -241,9 +230,8 @@ static void check_units(const problem_input *in, const esp_plan *plan) {
     assert_int_equal(tensor, in->model.n_tensors);
 }
 
-static void test_report(void **state) {
+TEST(test_report) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 100; seed < 100 + test_repeats(50); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan *plan = make(&in, NULL);
@@ -285,10 +273,9 @@ static uint32_t layerwise_allowed(problem_input *in, int allowed) {
     return c;
 }
 
-static void test_layerwise(void **state) {
+TEST(test_layerwise) {
     static problem_input in;
     uint32_t compared = 0;
-    (void)state;
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
          seed++) /* 5012: a search from prices ends 27% above it */
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
@@ -299,9 +286,8 @@ static void test_layerwise(void **state) {
 }
 
 /* A caller with an older, shorter report gets what it knows. */
-static void test_short_report(void **state) {
+TEST(test_short_report) {
     static problem_input in;
-    (void)state;
     problem_random(5, 4, 0, &in);
     esp_plan *plan = make(&in, NULL);
     esp_plan_report r;
@@ -315,9 +301,8 @@ static void test_short_report(void **state) {
 }
 
 /* ---- against the others ------------------------------------------------------------------------------------------------------ */
-static void test_schemes(void **state) {
+TEST(test_schemes) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 200; seed < 200 + test_repeats(40); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config thorough = {.flags = ESP_PLAN_THOROUGH};
@@ -346,10 +331,9 @@ static void test_schemes(void **state) {
 }
 
 /* No strategy at all beats a bound: random units, random options of the tree, random codecs. */
-static void test_bounds(void **state) {
+TEST(test_bounds) {
     static problem_input in;
     static char text[65536];
-    (void)state;
     problem_plain = 1; /* the texts below have options that not every codec takes */
     for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
         esp__unit units[4 * PROBLEM_TENSORS];
@@ -378,9 +362,8 @@ static void test_bounds(void **state) {
 }
 
 /* Flags and limits are kept. */
-static void test_flags(void **state) {
+TEST(test_flags) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 400; seed < 400 + test_repeats(20); seed++) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config config = {.flags = ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND};
@@ -428,13 +411,12 @@ static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[6
 }
 
 enum { MODEL_TENSORS = 600 };
-static void test_models(void **state) {
+TEST(test_models) {
     static const char *const names[] = {"lstm", "vgg16", "ugatit", "bert-base", "resnet101", "gpt2"}; /* the paper's */
     static const char *const folders[] = {"planner/models", "tests/files/published"};
     static char tensor_names[MODEL_TENSORS][64];
     esp_plan_tensor tensors[MODEL_TENSORS];
     uint32_t seen = 0;
-    (void)state;
     for (size_t f = 0; f < 2; f++)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             char path[256];
@@ -461,14 +443,4 @@ static void test_models(void **state) {
             esp_plan_free(plan);
         }
     assert_int_equal(seen, 7);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_units),     cmocka_unit_test(test_same_seed),
-        cmocka_unit_test(test_report),     cmocka_unit_test(test_layerwise), cmocka_unit_test(test_short_report),
-        cmocka_unit_test(test_schemes),    cmocka_unit_test(test_bounds),    cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_models),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

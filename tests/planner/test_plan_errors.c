@@ -1,12 +1,6 @@
 /* test_plan_errors.c: what the planner says to bad input: never a crash, never a plan, always a text that names what is
  * wrong and where. Every case starts from a small problem that is right and changes one thing. */
-#include "tests/common/library.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 typedef struct input {
     esp_plan_tensor tensors[3];
@@ -66,8 +60,7 @@ static void refused_line(const input *in, const char *word, int line) {
         refused_line(&in, word, __LINE__);                                                                             \
     } while (0)
 
-static void test_right(void **state) {
-    (void)state;
+TEST(test_right) {
     input in;
     esp_plan *plan;
     input_open(&in);
@@ -79,8 +72,7 @@ static void test_right(void **state) {
     esp_plan_free(plan);
 }
 
-static void test_null(void **state) {
-    (void)state;
+TEST(test_null) {
     input in;
     esp_plan *plan;
     input_open(&in);
@@ -111,9 +103,8 @@ static esp_status any_bound(void *self, const esp_tensor *like, uint32_t round, 
 }
 
 /* Codecs of several rounds and of matrices, and tensors that are matrices. */
-static void test_rounds(void **state) {
+TEST(test_rounds) {
     static const char *only[] = {"comp"};
-    (void)state;
     REFUSED(in.tensors[1].rows = 20, "tensor 'b': 20 rows and 0 cols are not its 2000 elements");
     REFUSED((in.tensors[1].rows = 20, in.tensors[1].cols = 99), "20 rows and 99 cols are not its 2000 elements");
     REFUSED((in.tensors[1].rows = 1, in.tensors[1].cols = 4000), "1 rows and 4000 cols");
@@ -129,8 +120,7 @@ static void test_rounds(void **state) {
             "leaves no option for its chunks and groups, which are no matrices");
 }
 
-static void test_model(void **state) {
-    (void)state;
+TEST(test_model) {
     REFUSED(in.model.n_tensors = 0, "no tensors");
     REFUSED(in.model.tensors = NULL, "no tensors");
     REFUSED(in.model.forward_ns = -1, "forward");
@@ -150,8 +140,7 @@ static void test_model(void **state) {
     REFUSED(in.tensors[0].keep = "flat.allreduce > comp@cpu", "'a'");
 }
 
-static void test_system(void **state) {
-    (void)state;
+TEST(test_system) {
     REFUSED(in.system.machines = 0, "0 machines");
     REFUSED(in.system.ranks_per_machine = 0, "0 ranks");
     REFUSED(in.system.machines = UINT32_MAX, "machines");
@@ -176,8 +165,7 @@ static void test_system(void **state) {
     esp_plan_free(plan);
 }
 
-static void test_codec(void **state) {
-    (void)state;
+TEST(test_codec) {
     REFUSED(in.codecs[1].spec = NULL, "codec 1");
     REFUSED(in.codecs[1].spec = "", "codec 1");
     REFUSED(in.codecs[1].spec = "two words", "codec 1");
@@ -200,8 +188,7 @@ static const char *const all[] = {"*"};
 static const char *const no_equals[] = {"a"};
 static const char *const no_such[] = {"a=zstd"};
 
-static void test_config(void **state) {
-    (void)state;
+TEST(test_config) {
     REFUSED(in.config.strategy = "fastest", "fastest");
     REFUSED((in.config.forbid = all, in.config.n_forbid = 1), "forbid");
     REFUSED(in.config.n_forbid = 1, "forbid");
@@ -227,8 +214,7 @@ static void test_config(void **state) {
 #define C "tensor c 3000 none flat.allreduce\n"
 #define FLAT " none flat.allreduce\n"
 
-static void test_strategy(void **state) {
-    (void)state;
+TEST(test_strategy) {
     REFUSED(in.strategy = "", "strategy:1");
     REFUSED(in.strategy = "fp32", "strategy:1");
     REFUSED(in.strategy = "espresso-strategy 2\n" A B C, "strategy:1");
@@ -252,8 +238,7 @@ static void test_strategy(void **state) {
     REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* cut off */
 }
 
-static void test_strategy_units(void **state) {
-    (void)state;
+TEST(test_strategy_units) {
     REFUSED(in.strategy = HEAD "tensor a 1000 split 1\nchunk 1000" FLAT B C, "strategy:2");
     REFUSED(in.strategy = HEAD "tensor a 1000 split x\nchunk 1000" FLAT B C, "strategy:2");
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 500" FLAT B C, "expected chunk 2 of 2 of tensor 'a'");
@@ -270,8 +255,7 @@ static void test_strategy_units(void **state) {
     REFUSED(in.strategy = HEAD A B C "group 6000" FLAT, "strategy:5");
 }
 
-static void test_strategy_order(void **state) {
-    (void)state;
+TEST(test_strategy_order) {
     REFUSED(in.strategy = HEAD A B C "order 0:0 1:0\n", "2:0 is missing");
     REFUSED(in.strategy = HEAD A B C "order 0:0 1:0 1:0 2:0\n", "twice");
     REFUSED(in.strategy = HEAD A B C "order 0:0 1:0 7:0 2:0\n", "7:0");
@@ -283,8 +267,7 @@ static void test_strategy_order(void **state) {
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------------------------- */
-static void test_too_many(void **state) {
-    (void)state;
+TEST(test_too_many) {
     enum { MANY = 1000000 };
     input in;
     input_open(&in);
@@ -302,8 +285,7 @@ static void test_too_many(void **state) {
 }
 
 /* The largest and the smallest numbers that are taken give a plan, with a time that is a number. */
-static void test_extremes(void **state) {
-    (void)state;
+TEST(test_extremes) {
     for (int i = 0; i < 8; i++) {
         input in;
         esp_plan *plan;
@@ -334,8 +316,7 @@ static void test_extremes(void **state) {
 }
 
 /* Names and texts of any kind leave the strategy's text whole. */
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     input in;
     esp_plan *plan, *again;
     char name[600];
@@ -353,8 +334,7 @@ static void test_names(void **state) {
 }
 
 /* A budget that is over at once still gives a plan. */
-static void test_budget(void **state) {
-    (void)state;
+TEST(test_budget) {
     input in;
     esp_plan *plan;
     esp_plan_report r = {.struct_size = sizeof r};
@@ -364,15 +344,4 @@ static void test_budget(void **state) {
     esp_plan_report_read(plan, &r);
     assert_true(r.iteration_ns > 0 && r.iteration_ns <= r.fp32_ns);
     esp_plan_free(plan);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),          cmocka_unit_test(test_null),     cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_model),          cmocka_unit_test(test_system),   cmocka_unit_test(test_codec),
-        cmocka_unit_test(test_config),         cmocka_unit_test(test_strategy), cmocka_unit_test(test_strategy_units),
-        cmocka_unit_test(test_strategy_order), cmocka_unit_test(test_too_many), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,16 +2,7 @@
  * ranks end with the same bits, and tensors without compression are exact. Costs are chosen so that plans have
  * chunks and groups. */
 /* runs: no-tsan: runs plans by what unit/test_units runs */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include "problems.h"
 
 enum { RANKS_MAX = 8, STEPS = 2, ELEMENTS_MAX = 6000 };
@@ -118,9 +109,8 @@ static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
     return plan;
 }
 
-static void test_runs(void **state) {
+TEST(test_runs) {
     static problem_input in;
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(25); seed++) {
         small_problem(seed, &in);
         esp_plan *plan = make(&in, NULL);
@@ -131,10 +121,9 @@ static void test_runs(void **state) {
 
 /* Units of every kind, whatever the planner would choose: each a random option of the tree, in a random order of its
  * own. */
-static void test_units_run(void **state) {
+TEST(test_units_run) {
     static problem_input in;
     static char text[65536];
-    (void)state;
     for (uint64_t seed = 50; seed < 50 + test_repeats(25); seed++) {
         rng r = {seed};
         esp__unit units[4 * PROBLEM_TENSORS];
@@ -184,11 +173,10 @@ static void rounds_problem(uint64_t seed, esp_ctx *ctx, esp__costs *costs, probl
     }
 }
 
-static void test_rounds_run(void **state) {
+TEST(test_rounds_run) {
     static problem_input in;
     uint32_t compressed = 0;
     esp_ctx *ctx;
-    (void)state;
     assert_int_equal(esp__open_alone(&ctx), ESP_OK);
     for (uint64_t seed = 0; seed < test_repeats(12); seed++) {
         esp__costs costs;
@@ -218,9 +206,8 @@ static void test_rounds_run(void **state) {
 }
 
 /* Every comparison strategy runs. */
-static void test_schemes_run(void **state) {
+TEST(test_schemes_run) {
     static problem_input in;
-    (void)state;
     uint64_t seed = 80;
     for (const esp__scheme *s = esp__schemes(); s->name; s++, seed++) {
         esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
@@ -229,10 +216,4 @@ static void test_schemes_run(void **state) {
         run_plan(&in, plan);
         esp_plan_free(plan);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_units_run),
-                                       cmocka_unit_test(test_schemes_run), cmocka_unit_test(test_rounds_run)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,8 @@
  * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
  * options that the executor does not refuse. */
 /* runs: no-tsan: compiles programs, runs none */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/problem/problem.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 enum { OPTIONS_MAX = 5000, ROWS = 59, COLS = 17, ELEMENTS = ROWS * COLS };
 
@@ -229,19 +222,14 @@ static void run(uint32_t parts, uint32_t devices, int32_t machines, int32_t loca
     run_job(&t, body);
 }
 
-static void test_all_4341(void **state) {
-    (void)state;
-    run(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 2, 2, 4341);
-}
+TEST(test_all_4341) { run(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 2, 2, 4341); }
 
-static void test_unequal_fanouts(void **state) {
-    (void)state;
+TEST(test_unequal_fanouts) {
     run(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 1, 3, 2, 174);
     run(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 2, 2, 3, 174);
 }
 
-static void test_one_level(void **state) {
-    (void)state;
+TEST(test_one_level) {
     run(ESP__TREE_FLAT, 3, 1, 4, 63);
     run(ESP__TREE_FLAT, 3, 4, 1, 63);
 }
@@ -298,24 +286,15 @@ static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t 
     run_job(&t, body);
 }
 
-static void test_powersgd(void **state) {
-    (void)state;
+TEST(test_powersgd) {
     run_rounds("powersgd:rank=4", 1, 2, 2, 12);
     run_rounds("powersgd:rank=4", 1, 3, 2, 12);
     run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* no matrix: one round of plain numbers */
     run_rounds("powersgd:rank=17", 1, 1, 4, 4);            /* as many columns: sent as it is */
 }
 
-static void test_int8_shared(void **state) {
-    (void)state;
+TEST(test_int8_shared) {
     run_rounds("int8:shared=1", 0, 2, 2, 0);
     run_rounds("int8:shared=1", 1, 2, 3, 0);
     run_rounds("int8:shared=1", 0, 4, 1, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_4341), cmocka_unit_test(test_unequal_fanouts),
-                                       cmocka_unit_test(test_one_level), cmocka_unit_test(test_powersgd),
-                                       cmocka_unit_test(test_int8_shared)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

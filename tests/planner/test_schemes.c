@@ -1,24 +1,16 @@
 /* test_schemes.c: each comparison strategy decides as the system of its name does, in cases small enough to compute
  * by hand. On random problems each gives a complete strategy, the same every time. */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/schemes/schemes.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
 #include "rig.h"
 
 static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* elements */
 
-static void table(void **state) {
+TEST(table) {
     static const char *const names[] = {"fp32",      "ddp",     "fp16",       "layerwise",
                                         "mergecomp", "hipress", "hitopkcomm", "byteps-compress",
                                         "cpu-only",  "espresso"};
     const esp__scheme *all = esp__schemes();
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_non_null(all[i].name);
         assert_string_equal(all[i].name, names[i]);
@@ -31,7 +23,7 @@ static void table(void **state) {
 }
 
 /* What each gives to one large tensor, on a hierarchical system and on flat ones. */
-static void options(void **state) {
+TEST(options) {
     static const struct {
         const char *scheme, *tree, *flat, *one_machine;
     } cases[] = {
@@ -52,7 +44,6 @@ static void options(void **state) {
          "intra.allgather",
          "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu", "flat.allreduce"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int where = 0; where < 3; where++) {
             static rig g;
@@ -68,9 +59,8 @@ static void options(void **state) {
 }
 
 /* A codec or a system without a GPU: the CPU. Without a codec: raw. */
-static void other_device(void **state) {
+TEST(other_device) {
     static const char *const schemes[] = {"layerwise", "hitopkcomm", "hipress", "mergecomp"};
-    (void)state;
     for (int no_codec = 0; no_codec < 2; no_codec++)
         for (int i = 0; i < 4; i++) {
             static rig g;
@@ -87,10 +77,9 @@ static void other_device(void **state) {
         }
 }
 
-static void ddp_buckets(void **state) {
+TEST(ddp_buckets) {
     static rig g;
     static const uint32_t first[] = {0, 2, 5, 6}, n[] = {2, 3, 1, 2};
-    (void)state;
     rig_simple(&g, 2, 4);
     rig_tensor(&g, 600 * kib, 10);
     rig_tensor(&g, 600 * kib, 10); /* 1 MiB is full */
@@ -115,9 +104,8 @@ static void ddp_buckets(void **state) {
 }
 
 /* Groups end where constraints on single tensors change; and these hold in every strategy. */
-static void keeps(void **state) {
+TEST(keeps) {
     static rig g;
-    (void)state;
     rig_simple(&g, 4, 4);
     for (int i = 0; i < 6; i++) rig_tensor(&g, 200 * kib, 10);
     g.in.tensors[2].keep = "fp32";
@@ -137,10 +125,9 @@ static void keeps(void **state) {
 }
 
 /* 4,096,000 bytes are whole pages for 4 ranks (and for 8), so a chunk has 1,024,000 elements. */
-static void byteps_partitions(void **state) {
+TEST(byteps_partitions) {
     static rig g;
     static const uint64_t chunk[] = {1024000, 1024000, 452000, 16384, 16383};
-    (void)state;
     rig_simple(&g, 4, 4);
     rig_tensor(&g, 2500000, 10);
     rig_tensor(&g, 16384, 10); /* 64 KiB */
@@ -158,9 +145,8 @@ static void byteps_partitions(void **state) {
 
 /* 4 machines of one rank: raw takes 100 us + 2 * 3/4 of a us for 1000 bytes: 250 and 310 us; compressed 2 * 100 + 4 *
  * 20 us and hardly more for payloads. */
-static void hipress_selects(void **state) {
+TEST(hipress_selects) {
     static rig g;
-    (void)state;
     rig_simple(&g, 4, 1);
     rig_tensor(&g, 25000, 10);
     rig_tensor(&g, 35000, 10);
@@ -175,9 +161,8 @@ static void hipress_selects(void **state) {
 
 /* Raw only, 4 MiB: intra 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us: both lanes are
  * busy for 6.3 ms. In k chunks that is about 6.3 + 6.3 / k ms and k - 1 alphas: most chunks win. */
-static void hipress_cuts(void **state) {
+TEST(hipress_cuts) {
     static rig g;
-    (void)state;
     rig_simple(&g, 4, 4);
     rig_tensor(&g, 4 * mib, 10);
     g.in.n_codecs = 0;
@@ -191,9 +176,8 @@ static void hipress_cuts(void **state) {
 
 /* Launches are dear and payloads small: one group. Where times grow with size and backward is long, more than one:
  * what is ready early is done while backward runs. Every group is compressed. */
-static void mergecomp_groups(void **state) {
+TEST(mergecomp_groups) {
     static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns an element */
-    (void)state;
     for (int by_size = 0; by_size < 2; by_size++) {
         static rig g;
         rig_simple(&g, 4, 4);
@@ -210,10 +194,9 @@ static void mergecomp_groups(void **state) {
 }
 
 /* With a codec fp16 its times count; without one, a cast's, and the search does not get to know of it. */
-static void fp16_times(void **state) {
+TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
     uint64_t time[2];
-    (void)state;
     for (int own = 0; own < 2; own++) {
         static rig g;
         rig_simple(&g, 4, 4);
@@ -240,8 +223,7 @@ static void fp16_times(void **state) {
     assert_int_equal(time[0], 10000 + 2 * 11966 + 100000 + 983040);
 }
 
-static void cpu_only(void **state) {
-    (void)state;
+TEST(cpu_only) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         static rig g;
         memset(&g, 0, sizeof g);
@@ -253,8 +235,7 @@ static void cpu_only(void **state) {
     }
 }
 
-static void whole_and_deterministic(void **state) {
-    (void)state;
+TEST(whole_and_deterministic) {
     for (uint64_t seed = 100; seed < 100 + test_repeats(120); seed++) {
         static rig g, h;
         memset(&g, 0, sizeof g);
@@ -271,14 +252,4 @@ static void whole_and_deterministic(void **state) {
         rig_close(&g);
         rig_close(&h);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table),           cmocka_unit_test(options),      cmocka_unit_test(other_device),
-        cmocka_unit_test(ddp_buckets),     cmocka_unit_test(keeps),        cmocka_unit_test(byteps_partitions),
-        cmocka_unit_test(hipress_selects), cmocka_unit_test(hipress_cuts), cmocka_unit_test(mergecomp_groups),
-        cmocka_unit_test(fp16_times),      cmocka_unit_test(cpu_only),     cmocka_unit_test(whole_and_deterministic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_shard.c: plans for sharded tensors: candidates against every option that ends narrow, cuts that are asked for, units that
  * stay whole, and plans that run. */
 /* runs: no-tsan: runs plans by what unit/test_shard runs */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 enum { TENSORS = 4 };
 static const char *const names[TENSORS] = {"a", "b", "c", "d"};
@@ -98,20 +93,18 @@ static void candidates_of(uint64_t elements, const char *cuts, uint32_t n) {
     esp__arena_free(&arena);
 }
 
-static void candidates_dominate_every_option(void **state) {
+TEST(candidates_dominate_every_option) {
     static const uint64_t sizes[] = {1000, 300000, 20000000};
     static const char *const cuts[] = {"any", "flat", "intra,inter"};
     static const uint32_t n[] = {7, 2, 5};
-    (void)state;
     for (int k = 0; k < 9; k++) candidates_of(sizes[k % 3], cuts[k / 3], n[k / 3]);
 }
 
 /* By hand: 1 MB in parts of two, then of two again, over a link that two ranks share. */
-static void raw_costs_by_hand(void **state) {
+TEST(raw_costs_by_hand) {
     inputs in;
     esp_plan *plan;
     esp_plan_report r = ESP_ZERO;
-    (void)state;
     make_inputs(&in, 1, 250000, "intra,inter");
     in.config.strategy = "fp32";
     if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
@@ -159,11 +152,10 @@ static void plan_body(esp_ctx *ctx, void *user) {
 }
 
 /* Neighbours of a sharded tensor are neither merged with it nor is it split, whatever the strategy. */
-static void plans_run(void **state) {
+TEST(plans_run) {
     static const char *const strategies[] = {NULL,      "fp32",      "ddp",       "layerwise", "byteps-compress",
                                              "hipress", "mergecomp", "hitopkcomm"};
     inputs in;
-    (void)state;
     for (size_t k = 0; k < sizeof strategies / sizeof *strategies; k++) {
         running run = {0};
         esp_plan *plan;
@@ -184,9 +176,8 @@ static void plans_run(void **state) {
 }
 
 /* A tensor so large that it would be split, and ones so small that they would be merged. */
-static void units_stay_whole(void **state) {
+TEST(units_stay_whole) {
     inputs in;
-    (void)state;
     for (int k = 0; k < 2; k++) {
         esp_plan *plan;
         make_inputs(&in, TENSORS, k ? 50000000 : 100, "any");
@@ -203,12 +194,11 @@ static void units_stay_whole(void **state) {
     }
 }
 
-static void wrong_cuts_are_named(void **state) {
+TEST(wrong_cuts_are_named) {
     static const char *const bad[][3] = {{"inter,intra", NULL, "tensor 'a': shard 'inter,intra' leaves no option"},
                                          {"any", "flat.allreduce", "of a sharded tensor leaves no option"},
                                          {NULL, "flat.reduce_scatter", "leaves no option"},
                                          {"flat", "intra.reduce_scatter > inter.reduce_scatter", "leaves no option"}};
-    (void)state;
     for (int k = 0; k < 4; k++) {
         inputs in;
         esp_plan *plan = NULL;
@@ -217,15 +207,4 @@ static void wrong_cuts_are_named(void **state) {
         assert_int_equal(esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan), ESP_E_ARG);
         if (!strstr(esp_last_error(NULL), bad[k][2])) fail_msg("%d: %s", k, esp_last_error(NULL));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(candidates_dominate_every_option),
-        cmocka_unit_test(raw_costs_by_hand),
-        cmocka_unit_test(plans_run),
-        cmocka_unit_test(units_stay_whole),
-        cmocka_unit_test(wrong_cuts_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

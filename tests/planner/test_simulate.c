@@ -1,8 +1,7 @@
 /* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
 /* runs: asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "reference.h"
 #include "problems.h"
 
@@ -50,8 +49,7 @@ static void one_generate(uint64_t seed, double zeros) {
     program_close(&g);
 }
 
-static void test_generate(void **state) {
-    (void)state;
+TEST(test_generate) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
 }
 
@@ -131,8 +129,7 @@ static void one_generate_with(uint64_t seed, int instant) {
     program_close(&g);
 }
 
-static void test_generate_with(void **state) {
-    (void)state;
+TEST(test_generate_with) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate_with(seed, seed % 8 == 7);
 }
 
@@ -142,8 +139,7 @@ static void set_sequence(problem_program *g, rng *r) {
 }
 
 /* (c) any sequence. */
-static void test_replay(void **state) {
-    (void)state;
+TEST(test_replay) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 5};
@@ -159,8 +155,7 @@ static void test_replay(void **state) {
 }
 /* ---- what holds for any program ------------------------------------------------------------------------------------- */
 /* With the sequence fixed no op can become shorter to the harm of the step, nor longer to its good; one op less neither. */
-static void test_monotone(void **state) {
-    (void)state;
+TEST(test_monotone) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 17};
@@ -190,8 +185,7 @@ static void test_monotone(void **state) {
 }
 
 /* One op more at the end of a unit's path, anywhere behind the unit's last in the sequence. */
-static void test_an_op_more(void **state) {
-    (void)state;
+TEST(test_an_op_more) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         rng r = {seed + 3};
@@ -219,8 +213,7 @@ static void test_an_op_more(void **state) {
 }
 
 /* No step is shorter than what a lane has to do, or than a unit's chain behind its backward. */
-static void test_at_least(void **state) {
-    (void)state;
+TEST(test_at_least) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         program_random(seed, 0.1, &g);
@@ -251,8 +244,7 @@ static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
 }
 
 /* The timeline: lanes never overlap, chains are in order, every op is there with its time. */
-static void test_timeline(void **state) {
-    (void)state;
+TEST(test_timeline) {
     esp_plan_event events[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS];
     for (uint64_t seed = 0; seed < test_repeats(1000); seed++) {
         problem_program g;
@@ -335,8 +327,7 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
 
 /* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10, Comp 0
  * runs to 14, backward 1 to 24, Comp 1 to 28. On inter unit 0 runs 14 to 34, then unit 1 to 35. */
-static void test_comp_before_backward(void **state) {
-    (void)state;
+TEST(test_comp_before_backward) {
     problem_program g;
     esp_plan_event e[6];
     const uint32_t order[] = {ESP__NEXT_BACKWARD, 0, ESP__NEXT_BACKWARD, 0, 1, 1};
@@ -358,8 +349,7 @@ static void test_comp_before_backward(void **state) {
 /* An op on two lanes takes both in its turn; what comes later does not slip into the hole before it. Unit 0 holds inter
  * from 1 to 11; unit 1, on both links, is ready at 2 and runs from 11 to 12; unit 2, on intra, is ready at 3 and could run at
  * once, but its turn is after unit 1: 12 to 17. */
-static void test_no_back_fill(void **state) {
-    (void)state;
+TEST(test_no_back_fill) {
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 17);
@@ -368,8 +358,7 @@ static void test_no_back_fill(void **state) {
 
 /* Shared cores: compression on the CPU holds compute too. Backward 0 to 5; Comp 5 to 9 stops backward 1 until 9; it ends at
  * 14, its Comp at 18. */
-static void test_shared_cores(void **state) {
-    (void)state;
+TEST(test_shared_cores) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 18);
@@ -378,8 +367,7 @@ static void test_shared_cores(void **state) {
 
 /* Links in another order than they are ready in: unit 1 first. Unit 0 is ready at 1, unit 1 at 3; it runs 3 to 5 and unit 0
  * 5 to 15. By ready order it were 1 to 11 and 11 to 13. */
-static void test_links_wait(void **state) {
-    (void)state;
+TEST(test_links_wait) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 13);
@@ -391,8 +379,7 @@ static void test_links_wait(void **state) {
 /* Under ready order a shorter op can make the step longer: why the order is stored. Inter takes what is ready first: unit 1
  * at 4, so 4 to 6, then unit 0 (ready at 5): 6 to 16, then its Decomp to 26. With unit 1's Comp slower by 2 unit 0 goes first:
  * 5 to 15, Decomp 15 to 25, while unit 1 runs 15 to 17. */
-static void test_ready_order_is_not_monotone(void **state) {
-    (void)state;
+TEST(test_ready_order_is_not_monotone) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
     uint64_t fast = esp__generate(&g.problem, &g.schedule);
@@ -405,8 +392,7 @@ static void test_ready_order_is_not_monotone(void **state) {
 }
 
 /* docs/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
-static void test_core_link_latency(void **state) {
-    (void)state;
+TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});
     for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 1, 3};
@@ -414,23 +400,4 @@ static void test_core_link_latency(void **state) {
     for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 6, 6};
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 20);
     program_close(&g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_generate_with),
-        cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_monotone),
-        cmocka_unit_test(test_an_op_more),
-        cmocka_unit_test(test_at_least),
-        cmocka_unit_test(test_timeline),
-        cmocka_unit_test(test_comp_before_backward),
-        cmocka_unit_test(test_no_back_fill),
-        cmocka_unit_test(test_shared_cores),
-        cmocka_unit_test(test_core_link_latency),
-        cmocka_unit_test(test_links_wait),
-        cmocka_unit_test(test_ready_order_is_not_monotone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,7 @@
 /* test_small.c: esp_plan_config.raw_up_to: plans leave units with a small tensor uncompressed, bounds hold for what is left, and
  * published systems decide as before. */
 /* runs: slow asan-long */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "espresso.h"
+#include "tests/common/test.h"
 #include "rig.h"
 
 static uint64_t smallest_of(const rig *g, const esp__unit *u) {
@@ -36,10 +29,9 @@ static int open_random(rig *g, uint64_t seed, uint64_t raw_up_to) {
     return rig_open(g, 0) == ESP_OK;
 }
 
-static void plans(void **state) {
+TEST(plans) {
     static const char *const searched[] = {"layerwise", "espresso", "cpu-only", NULL};
     uint32_t n[4] = {0};
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
         for (int i = 0; i < 4; i++) {
             static rig g;
@@ -62,9 +54,8 @@ static void plans(void **state) {
 }
 
 /* A group with a small tensor is raw, whatever its own size. */
-static void groups(void **state) {
+TEST(groups) {
     static rig g;
-    (void)state;
     rig_simple(&g, 4, 4);
     for (int i = 0; i < 3; i++) rig_tensor(&g, i == 1 ? 4096 : 1 << 20, 100);
     g.in.config.raw_up_to = 4096;
@@ -79,9 +70,8 @@ static void groups(void **state) {
 }
 
 /* Published systems take the same time as without the rule. */
-static void published(void **state) {
+TEST(published) {
     static const char *const names[] = {"ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress"};
-    (void)state;
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
         for (int i = 0; i < 5; i++) {
             uint64_t time[2] = {0};
@@ -95,10 +85,9 @@ static void published(void **state) {
 }
 
 /* What the user asks for goes first: `keep` of a tensor, and options that leave none without compression. */
-static void wishes(void **state) {
+TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
     static rig g;
-    (void)state;
     for (int i = 0; i < 2; i++) {
         rig_simple(&g, 4, 4);
         rig_tensor(&g, 1 << 20, 100);
@@ -116,10 +105,4 @@ static void wishes(void **state) {
         assert_true(with_codec > 0);
         rig_close(&g);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans), cmocka_unit_test(groups), cmocka_unit_test(published),
-                                       cmocka_unit_test(wishes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,7 @@
 /* test_three_levels.c: plans for racks of machines: times of collectives by hand, candidates against every option one by one, bounds,
  * and plans that run. */
 /* runs: slow asan-long no-tsan: runs plans by what tree/test_levels runs */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include "tests/common/repeats.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 enum { TENSORS = 4 };
 static const char *const names[TENSORS] = {"a", "b", "c", "d"};
@@ -27,10 +20,9 @@ static void near(double is, double want) {
     if (fabs(is - want) > 1e-6 * want + 0.5) fail_msg("%g ns, not %g", is, want);
 }
 
-static void collectives_take_the_slowest_link(void **state) {
+TEST(collectives_take_the_slowest_link) {
     esp_plan_system s = racks();
     const double mb = 1e6;
-    (void)state;
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLREDUCE, mb, mb / 2, 1), 3000 + mb / 10000 * 1000);
     /* both ranks of a machine at once: 2 mb over its link */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, mb, mb / 2, 2), 20000 + 2 * mb / 1250 * 1000);
@@ -110,12 +102,11 @@ static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round
 }
 
 /* The op templates of all rounds that a codec may have fit into their table, with all options on both devices. */
-static void templates_of_rounds_fit(void **state) {
+TEST(templates_of_rounds_fit) {
     inputs in;
     esp__problem p;
     jmp_buf out_of_memory;
     esp__arena arena = {.on_failure = &out_of_memory};
-    (void)state;
     if (test_repeats(2) < 2) return; /* under a sanitizer it takes minutes, unless all is wanted */
     make_inputs(&in, 1, 1000);
     in.codec.bound = four_rounds, in.codec.n_rounds = ESP_ROUNDS_MAX, in.codec.caps = ESP_CODEC_REDUCIBLE;
@@ -129,9 +120,8 @@ static void templates_of_rounds_fit(void **state) {
     esp__arena_free(&arena);
 }
 
-static void candidates_dominate_every_option(void **state) {
+TEST(candidates_dominate_every_option) {
     static const uint64_t sizes[] = {300000, 1000, 20000000};
-    (void)state;
     for (volatile size_t k = 0; k < test_repeats(sizeof sizes / sizeof *sizes); k++) {
         inputs in;
         esp__arena arena = {0};
@@ -161,11 +151,10 @@ static void candidates_dominate_every_option(void **state) {
 }
 
 /* ---- plans ---- */
-static void plans_are_near_their_bound(void **state) {
+TEST(plans_are_near_their_bound) {
     inputs in;
     esp_plan *plan;
     esp_plan_report r = ESP_ZERO;
-    (void)state;
     make_inputs(&in, TENSORS, 200000);
     if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
     r.struct_size = sizeof r;
@@ -226,13 +215,12 @@ static void plan_body(esp_ctx *ctx, void *user) {
     if (bad) atomic_fetch_add(&run->failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
 }
 
-static void plans_run(void **state) {
+TEST(plans_run) {
     static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
     inputs in;
     esp_plan *plan;
     running run;
     test_job j;
-    (void)state;
     make_inputs(&in, TENSORS, 1000);
     in.config.flags = ESP_PLAN_NO_BOUND;
     for (int round = 0; round < 3; round++) {
@@ -256,9 +244,8 @@ static void plans_run(void **state) {
     }
 }
 
-static void wrong_levels_are_named(void **state) {
+TEST(wrong_levels_are_named) {
     static const char *const bad[] = {"level 'outer' has size 0", "n_outer is 2: at most 1 level"};
-    (void)state;
     for (int k = 0; k < 2; k++) {
         inputs in;
         esp_plan *plan = NULL;
@@ -270,16 +257,4 @@ static void wrong_levels_are_named(void **state) {
         assert_int_equal(esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan), ESP_E_ARG);
         if (!strstr(esp_last_error(NULL), bad[k])) fail_msg("%s", esp_last_error(NULL));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_take_the_slowest_link),
-        cmocka_unit_test(templates_of_rounds_fit),
-        cmocka_unit_test(candidates_dominate_every_option),
-        cmocka_unit_test(plans_are_near_their_bound),
-        cmocka_unit_test(plans_run),
-        cmocka_unit_test(wrong_levels_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

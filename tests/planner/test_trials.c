@@ -1,8 +1,7 @@
 /* test_trials.c: two fast ways to time a changed schedule must give the same as a full simulation:
  * schedule/resimulate.c (ready order, some paths changed) and schedule/incremental.c (a given sequence, some
  * neighbouring units replaced). On random programs. */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "planner/schedule/schedule.h"
 #include "reference.h"
 #include "problems.h"
@@ -33,8 +32,7 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
 }
 
 /* rerun: one to three units with other paths, in ready order. */
-static void test_rerun(void **state) {
-    (void)state;
+TEST(test_rerun) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
         spares s;
@@ -145,8 +143,7 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
 
 /* A trial says no more than the step will be; what is taken away and put back leaves no trace; and a swap that is
  * made gives a whole sequence whose time is the reference's. */
-static void test_incremental(void **state) {
-    (void)state;
+TEST(test_incremental) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
         problem_program g;
@@ -182,8 +179,7 @@ static void test_incremental(void **state) {
 }
 
 /* A move is made only where it brings the step below the limit, and then it is there. */
-static void test_incremental_move(void **state) {
-    (void)state;
+TEST(test_incremental_move) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
         problem_program g;
@@ -210,10 +206,4 @@ static void test_incremental_move(void **state) {
         }
         program_close(&g);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rerun), cmocka_unit_test(test_incremental),
-                                       cmocka_unit_test(test_incremental_move)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * `espresso run`; refuses wrong usage before it starts any; and leaves nothing behind when a rank dies. No test depends on how long
  * anything took. */
 /* runs: quiet */
+#include "tests/common/test.h"
 #include "espresso_impl/base/cores.h"
 #include "tests/tools/plan_files.h"
 
@@ -90,8 +91,7 @@ static void check_strategies(const json_t *j, int ranks, const char *const *name
     }
 }
 
-static void costs_of_a_file(void **state) {
-    (void)state;
+TEST(costs_of_a_file) {
     static const char *const names[] = {"fp32", "ddp", "layerwise", "hipress", "mergecomp", "espresso+"};
     json_t *j =
         json_of(REPLAY("--strategy", "fp32,ddp,layerwise,hipress,mergecomp,espresso+", "--steps", "4", "--json"));
@@ -102,8 +102,7 @@ static void costs_of_a_file(void **state) {
     json_decref(j);
 }
 
-static void costs_that_are_measured(void **state) {
-    (void)state;
+TEST(costs_that_are_measured) {
     static const char *const names[] = {"fp32", "espresso+"};
     const char *const args[] = {
         "replay", "--model", in_dir("timed.json"), "-n", "2", "--elements-scale", "0.1", "--steps", "1",
@@ -119,8 +118,7 @@ static void costs_that_are_measured(void **state) {
 }
 
 /* The table, the page, and nothing but that file. */
-static void table_and_page(void **state) {
-    (void)state;
+TEST(table_and_page) {
     const int before = files_there(0);
     spawned s = REPLAY("--steps", "1", "--timeline", in_dir("t.html"));
     if (!spawn_said(&s, 0, "fp32 ") || !spawn_said(&s, 0, "espresso+ ")) fail_msg("%s%s", s.text[0], s.text[1]);
@@ -133,8 +131,7 @@ static void table_and_page(void **state) {
     free(html);
 }
 
-static void a_file_is_a_strategy(void **state) {
-    (void)state;
+TEST(a_file_is_a_strategy) {
     check(SPAWN("plan", "--model", in_dir("timed.json"), "--costs", in_dir("costs.json"), "-o", in_dir("h.strategy")),
           0, 0, "written");
     check(REPLAY("--strategy", in_dir("h.strategy"), "--steps", "1"), 0, 0, "h.strategy");
@@ -142,8 +139,7 @@ static void a_file_is_a_strategy(void **state) {
 }
 
 /* The ranks of a job that somebody started are replay's. */
-static void in_a_job(void **state) {
-    (void)state;
+TEST(in_a_job) {
     const char *const command = getenv("ESPRESSO_COMMAND");
     const char *const espresso = command ? command : "build/bin/espresso";
     check(SPAWN("run", "-n", "2", "--", espresso, "replay", "--model", in_dir("timed.json"), "--costs",
@@ -156,8 +152,7 @@ static void in_a_job(void **state) {
           "--costs is missing");
 }
 
-static void wrong_usage(void **state) {
-    (void)state;
+TEST(wrong_usage) {
     check(SPAWN("replay"), 2, 1, "--model is missing");
     check(REPLAY("-n", "5", "--machines", "2"), 2, 1, "does not divide by 2 machines");
     check(REPLAY("-n", "1"), 2, 1, "whole number");
@@ -171,8 +166,7 @@ static void wrong_usage(void **state) {
     check(REPLAY("fp32"), 2, 1, "flags only");
 }
 
-static void what_is_not_there(void **state) {
-    (void)state;
+TEST(what_is_not_there) {
     check(REPLAY("--model", "nosuch"), 1, 1, "no model 'nosuch'");
     check(REPLAY("--strategy", "hipres"), 1, 1, "did you mean 'hipress'");
     check(REPLAY("--gc", "fp16"), 1, 1, "it has no codec 'fp16'");
@@ -201,8 +195,7 @@ static int children_of(pid_t parent, int *out, int most) {
 }
 
 /* No result, no file, nobody left. */
-static void a_killed_rank(void **state) {
-    (void)state;
+TEST(a_killed_rank) {
     const int before = files_there(0);
     const char *const args[] = {
         "replay", "--model",    in_dir("timed.json"), "--costs", in_dir("costs.json"), "--steps",
@@ -224,12 +217,4 @@ static void a_killed_rank(void **state) {
     spawn_free(&s);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(costs_of_a_file),   cmocka_unit_test(costs_that_are_measured),
-        cmocka_unit_test(table_and_page),    cmocka_unit_test(a_file_is_a_strategy),
-        cmocka_unit_test(in_a_job),          cmocka_unit_test(wrong_usage),
-        cmocka_unit_test(what_is_not_there), cmocka_unit_test(a_killed_rank),
-    };
-    return cmocka_run_group_tests(tests, open_files, plan_files_close);
-}
+TEST_GROUP(open_files, plan_files_close)

@@ -2,13 +2,7 @@
  * the exact mean, every codec the same bits on all ranks, and feedback must lose nothing. For tests. */
 #ifndef TEST_RUN_OPTIONS_H
 #define TEST_RUN_OPTIONS_H
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 typedef struct plan {
     uint32_t devices;
@@ -206,16 +200,7 @@ static void run_body(esp_ctx *ctx, void *user) {
 
 /* places: of each rank; NULL: per_machine ranks a machine. */
 static void run_plan_at(int32_t size, int32_t per_machine, const char *const *places, plan *p) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.places = places;
-    j.body = run_body;
-    j.user = p;
-    j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .places = places, .body = run_body, .user = p);
     assert_int_equal(atomic_load(&p->failures), 0);
 }
 

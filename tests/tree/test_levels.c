@@ -1,9 +1,8 @@
 /* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`, by eight ranks
  * in two racks of two machines. */
 /* runs: slow asan-long tsan-long */
-#include "tests/common/repeats.h"
+#include "tests/common/test.h"
 #include "tests/tree/run_options.h"
-#include <unistd.h>
 
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
@@ -16,9 +15,8 @@ static int count_one(void *user, const esp__option *o) {
     return 0;
 }
 
-static void test_counts(void **state) {
+TEST(test_counts) {
     uint32_t longest = 0;
-    (void)state;
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
     assert_int_equal(longest, 12);
     /* three levels: each of the two ways to join two of them gives the tree of two levels once more */
@@ -42,14 +40,13 @@ static int round_trip(void *user, const esp__option *o) {
     return 0;
 }
 
-static void test_text_one_to_one(void **state) {
+TEST(test_text_one_to_one) {
     int n = 0;
-    (void)state;
     esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 1, round_trip, &n);
     assert_int_equal(n, 6252);
 }
 
-static void test_bad_text(void **state) {
+TEST(test_bad_text) {
     static const char *const bad[][2] = {
         {"intra.reduce_scatter > outer.allreduce > intra.allgather", "level 'inter' inside it is in none"},
         {"inter.reduce_scatter > outer.allreduce > inter.allgather", "level 'intra' inside it is in none"},
@@ -59,7 +56,6 @@ static void test_bad_text(void **state) {
         {"intra.reduce_scatter > inter.allreduce > outer.allreduce",
          "cannot stand here; expected inter.reduce_scatter"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         esp__option o;
         assert_int_equal(esp__option_parse(NULL, bad[i][0], &o), ESP_E_ARG);
@@ -68,34 +64,30 @@ static void test_bad_text(void **state) {
 }
 
 /* Every option of three levels, and their extension. */
-static void test_none_is_exact(void **state) {
+TEST(test_none_is_exact) {
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .extended = 1, .levels = 3};
-    (void)state;
     p.dtype = ESP_F32;
     p.every = (uint32_t)(10 / test_repeats(10));
     run_plan_at(8, 0, places, &p);
 }
 
-static void test_lossy(void **state) {
+TEST(test_lossy) {
     plan p = {.devices = 1, .codecs = lossy, .count = 131, .steps = 10, .extended = 1, .levels = 3, .every = 31};
-    (void)state;
     p.dtype = ESP_F32;
     run_plan_at(8, 0, places, &p);
 }
 
-static void test_halves(void **state) {
+TEST(test_halves) {
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .levels = 3, .every = 17};
-    (void)state;
     p.dtype = ESP_BF16;
     run_plan_at(8, 0, places, &p);
 }
 
 /* Three machines in a rack: parts are cut unevenly at every level. */
-static void test_uneven_parts(void **state) {
+TEST(test_uneven_parts) {
     static const char *const of_18[] = {"a/0", "a/0", "a/0", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2",
                                         "b/0", "b/0", "b/0", "b/1", "b/1", "b/1", "b/2", "b/2", "b/2"};
     plan p = {.devices = 1, .codecs = none, .count = 43, .steps = 1, .exact = 1, .levels = 3, .every = 23};
-    (void)state;
     p.dtype = ESP_F32;
     run_plan_at(18, 0, of_18, &p);
 }
@@ -156,19 +148,11 @@ static void linked_body(esp_ctx *ctx, void *user) {
 }
 
 /* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its level. */
-static void test_links(void **state) {
-    (void)state;
+TEST(test_links) {
     for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
-        test_job j;
         linked l = links[k];
-        memset(&j, 0, sizeof j);
-        j.size = 8;
-        j.places = places;
-        j.body = linked_body;
-        j.user = &l;
-        j.config.backend = "loop:inter=2gbit,latency=10us,outer=(500mbit,100us)";
-        test_run(&j);
-        for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
+        RUN_RANKS(.size = 8, .places = places, .body = linked_body, .user = &l,
+                  .config.backend = "loop:inter=2gbit,latency=10us,outer=(500mbit,100us)");
     }
     assert_int_equal(atomic_load(&wrong), 0);
 }
@@ -216,18 +200,13 @@ static void auto_body(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_auto(void **state) {
+TEST(test_auto) {
     atomic_int failures;
-    test_job j;
-    (void)state;
     atomic_init(&failures, 0);
     atomic_store(&wrong, 0);
-    memset(&j, 0, sizeof j);
-    j.size = 8, j.places = places, j.body = auto_body, j.user = &failures;
-    j.config.backend = "loop:inter=10gbit,latency=10us,outer=(200mbit,1ms)";
-    j.config.strategy = "auto", j.config.codec = "fp16", j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = 8, .places = places, .body = auto_body, .user = &failures,
+              .config.backend = "loop:inter=10gbit,latency=10us,outer=(200mbit,1ms)", .config.strategy = "auto",
+              .config.codec = "fp16");
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
@@ -308,16 +287,11 @@ static void mixed_body(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_two_backends(void **state) {
+TEST(test_two_backends) {
     mixed m;
-    test_job j;
-    (void)state;
     atomic_init(&m.failures, 0);
-    memset(&j, 0, sizeof j);
-    j.size = 4, j.per_machine = 2, j.body = mixed_body, j.user = &m;
-    j.config.backend = "levels:intra=(loop),inter=(shm)";
-    test_run(&j);
-    for (int r = 0; r < 4; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = mixed_body, .user = &m,
+              .config.backend = "levels:intra=(loop),inter=(shm)");
     assert_int_equal(atomic_load(&m.failures), 0);
 }
 
@@ -342,19 +316,14 @@ static void named_body(esp_ctx *ctx, void *user) {
     MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
 }
 
-static void test_named_levels(void **state) {
+TEST(test_named_levels) {
     static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
     char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64], *text = calloc(1, 1 << 20);
-    test_job j;
-    (void)state;
     atomic_store(&wrong, 0);
-    memset(&j, 0, sizeof j);
     assert_non_null(mkdtemp(dir));
     snprintf(trace, sizeof trace, "%s.json", dir);
-    j.size = 8, j.places = places, j.body = named_body;
-    j.config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", j.config.trace = trace;
-    test_run(&j);
-    for (int r = 0; r < 8; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    RUN_RANKS(.size = 8, .places = places, .body = named_body,
+              .config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", .config.trace = trace);
     assert_int_equal(atomic_load(&wrong), 0);
     FILE *f = fopen(trace, "r");
     assert_non_null(f);
@@ -380,7 +349,7 @@ static void test_named_levels(void **state) {
     assert_int_equal(rmdir(dir), 0);
 }
 
-static void test_bad_levels(void **state) {
+TEST(test_bad_levels) {
     static const char *const bad[][2] = {
         {"levels:intra=(loop)", "has none for level 'inter'"},
         {"levels:intra=(loop),inter=(loop),outer=(loop)", "has one for level 'outer', but this job has 2 levels"},
@@ -399,7 +368,6 @@ static void test_bad_levels(void **state) {
         {"levels:intra=loop,inter=(loop)", "write the level's backend in parentheses: intra=(loop)"},
         {"levels:intra=(lop),inter=(loop)", "lop"},
     };
-    (void)state;
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         esp_config c = ESP_ZERO;
         esp_ctx *ctx = NULL;
@@ -460,27 +428,16 @@ static void shape_body(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_shapes(void **state) {
-    (void)state;
+TEST(test_shapes) {
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
-        test_job j;
         shape s = shapes[k];
-        memset(&j, 0, sizeof j);
-        j.size = s.size;
-        j.places = s.places;
-        j.body = shape_body;
-        j.user = &s;
-        j.config.strategy = "fp32";
-        j.config.log_level = ESP_LOG_ERROR;
-        test_run(&j);
-        for (int r = 0; r < s.size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+        RUN_RANKS(.size = s.size, .places = s.places, .body = shape_body, .user = &s, .config.strategy = "fp32");
     }
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
-static void test_bad_places(void **state) {
+TEST(test_bad_places) {
     static const char *const bad[] = {"/a", "a/", "a//b", "a/b/c"};
-    (void)state;
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         esp_config c = ESP_ZERO;
         esp_ctx *ctx = NULL;
@@ -488,17 +445,4 @@ static void test_bad_places(void **state) {
         assert_int_equal(esp_open(&c, &ctx), ESP_E_ARG);
         if (!strstr(esp_last_error(NULL), "esp_config.place")) fail_msg("%s", esp_last_error(NULL));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),       cmocka_unit_test(test_text_one_to_one),
-        cmocka_unit_test(test_bad_text),     cmocka_unit_test(test_none_is_exact),
-        cmocka_unit_test(test_lossy),        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_uneven_parts), cmocka_unit_test(test_links),
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_bad_places),
-        cmocka_unit_test(test_auto),         cmocka_unit_test(test_two_backends),
-        cmocka_unit_test(test_named_levels), cmocka_unit_test(test_bad_levels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

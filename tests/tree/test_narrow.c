@@ -1,7 +1,7 @@
 /* test_narrow.c: the options that end narrow: their counts, their text, and every one of them executed over `loop` on sharded
  * tensors, in f32, f16 and bf16, whose parts are gathered again. Two levels and three. */
 /* runs: no-tsan: options by what unit/test_shard runs */
-#include "tests/common/repeats.h"
+#include "tests/common/test.h"
 #include "tests/tree/run_options.h"
 
 static int count_raw(void *user, const esp__option *o) {
@@ -28,8 +28,7 @@ static uint64_t by_hand(uint32_t d, uint32_t n_levels) {
     return raw;
 }
 
-static void test_counts(void **state) {
-    (void)state;
+TEST(test_counts) {
     for (uint32_t device = 1; device <= 3; device++) {
         const uint32_t d = device == 3 ? 2 : 1;
         int raw = 0;
@@ -56,9 +55,8 @@ static int round_trip(void *user, const esp__option *o) {
     return 0;
 }
 
-static void test_text_one_to_one(void **state) {
+TEST(test_text_one_to_one) {
     int n = 0;
-    (void)state;
     for (uint32_t levels = 2; levels <= 3; levels++)
         esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL | ESP__TREE_NARROW | ESP__TREE_OF(levels), 3, 1,
                          round_trip, &n);
@@ -77,8 +75,7 @@ static const int32_t shapes[4][2] = {{4, 2}, {6, 2}, {3, 3}, {1, 1}};
 static const uint64_t sizes[3] = {1, 37, 515};
 static const esp_dtype dtypes[3] = {ESP_F32, ESP_F16, ESP_BF16};
 
-static void test_none_is_exact(void **state) {
-    (void)state;
+TEST(test_none_is_exact) {
     for (int k = 0; k < 4; k++)
         for (int c = 0; c < 9; c++) {
             plan p = {.devices = c < 3 ? 3 : 1,
@@ -93,8 +90,7 @@ static void test_none_is_exact(void **state) {
         }
 }
 
-static void test_lossy(void **state) {
-    (void)state;
+TEST(test_lossy) {
     for (int k = 0; k < 3; k++)
         for (int c = 0; c < 3; c++) {
             plan p = {.devices = 1,
@@ -111,9 +107,8 @@ static void test_lossy(void **state) {
         }
 }
 
-static void test_three_levels(void **state) {
+TEST(test_three_levels) {
     static const char *const places[8] = {"r0/m0", "r1/m0", "r0/m1", "r1/m1", "r1/m0", "r0/m0", "r1/m1", "r0/m1"};
-    (void)state;
     for (int c = 0; c < 3; c++) {
         plan p = {.devices = 1,
                   .codecs = none,
@@ -129,12 +124,4 @@ static void test_three_levels(void **state) {
             .devices = 1, .codecs = lossy, .count = sizes[c], .steps = 3, .narrow = 1, .levels = 3, .dtype = ESP_F32};
         run_plan_at(8, 0, places, &q);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts), cmocka_unit_test(test_text_one_to_one), cmocka_unit_test(test_none_is_exact),
-        cmocka_unit_test(test_lossy),  cmocka_unit_test(test_three_levels),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

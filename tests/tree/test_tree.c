@@ -2,7 +2,7 @@
  * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
  * feedback must lose nothing. */
 /* runs: slow asan-long no-tsan: thousands of strategies by what unit/test_units runs: too slow */
-#include "tests/common/repeats.h"
+#include "tests/common/test.h"
 #include "tests/tree/run_options.h"
 
 enum { STEPS = 20 };
@@ -12,8 +12,7 @@ static int count_raw(void *user, const esp__option *o) {
     return 0;
 }
 
-static void test_counts(void **state) {
-    (void)state;
+TEST(test_counts) {
     int raw = 0;
     assert_int_equal(esp__option_each(ESP__TREE_FLAT, 3, 0, count_raw, &raw), 63);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL, 3, 0, count_raw, &raw), 4278);
@@ -39,14 +38,13 @@ static int round_trip(void *user, const esp__option *o) {
     return 0;
 }
 
-static void test_text_one_to_one(void **state) {
-    (void)state;
+TEST(test_text_one_to_one) {
     int n = 0;
     esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 1, round_trip, &n);
     assert_true(n > 4341);
 }
 
-static void test_bad_text(void **state) {
+TEST(test_bad_text) {
     static const char *const bad[][2] = {
         {"", "empty"},
         {"flat.allreduce >", "position 17"},
@@ -60,7 +58,6 @@ static void test_bad_text(void **state) {
         {"flat.allreduce+1", "position 1: 'flat.allreduce+1' is no step"},
         {"comp@cpu > flat.alltoall > comp@cpu", "expected flat.allgather, decomp@cpu, decomp@gpu"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         esp__option o;
         assert_int_equal(esp__option_parse(NULL, bad[i][0], &o), ESP_E_ARG);
@@ -83,14 +80,12 @@ static const char *const topk[] = {"topk:ratio=0.05", NULL};
 static const int32_t shapes[3][2] = {{4, 2}, {6, 2}, {3, 3}};
 static const uint64_t sizes[3] = {1, 37, 515};
 
-static void test_all_options_run(void **state) {
+TEST(test_all_options_run) {
     plan p = {.devices = 3, .codecs = topk, .count = 37, .steps = 1, .dtype = ESP_F32};
-    (void)state;
     run_plan(4, 2, &p);
 }
 
-static void test_none_is_exact(void **state) {
-    (void)state;
+TEST(test_none_is_exact) {
     for (int k = 0; k < 3; k++)
         for (int c = 0; c < 3; c++) {
             plan p = {.devices = 1,
@@ -104,8 +99,7 @@ static void test_none_is_exact(void **state) {
         }
 }
 
-static void test_lossy(void **state) {
-    int k = (int)(intptr_t)*state / 3, c = (int)(intptr_t)*state % 3;
+static void lossy_with(int k, int c) {
     plan p = {.devices = 1,
               .codecs = lossy,
               .count = sizes[c],
@@ -114,10 +108,16 @@ static void test_lossy(void **state) {
               .dtype = ESP_F32};
     run_plan(shapes[k][0], shapes[k][1], &p);
 }
+#define LOSSY(k) /* a test for each size */                                                                            \
+    TEST(test_lossy_##k##_0) { lossy_with(k, 0); }                                                                     \
+    TEST(test_lossy_##k##_1) { lossy_with(k, 1); }                                                                     \
+    TEST(test_lossy_##k##_2) { lossy_with(k, 2); }
+LOSSY(0)
+LOSSY(1)
+LOSSY(2)
 
 /* Small integers are exact in halves, too, and so is their mean. */
-static void test_halves(void **state) {
-    (void)state;
+TEST(test_halves) {
     for (esp_dtype d = ESP_F16; d <= ESP_BF16; d++) {
         plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .dtype = d};
         run_plan(4, 2, &p);
@@ -128,11 +128,10 @@ static void test_halves(void **state) {
 }
 
 /* Machines of 2 and 1 ranks: only the flat tree. */
-static void test_unequal_machines(void **state) {
+TEST(test_unequal_machines) {
     static const int32_t machines[3] = {1, 1, 2};
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};
     test_job j;
-    (void)state;
     memset(&j, 0, sizeof j);
     j.size = 3;
     j.machines = machines;
@@ -140,27 +139,4 @@ static void test_unequal_machines(void **state) {
     j.user = &p;
     test_run(&j);
     assert_int_equal(atomic_load(&p.failures), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_text_one_to_one),
-        cmocka_unit_test(test_bad_text),
-        cmocka_unit_test(test_none_is_exact),
-        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_unequal_machines),
-        cmocka_unit_test(test_all_options_run),
-#define LOSSY(k) {"test_lossy " #k, test_lossy, NULL, NULL, (void *)(intptr_t)(k)}
-        LOSSY(0),
-        LOSSY(1),
-        LOSSY(2),
-        LOSSY(3),
-        LOSSY(4),
-        LOSSY(5),
-        LOSSY(6),
-        LOSSY(7),
-        LOSSY(8),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,7 @@
 /* test_agree.c: what ranks must agree on before anything is sent: all of them learn of the first difference, and nobody
  * hangs. Ranks are threads over `loop`. */
 /* runs: tsan */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+#include "tests/common/test.h"
 
 /* What rank 1 is told otherwise than the others, and what all of them say about it (NULL: they agree). */
 typedef struct difference {
@@ -49,28 +37,15 @@ static void body(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_E_MISMATCH); /* and again, without hanging */
 }
 
-static void check(difference d) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 3;
-    j.body = body;
-    j.user = &d;
-    j.config.timeout_ms = 20000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
+static void check(difference d) { RUN_RANKS(.size = 3, .body = body, .user = &d, .config.timeout_ms = 20000); }
 
-static void test_tensors_and_seed(void **state) {
-    (void)state;
+TEST(test_tensors_and_seed) {
     check((difference){.other_seed = 7, .says = {"seed 0", "seed 7"}});
     check((difference){.other_count = 101, .says = {"100 elements", "101 elements"}});
 }
 
-static void test_codec_and_strategy(void **state) {
+TEST(test_codec_and_strategy) {
     const char *topk = "topk:ratio=0.1";
-    (void)state;
     check((difference){.codec = topk, .other_codec = "topk:ratio=0.2", .says = {"ratio=0.1", "ratio=0.2"}});
     check((difference){.strategy = "fp32",
                        .codec = topk,
@@ -83,9 +58,8 @@ static void test_codec_and_strategy(void **state) {
 }
 
 /* With an autopilot on some ranks only, they would wait for the others' after the first steps. */
-static void test_autopilot(void **state) {
+TEST(test_autopilot) {
     const char *codecs = "fp16;topk:ratio=0.1";
-    (void)state;
     check((difference){.strategy = "auto",
                        .codec = codecs,
                        .other_strategy = "fp32",
@@ -106,13 +80,4 @@ static void test_autopilot(void **state) {
                        .says = {"codecs fp16;topk:ratio=0.1'", "codecs fp16'"}});
     check((difference){
         .strategy = "auto:steps=7", .codec = codecs, .other_strategy = "auto:steps=7", .other_codec = codecs});
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors_and_seed),
-        cmocka_unit_test(test_codec_and_strategy),
-        cmocka_unit_test(test_autopilot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

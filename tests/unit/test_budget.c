@@ -1,14 +1,7 @@
 /* test_budget.c: the time that the autopilot may spend on trials of strategies, with made-up times: what adds to the
  * budget and what a trial takes from it, when a trial ends, when the next may begin, and what a failed trial changes
  * for the next. */
-#include "tests/common/library.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
+#include "tests/common/test.h"
 
 static const double ms = 1e6;
 
@@ -19,9 +12,8 @@ static esp__budget opened(void) {
     return b;
 }
 
-static void test_pays_in(void **state) {
+TEST(test_pays_in) {
     esp__budget b = opened();
-    (void)state;
     assert_true(fabs(b.credit - 0.75) < 1e-9);
     esp__budget_update(&b, 222, 20.0 * ms, 0.0); /* 200 steps pay in 2 */
     assert_true(fabs(b.credit - 2.75) < 1e-9);
@@ -37,9 +29,8 @@ static void test_pays_in(void **state) {
 }
 
 /* Before the first measurement nothing is known of steps: nothing is counted, and nothing ends a try. */
-static void test_not_open(void **state) {
+TEST(test_not_open) {
     esp__budget b;
-    (void)state;
     memset(&b, 0, sizeof b);
     esp__budget_update(&b, 500, 20.0 * ms, 20.0 * ms);
     esp__budget_pay(&b, 20.0 * ms);
@@ -63,8 +54,7 @@ static int ends_after(esp__budget *b, double first, double step, int most) {
     return 0;
 }
 
-static void test_try_ends(void **state) {
-    (void)state;
+TEST(test_try_ends) {
     esp__budget b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
     assert_true(b.credit < -1.0 && b.credit > -1.5);               /* and no dearer than that */
@@ -86,8 +76,7 @@ static void test_try_ends(void **state) {
 }
 
 /* The next try waits until what the last one cost is paid. */
-static void test_next_waits(void **state) {
-    (void)state;
+TEST(test_next_waits) {
     esp__budget b = opened();
     assert_int_equal(esp__budget_wait(&b), 0);
     esp__budget_measured(&b, 30.0 * ms); /* measuring costs 1.5 steps */
@@ -104,9 +93,8 @@ static void test_next_waits(void **state) {
 }
 
 /* Whatever is tried, again and again, and however slow it is: training pays a hundredth, and at most three steps. */
-static void test_whole_run(void **state) {
+TEST(test_whole_run) {
     static const double slow[] = {21.0, 25.0, 30.0, 40.0, 60.0, 200.0};
-    (void)state;
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
         esp__budget b = opened();
         double lost = 0.0, step = slow[i] * ms;
@@ -129,8 +117,7 @@ static void test_whole_run(void **state) {
     }
 }
 
-static void test_misjudged(void **state) {
-    (void)state;
+TEST(test_misjudged) {
     esp__budget b = opened();
     esp__budget_lost(&b, 1, 30.0 * ms, 18.0 * ms);
     assert_true(fabs(b.misjudged[1] - 30.0 / 18.0) < 1e-9);
@@ -149,9 +136,8 @@ static void test_misjudged(void **state) {
 }
 
 /* What a plan must bring, by prediction and by what was measured. */
-static void test_worth(void **state) {
+TEST(test_worth) {
     esp__auto_job job;
-    (void)state;
     memset(&job, 0, sizeof job);
     job.min_gain = 0.05;
     job.misjudged[0] = job.misjudged[1] = 1.0;
@@ -170,12 +156,4 @@ static void test_worth(void **state) {
     assert_false(esp__auto_worth(&job, 20.0 * ms, 15.0 * ms, 1, 1.05));
     assert_true(esp__auto_worth(&job, 20.0 * ms, 15.0 * ms, 0, 1.05));
     assert_true(esp__auto_worth(&job, 20.0 * ms, 10.0 * ms, 1, 1.05));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pays_in),   cmocka_unit_test(test_not_open),
-                                       cmocka_unit_test(test_try_ends),  cmocka_unit_test(test_next_waits),
-                                       cmocka_unit_test(test_whole_run), cmocka_unit_test(test_misjudged),
-                                       cmocka_unit_test(test_worth)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* test_env.c: the meaning of the launchers' environment variables, and the errors of wrong values. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <unistd.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static const char *const names[] = {"ESPRESSO_RANK",
                                     "ESPRESSO_SIZE",
@@ -45,7 +39,6 @@ static const char *const names[] = {"ESPRESSO_RANK",
                                     "TORCHELASTIC_RUN_ID"};
 
 static int clean(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
     return 0;
 }
@@ -78,9 +71,8 @@ static void expect_error(const char *pairs, const char *text) {
     if (!strstr(esp_last_error(NULL), text)) fail_msg("%s: %s", pairs, esp_last_error(NULL));
 }
 
-static void test_launchers(void **state) {
+TEST(test_launchers, clean) {
     char root[128];
-    (void)state;
     expect("", 0, 1, "");
     expect("ESPRESSO_RANK=3 ESPRESSO_SIZE=4 ESPRESSO_ROOT=unix:x", 3, 4, "unix:x");
     expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 ESPRESSO_ROOT=h:5", 1, 2, "h:5");
@@ -97,10 +89,9 @@ static void test_launchers(void **state) {
 }
 
 #define TWO "ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:x "
-static void test_secret(void **state) {
+TEST(test_secret, clean) {
     esp__where w;
     char longest[300];
-    (void)state;
     set(TWO);
     assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
     assert_null(w.secret);
@@ -121,10 +112,9 @@ static void test_secret(void **state) {
     expect_error("ESPRESSO_SECRET=short", "5 characters"); /* of one rank too: a backend may know of more */
 }
 
-static void test_mpich_ranks_share_their_parents_name(void **state) {
+TEST(test_mpich_ranks_share_their_parents_name, clean) {
     esp__where a, b;
     char prefix[64];
-    (void)state;
     set("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2");
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     setenv("PMI_RANK", "1", 1);
@@ -134,8 +124,7 @@ static void test_mpich_ranks_share_their_parents_name(void **state) {
     assert_int_equal(strncmp(a.root, prefix, strlen(prefix)), 0);
 }
 
-static void test_order_of_launchers(void **state) {
-    (void)state;
+TEST(test_order_of_launchers, clean) {
     expect("ESPRESSO_RANK=3 ESPRESSO_SIZE=4 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 ESPRESSO_ROOT=unix:x", 3, 4,
            "unix:x");
     expect(
@@ -152,8 +141,7 @@ static void test_order_of_launchers(void **state) {
     expect("SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1", 1, 2, "h:1");
 }
 
-static void test_wrong_values_are_named(void **state) {
-    (void)state;
+TEST(test_wrong_values_are_named, clean) {
     expect_error("ESPRESSO_RANK=1", "ESPRESSO_RANK is \"1\" but ESPRESSO_SIZE is not set");
     expect_error("ESPRESSO_SIZE=2", "ESPRESSO_SIZE is \"2\" but ESPRESSO_RANK is not set");
     expect_error("ESPRESSO_RANK=2 ESPRESSO_SIZE=2", "ESPRESSO_RANK is 2 but ESPRESSO_SIZE is 2");
@@ -173,14 +161,13 @@ static void test_wrong_values_are_named(void **state) {
 }
 
 /* Nothing says where to meet: a backend may know. */
-static void test_nowhere_to_meet(void **state) {
+TEST(test_nowhere_to_meet, clean) {
     static const struct {
         const char *pairs;
         int hosts;
     } cases[] = {{"ESPRESSO_RANK=0 ESPRESSO_SIZE=2", 0},
                  {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1", 1},
                  {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7", 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp__where w;
         set(cases[i].pairs);
@@ -193,10 +180,9 @@ static void test_nowhere_to_meet(void **state) {
     }
 }
 
-static void test_config_and_environment(void **state) {
+TEST(test_config_and_environment, clean) {
     esp_config cfg = ESP_ZERO;
     esp__where w;
-    (void)state;
     cfg.rank = 1;
     cfg.size = 3;
     cfg.root = "unix:c";
@@ -217,11 +203,10 @@ static void test_config_and_environment(void **state) {
     assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
 }
 
-static void test_machine(void **state) {
+TEST(test_machine, clean) {
     esp_config cfg = ESP_ZERO;
     esp__where a, b;
     char longest[200];
-    (void)state;
     set("ESPRESSO_MACHINE=0");
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_string_equal(a.machine, "m0");
@@ -243,9 +228,8 @@ static void test_machine(void **state) {
     assert_int_equal(esp__env_where(NULL, &a), ESP_E_ARG);
 }
 
-static void test_overrides(void **state) {
+TEST(test_overrides, clean) {
     esp_config cfg = ESP_ZERO, out;
-    (void)state;
     cfg.codec = "topk";
     cfg.backend = "shm";
     cfg.timeout_ms = 5;
@@ -270,7 +254,7 @@ static void test_overrides(void **state) {
     assert_null(out.codec);
 }
 
-static void test_workers(void **state) {
+TEST(test_workers, clean) {
     static const struct {
         const char *member;
         uint32_t number;
@@ -288,7 +272,6 @@ static void test_workers(void **state) {
         {"openmp:2", 0, "ESPRESSO_WORKERS=pthreads:1", NULL, 1},
         {"openmp", 0, "ESPRESSO_WORKERS=", "openmp", 0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp_config cfg = {.workers = cases[i].member, .cpu_workers = cases[i].number}, out;
         set(cases[i].environment);
@@ -299,9 +282,8 @@ static void test_workers(void **state) {
     }
 }
 
-static void test_progress(void **state) {
+TEST(test_progress, clean) {
     esp_config cfg = {.progress = "threads"}, out;
-    (void)state;
     set("");
     assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
     assert_string_equal(out.progress, "threads");
@@ -319,9 +301,8 @@ static void test_progress(void **state) {
 }
 
 /* A caller built against an older header has a shorter struct: what lies behind it must not be read. */
-static void test_short_config(void **state) {
+TEST(test_short_config, clean) {
     esp_config cfg = ESP_ZERO, out;
-    (void)state;
     set("");
     cfg.struct_size = offsetof(esp_config, timeout_ms);
     cfg.codec = "topk";
@@ -347,14 +328,13 @@ static void test_short_config(void **state) {
                 !out.stats && !out.workers);
 }
 
-static void test_wrong_overrides_are_named(void **state) {
+TEST(test_wrong_overrides_are_named, clean) {
     static const char *const cases[] = {
         "ESPRESSO_TIMEOUT_MS=0",    "ESPRESSO_TIMEOUT_MS=5s",   "ESPRESSO_WORKERS=-2",      "ESPRESSO_WORKERS=4097",
         "ESPRESSO_WORKERS=4x",      "ESPRESSO_WORKERS=OpenMP",  "ESPRESSO_WORKERS=openmp:", "ESPRESSO_WORKERS=openmp:0",
         "ESPRESSO_WORKERS=openmpi", "ESPRESSO_PROGRESS=thread", "ESPRESSO_LOG=loud",        "ESPRESSO_LOG=5",
         "ESPRESSO_ROOT=nowhere",    "ESPRESSO_SIMD=avx"};
     esp_config out;
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
         set(cases[i]);
@@ -372,7 +352,7 @@ static void keep_warnings(void *user, const esp_log_event *ev) {
         snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", ev->message);
 }
 
-static void test_misspelt_names(void **state) {
+TEST(test_misspelt_names, clean) {
     static const struct {
         const char *set, *meant;
     } cases[] = {
@@ -393,7 +373,6 @@ static void test_misspelt_names(void **state) {
     esp_host host = {.struct_size = sizeof host, .log = keep_warnings};
     esp_config cfg = {.host = &host, .backend = "loop"};
     esp_ctx *ctx;
-    (void)state;
     set("");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char expected[256] = "";
@@ -424,7 +403,7 @@ static esp_status refused(const esp_config *cfg) {
     esp_ctx *ctx;
     return esp_open(cfg, &ctx);
 }
-static void test_wrong_members_are_named(void **state) {
+TEST(test_wrong_members_are_named, clean) {
     static const struct {
         esp_config cfg;
         const char *says;
@@ -437,31 +416,9 @@ static void test_wrong_members_are_named(void **state) {
         {{.workers = "4"}, "esp_config.workers is \"4\": it must be"},
         {{.rank = 1}, "esp_config.rank is 1, but size is 0: set both, or neither"},
     };
-    (void)state;
     set("");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(refused(&cases[i].cfg), ESP_E_ARG);
         if (!strstr(esp_last_error(NULL), cases[i].says)) fail_msg("%d: %s", (int)i, esp_last_error(NULL));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_launchers, clean),
-        cmocka_unit_test_setup(test_secret, clean),
-        cmocka_unit_test_setup(test_mpich_ranks_share_their_parents_name, clean),
-        cmocka_unit_test_setup(test_order_of_launchers, clean),
-        cmocka_unit_test_setup(test_wrong_values_are_named, clean),
-        cmocka_unit_test_setup(test_nowhere_to_meet, clean),
-        cmocka_unit_test_setup(test_config_and_environment, clean),
-        cmocka_unit_test_setup(test_machine, clean),
-        cmocka_unit_test_setup(test_overrides, clean),
-        cmocka_unit_test_setup(test_progress, clean),
-        cmocka_unit_test_setup(test_workers, clean),
-        cmocka_unit_test_setup(test_short_config, clean),
-        cmocka_unit_test_setup(test_wrong_overrides_are_named, clean),
-        cmocka_unit_test_setup(test_misspelt_names, clean),
-        cmocka_unit_test_setup(test_wrong_members_are_named, clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

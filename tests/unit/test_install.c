@@ -1,13 +1,8 @@
 /* test_install.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
  * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "units_rig.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-#include <time.h>
 
 static esp_stream here;
 
@@ -121,10 +116,9 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
 
 static const esp_host scarce = {.struct_size = sizeof scarce, .alloc = take, .free_ = give};
 
-static void a_change_without_memory_changes_nothing(void **state) {
+TEST(a_change_without_memory_changes_nothing) {
     task k = {.codec = "topk:ratio=0.1", .option = TREE_COMP, .dtype = ESP_F32};
     test_job j = {.size = 4, .per_machine = 2, .body = body_memory_ends, .user = &k};
-    (void)state;
     atomic_store(&failures, 0);
     j.config.log_level = ESP_LOG_ERROR;
     j.config.codec = k.codec;
@@ -163,19 +157,13 @@ static void body_start(esp_ctx *ctx, void *user) {
 }
 
 /* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its entries. */
-static void memory_of_a_start_is_linear(void **state) {
+TEST(memory_of_a_start_is_linear) {
     unsigned long bytes[2];
-    (void)state;
     for (int k = 0; k < 2; k++) {
         int n = 1000 << k;
-        test_job j = {.size = 1, .body = body_start, .user = &n};
-        atomic_store(&failures, 0);
         atomic_store(&taken, 0);
-        j.config.host = &counting;
-        j.config.codec = "topk:ratio=0.1";
-        j.config.log_level = ESP_LOG_ERROR;
-        test_run(&j);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = 1, .body = body_start, .user = &n, .config.host = &counting,
+                  .config.codec = "topk:ratio=0.1");
         bytes[k] = atomic_load(&taken);
     }
     if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
@@ -226,14 +214,7 @@ static void body_race(esp_ctx *ctx, void *user) {
     free(ones);
 }
 
-static void one_of_two_pushes_takes_part(void **state) {
-    test_job j = {.size = 1, .body = body_race};
-    (void)state;
-    atomic_store(&failures, 0);
-    j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
+TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
 /* ---- memory that is announced to the backend ------------------------------------------------------------------------------ */
 static int announced, announcements, refusing; /* live; in all; the next is refused */
@@ -252,11 +233,10 @@ static esp_status take_back(void *comm, void *mh) {
 }
 
 /* Each strategy's arena is announced before it is in force, and taken back before it is freed. */
-static void the_arena_is_announced(void **state) {
+TEST(the_arena_is_announced) {
     const esp_config cfg = {.size = 1, .backend = "loop"};
     const esp_tensor_desc d = {.name = "w", .count = 1000};
     esp_ctx *ctx;
-    (void)state;
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     esp_backend table = *ctx->job.backend; /* as if it had both functions */
     table.reg = announce;
@@ -282,14 +262,4 @@ static void the_arena_is_announced(void **state) {
     esp_close(ctx);
     assert_int_equal(announced, 0);
     free(before);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_arena_is_announced),
-        cmocka_unit_test(a_change_without_memory_changes_nothing),
-        cmocka_unit_test(memory_of_a_start_is_linear),
-        cmocka_unit_test(one_of_two_pushes_takes_part),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

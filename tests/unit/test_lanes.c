@@ -1,26 +1,12 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
  * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
 /* runs: quiet tsan */
+#include "tests/common/test.h"
 #include "tests/common/allocations.h"
-#include "tests/common/library.h"
 #include "espresso_impl/observe/trace.h"
-#include "tests/common/ranks.h"
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <time.h>
-#include <cmocka.h>
 
 enum { TENSORS = 6, COUNT = 40001 };
-static atomic_int failures;
 static esp_stream here;
-
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 static void add_tensors(esp_ctx *ctx, const char *option) {
     static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit",
@@ -89,22 +75,13 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-static void test_no_allocation(void **state) {
+TEST(test_no_allocation) {
     static const char *const backends[] = {"loop", "shm"};
-    (void)state;
     for (int k = 0; k < 4; k++) {
         int units = k / 2;
-        test_job j;
-        memset(&j, 0, sizeof j);
-        j.size = 4;
-        j.per_machine = 2;
-        j.body = body_allocations;
-        j.user = &units;
-        j.config.backend = backends[k % 2];
-        atomic_store(&failures, 0);
         atomic_store(&allocations, 0);
-        test_run(&j);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = 4, .per_machine = 2, .body = body_allocations, .user = &units,
+                  .config.backend = backends[k % 2]);
         assert_int_equal(atomic_load(&allocations), 0);
     }
 }
@@ -159,9 +136,8 @@ static void body_overlap(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-static void test_overlap(void **state) {
+TEST(test_overlap) {
     test_job j;
-    (void)state;
     memset(&j, 0, sizeof j);
     j.size = 4;
     j.per_machine = 2;
@@ -213,24 +189,14 @@ static void body_refused(esp_ctx *ctx, void *user) {
     CHECK(strstr(esp_last_error(ctx), user) != NULL);
 }
 
-static void test_trace_of_some_steps(void **state) {
+TEST(test_trace_of_some_steps) {
     static const char *const spec[] = {"/tmp/espresso-test-lanes.%r.json,steps=2",
                                        "/tmp/espresso-test-lanes.%r.json,steps=0",
                                        "/tmp/espresso-test-lanes.json,steps=2"};
     static const char *const why[] = {NULL, "whole number from 1 to", "put %r for the rank"};
-    (void)state;
     for (int k = 0; k < 3; k++) {
-        test_job j;
-        memset(&j, 0, sizeof j);
-        j.size = why[k] ? 2 : 4;
-        j.per_machine = 2;
-        j.body = why[k] ? body_refused : body_traced;
-        j.user = (void *)(uintptr_t)why[k];
-        j.config.backend = "loop";
-        j.config.trace = spec[k];
-        atomic_store(&failures, 0);
-        test_run(&j);
-        assert_int_equal(atomic_load(&failures), 0);
+        RUN_RANKS(.size = why[k] ? 2 : 4, .per_machine = 2, .body = why[k] ? body_refused : body_traced,
+                  .user = (void *)(uintptr_t)why[k], .config.backend = "loop", .config.trace = spec[k]);
     }
 }
 
@@ -246,28 +212,6 @@ static void body_returns(esp_ctx *ctx, void *user) {
     CHECK(esp_wait_all(ctx) == ESP_OK && g[0] == 1.0f && g[TENSORS * COUNT - 1] == 1.0f);
     free(g);
 }
-static void test_push_returns(void **state) {
-    test_job j;
-    (void)state;
-    memset(&j, 0, sizeof j);
-    j.size = 2;
-    j.per_machine = 1;
-    j.body = body_returns;
-    j.config.backend = "loop:inter=100mbit";
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-#if COUNTS_ALLOCATIONS /* not under the sanitizers, which have an allocator of their own */
-        cmocka_unit_test(test_no_allocation),
-#endif
-
-        cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_trace_of_some_steps),
-        cmocka_unit_test(test_push_returns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+TEST(test_push_returns) {
+    RUN_RANKS(.size = 2, .per_machine = 1, .body = body_returns, .config.backend = "loop:inter=100mbit");
 }

@@ -1,23 +1,12 @@
 /* test_lists.c: codecs that take lists (ESP_CODEC_LISTS): all parts of a Comp or Decomp come in one call, in the order of their
  * elements, each with its own residual, state, scratch and payloads; and the bits are those of one call for each part. */
 /* runs: tsan-long */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "tests/common/rounds_codec.h"
 #include "codecs/common/parts.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
 
 enum { RANKS = 4, STEPS = 3 };
-static atomic_int failures, calls, parts, longest;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+static atomic_int calls, parts, longest;
 
 /* ---- codecs: topk and two rounds, each with and without the capability ------------------------------------------------------- */
 static esp_codec topk;
@@ -131,18 +120,11 @@ static void body(esp_ctx *ctx, void *user) {
 
 static void run(task *k) {
     static const esp_plugin_fn entries[] = {entry};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = RANKS, j.per_machine = 2, j.body = body, j.user = k;
-    j.config.builtin = entries, j.config.n_builtin = 1;
-    j.config.timeout_ms = 30000;
-    j.config.log_level = ESP_LOG_ERROR;
     k->out = calloc(STEPS * k->count, sizeof *k->out);
     k->ops = k->ranges = 0;
     calls = parts = longest = 0;
-    test_run(&j);
-    for (int32_t r = 0; r < RANKS; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = RANKS, .per_machine = 2, .body = body, .user = k, .config.builtin = entries,
+              .config.n_builtin = 1, .config.timeout_ms = 30000);
 }
 
 #define CUT "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu"
@@ -158,11 +140,10 @@ static void run(task *k) {
 #define SPREAD "intra.reduce_scatter > comp@cpu > inter.allgather > intra.allgather > decomp@cpu"
 
 /* 3: some parts are empty. 300000: parts are too small for all workers, and the whole is not. */
-static void one_call_a_list(void **state) {
+TEST(one_call_a_list) {
     static const char *const options[] = {CUT, ROOTED, TREE, MIXED, SPREAD};
     static const uint64_t counts[] = {1, 3, 997, 300000};
     int most = 0;
-    (void)state;
     for (int o = 0; o < 5; o++)
         for (int n = 0; n < 4; n++)
             for (int k = 0; k < CODECS; k += 2) {
@@ -192,14 +173,13 @@ static void one_call_a_list(void **state) {
 }
 
 /* A damaged payload among many small ones: the reason reaches the caller, whichever thread found it. */
-static void errors(void **state) {
+TEST(errors) {
     static const esp_plugin_fn entries[] = {entry};
     enum { N = 4, COUNT = 40000 };
     esp_config config = ESP_ZERO;
     esp_ctx *ctx = NULL;
     esp__codec *codec = NULL;
     esp_bound b;
-    (void)state;
     config.size = 1, config.machine = 1, config.backend = "loop";
     config.builtin = entries, config.n_builtin = 1;
     assert_int_equal(esp_open(&config, &ctx), ESP_OK);
@@ -233,9 +213,4 @@ static void errors(void **state) {
     free(x), free(payload), free(scratch), free(room);
     esp__codec_free(ctx, codec);
     esp_close(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_call_a_list), cmocka_unit_test(errors)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,16 +2,9 @@
  * with contexts that have nothing else. No rank sends more bytes than a few times the number of ranks, but for rank 0, which sends as
  * much to each rank. */
 /* runs: quiet no-tsan: two thousand threads by what unit/test_peers runs: too slow */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/job/peers.h"
-#include <stdatomic.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 enum { MOST = 1024, PER_MACHINE = 8, FILES_EACH = 7, OTHER_FILES = 200 };
 
@@ -119,23 +112,16 @@ static void many(int32_t size, bool one_host, int32_t odd) {
     run(size, one_host, odd);
 }
 
-static void test_64(void **state) {
-    (void)state;
+TEST(test_64) {
     many(64, true, 0);
     many(64, false, 0);
     many(64, true, 33);
 }
-static void test_1024(void **state) {
+TEST(test_1024) {
     struct rusage use;
-    (void)state;
     many(MOST, true, 0);
     many(MOST, true, 700);
     getrusage(RUSAGE_SELF, &use);
     assert_true(use.ru_maxrss < 4 << 20); /* KiB */
     print_message("%ld MiB\n", use.ru_maxrss >> 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_64), cmocka_unit_test(test_1024)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

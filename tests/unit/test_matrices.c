@@ -1,26 +1,12 @@
 /* test_matrices.c: tensors with rows and columns: cut between rows by options that cut, chunks of whole rows, and codec powersgd for a
  * whole model: bits, what is conserved, steps discarded, saved, under another strategy, and each rank with other numbers. */
 /* runs: tsan */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 #define FLAT "comp@cpu > flat.allreduce > decomp@cpu"
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define ROOT "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"
 #define FLAT_CUT "flat.reduce_scatter > comp@cpu > flat.allgather > decomp@cpu"
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 /* The model: matrices whose rows do not divide by the ranks, or are fewer; a bias; few columns. */
 typedef struct shape {
@@ -38,19 +24,8 @@ typedef struct task {
 } task;
 
 static int run_failures(int32_t size, int32_t per_machine, uint32_t flags, void (*body)(esp_ctx *, void *), task *k) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = k;
-    j.config.flags = flags;
-    j.config.codec = k->codec;
-    j.config.timeout_ms = 30000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = k, .config.flags = flags,
+              .config.codec = k->codec, .config.timeout_ms = 30000);
     return atomic_load(&failures);
 }
 
@@ -144,10 +119,9 @@ static void model_body(esp_ctx *ctx, void *user) {
 }
 
 /* ESPRESSO_CODEC=powersgd for a model: 2, 3 and 4 ranks, one machine and two; by the default option, and others. */
-static void test_model(void **state) {
+TEST(test_model) {
     static const int32_t shapes[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {1, 1}};
     static const char *const codecs[] = {"powersgd:rank=2", "powersgd:rank=4,start=cold"};
-    (void)state;
     for (int s = 0; s < 6; s++)
         for (int c = 0; c < 2; c++)
             for (int exact = 0; exact < 2; exact++) {
@@ -182,9 +156,8 @@ static void parts_body(esp_ctx *ctx, void *user) {
               op->coll.width == (u->cols > 1 ? u->cols : 0));
     }
 }
-static void test_parts(void **state) {
+TEST(test_parts) {
     task k = {.codec = "powersgd", .option = TREE};
-    (void)state;
     assert_int_equal(run_failures(4, 2, 0, parts_body, &k), 0);
 }
 
@@ -213,9 +186,8 @@ static void chunks_body(esp_ctx *ctx, void *user) {
     check_conserved(ctx, k, out, 3);
     free(g), free(out);
 }
-static void test_chunks(void **state) {
+TEST(test_chunks) {
     task k = {.codec = "powersgd"};
-    (void)state;
     assert_int_equal(run_failures(2, 2, 0, chunks_body, &k), 0);
     assert_int_equal(run_failures(4, 2, 0, chunks_body, &k), 0);
 }
@@ -231,9 +203,8 @@ static void refused_body(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG &&
           strstr(esp_last_error(ctx), "every rank must get the sum of all payloads of codec 'powersgd'"));
 }
-static void test_refused(void **state) {
+TEST(test_refused) {
     task k = {.codec = "powersgd"};
-    (void)state;
     assert_int_equal(run_failures(2, 2, 0, refused_body, &k), 0);
 }
 
@@ -298,9 +269,8 @@ static void change_body(esp_ctx *ctx, void *user) {
     check_conserved(ctx, k, out, 7);
     free(g), free(out);
 }
-static void test_lasts(void **state) {
+TEST(test_lasts) {
     char path[64], name[96];
-    (void)state;
     snprintf(path, sizeof path, "/tmp/espresso_matrices_%d", (int)getpid());
     task k = {.codec = "powersgd:rank=2", .path = path};
     assert_int_equal(run_failures(4, 2, ESP_DISCARDABLE, discard_body, &k), 0);
@@ -352,16 +322,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_compress(h, in, 1200, payload, sizeof payload, &used) == ESP_OK);
     esp_codec_close(h);
 }
-static void test_alone(void **state) {
+TEST(test_alone) {
     task k = {0};
-    (void)state;
     assert_int_equal(run_failures(1, 1, 0, alone_body, &k), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model),   cmocka_unit_test(test_parts), cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_lasts), cmocka_unit_test(test_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* test_memory.c: esp_start says what a rank's memory is taken for, ESPRESSO_MEMORY_MAX refuses strategies that need more, and what was in
  * force stays. Ranks are threads over `loop`. */
 /* runs: tsan */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 enum { N = 1 << 18 }; /* elements: 1 MiB */
 static const char text[] = "espresso-strategy 1\ntensor t 262144 %s\n";
-static atomic_int failures, refused, said;
+static atomic_int refused, said;
 static esp_stats stats[8];
 static char refusal[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
@@ -65,9 +60,8 @@ static void run(int32_t size, const char *codec, const char *most, void (*body)(
 }
 
 /* An allgather of payloads needs room for those of all ranks; feedback does not depend on them. */
-static void grows_with_ranks(void **state) {
+TEST(grows_with_ranks) {
     uint64_t slots[3] = {0};
-    (void)state;
     option = "comp@cpu > flat.allgather > decomp@cpu";
     for (int k = 0; k < 3; k++) {
         const int32_t n = 2 << k;
@@ -90,8 +84,7 @@ static void grows_with_ranks(void **state) {
 }
 
 /* Residual and work arrays alone take 3 MiB. */
-static void is_refused(void **state) {
-    (void)state;
+TEST(is_refused) {
     option = NULL;
     run(4, "topk:ratio=0.01", "1M", just_start);
     assert_int_equal(atomic_load(&refused), 4);
@@ -123,17 +116,15 @@ static void change(esp_ctx *ctx, void *user) {
     free(before);
     free(g);
 }
-static void a_change_is_refused(void **state) {
-    (void)state;
+TEST(a_change_is_refused) {
     option = NULL;
     run(3, NULL, "1M", change);
 }
 
-static void malformed(void **state) {
+TEST(malformed) {
     static const char *const wrong[] = {
         "0", "much", "-1", "1X", "1MB", "1Mi", " 1", "20000000T", "18446744073709551616", "1.5G"};
     uint64_t bytes;
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         esp_ctx *ctx = NULL;
         setenv("ESPRESSO_MEMORY_MAX", wrong[i], 1);
@@ -150,14 +141,4 @@ static void malformed(void **state) {
         assert_int_equal(bytes, right[i].bytes);
     }
     unsetenv("ESPRESSO_MEMORY_MAX");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_with_ranks),
-        cmocka_unit_test(is_refused),
-        cmocka_unit_test(a_change_is_refused),
-        cmocka_unit_test(malformed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

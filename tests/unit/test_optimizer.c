@@ -1,15 +1,9 @@
 /* test_optimizer.c: how the trainer's optimizer is given, and what each codec is expected to cost in loss with it. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/library.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 /* ---- how it is given -------------------------------------------------------------------------------------------------- */
-static void test_environment(void **state) {
+TEST(test_environment) {
     static const struct {
         const char *text;
         uint32_t optimizer;
@@ -23,7 +17,6 @@ static void test_environment(void **state) {
     static const char *const bad[] = {"Adam",     "adam:",   "adam:1", "adam:-0.1", "adam:0.9x",
                                       "adam:nan", "sgd:0.9", "adamw",  ":"};
     esp_config cfg = ESP_ZERO, out;
-    (void)state;
     cfg.optimizer = ESP_OPTIMIZER_ADAM; /* the environment goes first */
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         setenv("ESPRESSO_OPTIMIZER", good[i].text, 1);
@@ -41,7 +34,7 @@ static void test_environment(void **state) {
     unsetenv("ESPRESSO_OPTIMIZER");
 }
 
-static void test_config(void **state) {
+TEST(test_config) {
     static const struct {
         uint32_t optimizer;
         float momentum, meant; /* meant -1: an error, which says so: */
@@ -58,7 +51,6 @@ static void test_config(void **state) {
         {ESP_OPTIMIZER_SGD, 0.9f, -1, "esp_config.momentum is 0.9, but optimizer sgd has none: set ESP_OPTIMIZER_M"},
         {ESP_OPTIMIZER_UNKNOWN, 0.9f, -1, "but optimizer unknown has none"},
         {4, 0, -1, "esp_config.optimizer is 4: it must be"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp_config cfg = ESP_ZERO, out;
         cfg.optimizer = cases[i].optimizer, cfg.momentum = cases[i].momentum;
@@ -72,7 +64,7 @@ static void test_config(void **state) {
 
 /* ---- the table of docs/codecs.md --------------------------------------------------------------------------------------- */
 enum { NONE, LOW, HIGH, ADAM, ADAM_LOW, N };
-static void test_table(void **state) {
+TEST(test_table) {
     static const struct {
         uint32_t optimizer;
         double momentum;
@@ -107,7 +99,6 @@ static void test_table(void **state) {
     };
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    (void)state;
     cfg.backend = "loop", cfg.rank = 0, cfg.size = 1;
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -128,11 +119,10 @@ static void test_table(void **state) {
 }
 
 /* A momentum that counts twice is worse than one. */
-static void test_twice(void **state) {
+TEST(test_twice) {
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
     esp__codec *c;
-    (void)state;
     cfg.backend = "loop", cfg.rank = 0, cfg.size = 1;
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     assert_int_equal(esp__codec_get(ctx, "dgc", &c), ESP_OK);
@@ -142,10 +132,4 @@ static void test_twice(void **state) {
     assert_non_null(strstr(both->loss, "momentum counts twice"));
     assert_null(strstr(one->loss, "twice"));
     esp_close(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_environment), cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_table), cmocka_unit_test(test_twice)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

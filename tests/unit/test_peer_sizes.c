@@ -1,13 +1,7 @@
 /* test_peer_sizes.c: messages from a rank that lies about sizes, ranks and members. Nothing is read or written beyond its memory (the
  * address sanitizer looks), and nothing grows without bound. */
 /* runs: tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <fcntl.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/job/peers.h"
 
 enum { SIZE = 3 };
@@ -36,13 +30,12 @@ static void close_peers(esp__peers *p, int other[SIZE]) {
 }
 
 /* A size is believed only as far as bytes have come. */
-static void test_body_sizes(void **state) {
+TEST(test_body_sizes) {
     static uint8_t data[400000], heard[400000];
     int other[SIZE];
     esp__peers *p = open_peers(1, other);
     esp__conn *c = &p->conns[0];
     esp__msg m = {ESP__MSG_SHARED, 0, 1, 2, 1u << 29};
-    (void)state;
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 7 + i / 1000);
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
     assert_int_equal(write(other[0], data, 1000), 1000);
@@ -77,11 +70,10 @@ static void test_body_sizes(void **state) {
 }
 
 /* Packed data is unpacked to what it was, and nothing else is taken for packed data: every shorter text, and every run that is wrong. */
-static void test_packed(void **state) {
+TEST(test_packed) {
     static uint8_t data[3000], packed[2 * sizeof data], out[sizeof data + 1];
     static const uint64_t eaches[] = {1, 4, 24, 56, 300, 1000, 3000};
     uint32_t seed = 7;
-    (void)state;
     for (int round = 0; round < 200; round++) {
         const uint64_t each = eaches[round % 7], n = sizeof data / each, all = n * each;
         for (uint64_t i = 0; i < all; i++) {
@@ -125,13 +117,12 @@ static int gather(esp__peers *p, const int32_t *list, uint64_t list_bytes, uint6
 }
 static uint64_t tag_of(const int32_t *list, uint64_t bytes) { return esp__hash64(ESP__HASH0, list, bytes); }
 
-static void test_gather(void **state) {
+TEST(test_gather) {
     static const int32_t all[] = {3, 0, 1, 2}, others[] = {2, 0, 2}, negative[] = {-1, 0, 1},
                          many[] = {INT32_MAX, 0, 1}, beyond[] = {3, 0, 1, 3}, below[] = {3, 0, 1, -1},
                          four[] = {4, 0, 1, 2, 1};
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
-    (void)state;
     assert_false(gather(p, all, 2, 0, 0, 2));              /* not even a length */
     assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than it says */
     assert_false(gather(p, negative, 12, tag_of(negative, 12), 0, 12));
@@ -162,11 +153,10 @@ static void test_gather(void **state) {
 }
 
 /* Ranks and tensors out of range, in every message that has some. */
-static void test_wild_ranks(void **state) {
+TEST(test_wild_ranks) {
     static const int32_t ranks[] = {INT32_MIN, -3, -2, -1, 0, 1, 2, 3, 4, 1000000, INT32_MAX};
     static const uint64_t tags[] = {0, 1, UINT32_MAX, UINT64_MAX};
     int other[SIZE];
-    (void)state;
     for (uint32_t type = 0; type < 26; type++)
         for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
             for (size_t t = 0; t < sizeof tags / sizeof *tags; t++)
@@ -199,11 +189,10 @@ static void test_wild_ranks(void **state) {
 }
 
 /* An exchange that cannot be sent is an error of the caller, before anything is sent. */
-static void test_too_much(void **state) {
+TEST(test_too_much) {
     int other[SIZE];
     esp__peers *p = open_peers(1, other);
     char byte = 0;
-    (void)state;
     assert_int_equal(esp__peers_allgather(p, NULL, 0, &byte, &byte, 1u << 29), ESP_E_ARG);
     assert_non_null(strstr(esp_last_error(NULL), "together"));
     assert_int_equal(esp__peers_allgather(p, NULL, 0, &byte, &byte, UINT64_MAX / 2), ESP_E_ARG);
@@ -235,14 +224,13 @@ static void *hostile_hub(void *arg) {
     }
     return NULL;
 }
-static void test_agree(void **state) {
+TEST(test_agree) {
     int other[SIZE];
     esp__peers *p = open_peers(1, other);
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
     uint8_t room[SIZE * ESP__JOB_ROOM];
     esp__text lines = {0};
     pthread_t hub;
-    (void)state;
     esp__base_parts(ctx);
     ctx->job.size = SIZE;
     ctx->job.rank = 1;
@@ -257,12 +245,4 @@ static void test_agree(void **state) {
     close(other[0]);
     esp__peers_close(p, NULL, 0, NULL, NULL);
     free(ctx);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_body_sizes), cmocka_unit_test(test_packed),   cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_wild_ranks), cmocka_unit_test(test_too_much), cmocka_unit_test(test_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_peers.c: meeting, exchanges and leaving, with threads as ranks (also for the thread sanitizer). Deaths are in
  * tests/fault. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/job/peers.h"
 
 enum { MAX_RANKS = 8 };
@@ -171,8 +166,7 @@ static void body_all(rank_t *t) {
     for (int i = 0; i < 200; i++)
         if (!exchange(t, NULL, 0, i, 0)) return;
 }
-static void test_allgather(void **state) {
-    (void)state;
+TEST(test_allgather) {
     run(1, body_all);
     run(2, body_all);
     run(7, body_all);
@@ -189,10 +183,7 @@ static void body_sets(rank_t *t) {
         if (!exchange(t, column, 3, i, 2) || !exchange(t, NULL, 0, i, 3) || !exchange(t, pair, 2, i, 4)) return;
     exchange(t, NULL, 0, 20, 3);
 }
-static void test_sets_are_independent(void **state) {
-    (void)state;
-    run(6, body_sets);
-}
+TEST(test_sets_are_independent) { run(6, body_sets); }
 
 static void *second_thread(void *arg) {
     rank_t *t = (rank_t *)arg;
@@ -209,10 +200,7 @@ static void body_two_threads(rank_t *t) {
     pthread_join(thread, NULL);
     if (other.status != ESP_OK) t->status = other.status;
 }
-static void test_two_threads_of_a_rank(void **state) {
-    (void)state;
-    run(4, body_two_threads);
-}
+TEST(test_two_threads_of_a_rank) { run(4, body_two_threads); }
 
 static void body_large(rank_t *t) {
     uint64_t bytes = 3000001;
@@ -225,35 +213,27 @@ static void body_large(rank_t *t) {
     free(in);
     free(out);
 }
-static void test_large_exchange(void **state) {
-    (void)state;
-    run(3, body_large);
-}
+TEST(test_large_exchange) { run(3, body_large); }
 
 static void body_uneven(rank_t *t) {
     char in[16] = "", out[64];
     t->status = esp__peers_allgather(t->p, NULL, 0, in, out, t->rank == 1 ? 16 : 8);
     if (t->status == ESP_E_MISMATCH && strstr(esp_last_error(NULL), "different amounts")) t->status = ESP_OK;
 }
-static void test_uneven_sizes_are_a_mismatch(void **state) {
-    (void)state;
-    run(3, body_uneven);
-}
+TEST(test_uneven_sizes_are_a_mismatch) { run(3, body_uneven); }
 
-static void test_tcp(void **state) {
+TEST(test_tcp) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 4, body_all);
     snprintf(j.root, sizeof j.root, "127.0.0.1:%d", 20000 + (int)getpid() % 10000);
     job_run(&j, t, 0);
     for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
 }
 
-static void test_by_callers_allgather(void **state) {
+TEST(test_by_callers_allgather) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 4, body_all);
     j.root[0] = 0;
     j.use_oob = 1;
@@ -265,13 +245,12 @@ static void test_by_callers_allgather(void **state) {
 }
 
 /* Several hosts: the invitation's addresses must be usable. Here all lie on this host. */
-static void test_invitation_over_tcp(void **state) {
+TEST(test_invitation_over_tcp) {
     esp__invitation inv;
     esp__peers p;
     esp__addr addr[4];
     const char *error = "";
     int fd, out;
-    (void)state;
     memset(&inv, 0, sizeof inv);
     memset(&p, 0, sizeof p);
     fd = esp__invite(&p, &inv, false);
@@ -287,10 +266,9 @@ static void test_invitation_over_tcp(void **state) {
 }
 
 static void body_none(rank_t *t) { (void)t; }
-static void test_missing_rank_is_named(void **state) {
+TEST(test_missing_rank_is_named) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 4, body_none);
     j.timeout_ms = 300;
     j.size = 3; /* of 4: rank 3 never starts */
@@ -301,10 +279,9 @@ static void test_missing_rank_is_named(void **state) {
     }
 }
 
-static void test_no_rank_0(void **state) {
+TEST(test_no_rank_0) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 2, body_none);
     j.timeout_ms = 200;
     job_run(&j, t, 1);
@@ -313,10 +290,9 @@ static void test_no_rank_0(void **state) {
     assert_non_null(strstr(t[1].error, j.root));
 }
 
-static void test_wrong_size_fails_everywhere(void **state) {
+TEST(test_wrong_size_fails_everywhere) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 3, body_none);
     t[2].says_size = 8;
     job_run(&j, t, 0);
@@ -327,10 +303,9 @@ static void test_wrong_size_fails_everywhere(void **state) {
     }
 }
 
-static void test_duplicate_rank_is_named(void **state) {
+TEST(test_duplicate_rank_is_named) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 3, body_none);
     j.timeout_ms = 500;
     t[2].says_rank = 1;
@@ -341,12 +316,11 @@ static void test_duplicate_rank_is_named(void **state) {
     }
 }
 
-static void test_address_in_use(void **state) {
+TEST(test_address_in_use) {
     job j;
     rank_t t[MAX_RANKS];
     const char *error = "";
     int fd;
-    (void)state;
     job_init(&j, t, 2, body_none);
     fd = esp__listen(j.root, &error);
     j.size = 1; /* only rank 0 runs */
@@ -377,13 +351,12 @@ static void *noise_main(void *arg) {
     if (fd >= 0) close(fd);
     return NULL;
 }
-static void test_unknown_peers_are_ignored(void **state) {
+TEST(test_unknown_peers_are_ignored) {
     static char garbage[300];
     job j;
     rank_t t[MAX_RANKS];
     pthread_t threads[3], others;
     noise x[3] = {{&j, garbage, sizeof garbage}, {&j, "GET / HTTP/1.0\r\n", 16}, {&j, NULL, 0}};
-    (void)state;
     memset(garbage, 1, sizeof garbage);
     job_init(&j, t, 2, body_all);
     pthread_barrier_init(&j.barrier, NULL, 2);
@@ -407,11 +380,10 @@ static void body_leave(rank_t *t) {
     t->status = ESP_OK;
     pthread_barrier_wait(&t->j->barrier);
 }
-static void test_leaving_rank(void **state) {
+TEST(test_leaving_rank) {
     job j;
     rank_t t[MAX_RANKS];
     pthread_t threads[4];
-    (void)state;
     job_init(&j, t, 4, body_leave);
     pthread_barrier_init(&j.barrier, NULL, 3);
     for (int r = 0; r < 4; r++) pthread_create(&threads[r], NULL, rank_main, &t[r]);
@@ -428,8 +400,7 @@ static void body_hub_leaves(rank_t *t) {
     if (exchange(t, NULL, 0, 1, 0) || !strstr(t->error, "rank 0 closed its context")) return;
     t->status = ESP_OK;
 }
-static void test_rank_0_leaves_first(void **state) {
-    (void)state;
+TEST(test_rank_0_leaves_first) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
@@ -446,8 +417,7 @@ static void body_leave_after_error(rank_t *t) {
     if (t->rank == failing) esp__peers_cause(t->p, ESP_E_MISMATCH);
     if (t->rank != failing) await(t, &t->lost_rank, failing, ESP_E_MISMATCH, 0);
 }
-static void test_leaving_after_error(void **state) {
-    (void)state;
+TEST(test_leaving_after_error) {
     for (int32_t failing = 1; failing < 3; failing++) {
         job j;
         rank_t t[MAX_RANKS];
@@ -469,11 +439,10 @@ static void body_final(rank_t *t) {
     t->p = NULL;
     free(words);
 }
-static void test_final_messages_reach_rank_0(void **state) {
+TEST(test_final_messages_reach_rank_0) {
     job j;
     rank_t t[MAX_RANKS];
     uint64_t expect[4] = {10, 10, 5000000, 0};
-    (void)state;
     job_init(&j, t, 4, body_final);
     job_run(&j, t, 0);
     for (int r = 0; r < 4; r++) {
@@ -498,10 +467,7 @@ static void body_chain(rank_t *t) {
     await(t, &t->late_rank, 1, 0, 102);
     pthread_barrier_wait(&t->j->barrier);
 }
-static void test_late_rank_behind_a_chain(void **state) {
-    (void)state;
-    run(4, body_chain);
-}
+TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 
 /* All wait in a circle: nobody can be blamed. */
 static void body_circle(rank_t *t) {
@@ -511,10 +477,7 @@ static void body_circle(rank_t *t) {
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->barrier);
 }
-static void test_circle_of_waits(void **state) {
-    (void)state;
-    run(3, body_circle);
-}
+TEST(test_circle_of_waits) { run(3, body_circle); }
 
 /* A second context may open at the same place right after the first. */
 static void body_reopen(rank_t *t) {
@@ -535,8 +498,7 @@ static void body_reopen(rank_t *t) {
     }
     esp__peers_close(second, NULL, 0, NULL, NULL);
 }
-static void test_two_contexts(void **state) {
-    (void)state;
+TEST(test_two_contexts) {
     for (int i = 0; i < 10; i++) run(4, body_reopen);
 }
 
@@ -549,40 +511,11 @@ static void body_absent(rank_t *t) {
     }
     pthread_barrier_wait(&t->j->barrier);
 }
-static void test_absent_rank_is_named(void **state) {
+TEST(test_absent_rank_is_named) {
     job j;
     rank_t t[MAX_RANKS];
-    (void)state;
     job_init(&j, t, 4, body_absent);
     j.timeout_ms = 1000;
     job_run(&j, t, 0);
     for (int r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allgather),
-        cmocka_unit_test(test_sets_are_independent),
-        cmocka_unit_test(test_two_threads_of_a_rank),
-        cmocka_unit_test(test_large_exchange),
-        cmocka_unit_test(test_uneven_sizes_are_a_mismatch),
-        cmocka_unit_test(test_tcp),
-        cmocka_unit_test(test_by_callers_allgather),
-        cmocka_unit_test(test_invitation_over_tcp),
-        cmocka_unit_test(test_missing_rank_is_named),
-        cmocka_unit_test(test_no_rank_0),
-        cmocka_unit_test(test_wrong_size_fails_everywhere),
-        cmocka_unit_test(test_duplicate_rank_is_named),
-        cmocka_unit_test(test_address_in_use),
-        cmocka_unit_test(test_unknown_peers_are_ignored),
-        cmocka_unit_test(test_leaving_rank),
-        cmocka_unit_test(test_rank_0_leaves_first),
-        cmocka_unit_test(test_leaving_after_error),
-        cmocka_unit_test(test_final_messages_reach_rank_0),
-        cmocka_unit_test(test_late_rank_behind_a_chain),
-        cmocka_unit_test(test_circle_of_waits),
-        cmocka_unit_test(test_two_contexts),
-        cmocka_unit_test(test_absent_rank_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,7 @@
 /* test_progress.c: who runs the ops, the trainer's threads or the library's: both give the same bits, a trainer that computes for long
  * is not waited for, and several threads of a trainer may push and wait. Runs under the thread sanitizer too. */
 /* runs: quiet tsan */
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <time.h>
-#include <cmocka.h>
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
+#include "tests/common/test.h"
 
 /* ---- a codec that notes which thread calls it ------------------------------------------------------------------------------ */
 #define RAW_NAME "noting"
@@ -84,20 +71,13 @@ static void body_steps(esp_ctx *ctx, void *user) {
 }
 
 static void run(const char *progress, const char *backend, void (*body)(esp_ctx *, void *), void *user) {
-    test_job j = {.size = RANKS, .per_machine = 2, .body = body, .user = user};
-    j.config.progress = progress;
-    j.config.backend = backend;
-    j.config.builtin = noting;
-    j.config.n_builtin = 1;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = RANKS, .per_machine = 2, .body = body, .user = user, .config.progress = progress,
+              .config.backend = backend, .config.builtin = noting, .config.n_builtin = 1);
 }
 
-static void test_same_bits(void **state) {
+TEST(test_same_bits) {
     static float results[2][STEPS * TENSORS * COUNT];
     static const char *const backends[] = {"loop", "shm", "shm:inter=1gbit,latency=50us"};
-    (void)state;
     for (int b = 0; b < 3; b++) {
         run("threads", backends[b], body_steps, results[0]);
         assert_int_equal(atomic_exchange(&by_trainer, 0), 0);
@@ -131,10 +111,7 @@ static void body_away(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-static void test_nobody_calls(void **state) {
-    (void)state;
-    run("caller", "shm", body_away, NULL);
-}
+TEST(test_nobody_calls) { run("caller", "shm", body_away, NULL); }
 
 /* ---- several threads of a trainer ---------------------------------------------------------------------------------------------- */
 typedef struct pushing {
@@ -169,8 +146,7 @@ static void body_two(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-static void test_two_threads(void **state) {
-    (void)state;
+TEST(test_two_threads) {
     run("caller", "shm", body_two, NULL);
     run("threads", "shm", body_two, NULL);
 }
@@ -188,17 +164,15 @@ static void body_root_leaves(esp_ctx *ctx, void *user) {
     free(data);
 }
 
-static void test_root_leaves(void **state) {
-    (void)state;
+TEST(test_root_leaves) {
     run("caller", "loop:inter=32mbit", body_root_leaves, NULL);
     run("threads", "loop:inter=32mbit", body_root_leaves, NULL);
 }
 
 /* ---- what cannot be ------------------------------------------------------------------------------------------------------------ */
-static void test_not_with_openmp(void **state) {
+TEST(test_not_with_openmp) {
     esp_config cfg = {.backend = "loop", .size = 1, .workers = "openmp", .progress = "caller"};
     esp_ctx *ctx = NULL;
-    (void)state;
     assert_int_not_equal(esp_open(&cfg, &ctx), ESP_OK);
 #ifdef _OPENMP
     assert_non_null(strstr(esp_last_error(NULL), "does not work with workers"));
@@ -207,9 +181,6 @@ static void test_not_with_openmp(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_nobody_calls),
-                                       cmocka_unit_test(test_two_threads), cmocka_unit_test(test_root_leaves),
-                                       cmocka_unit_test(test_not_with_openmp)};
     noting_codec.compress = noting_compress;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -1,11 +1,6 @@
 /* test_refuse.c: every member of a codec's and a backend's table that says how the host must call it is obeyed, or refused by a
  * message that names it. Each row sets one member to a value that this library cannot serve. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static esp_status codec_open(const esp_host *h, const char *params, void **self) {
     (void)h, (void)params;
@@ -116,10 +111,9 @@ static void add(const esp_codec *c, const esp_backend *b, uint32_t n_devices, es
 static void codec(esp_codec c, esp_status want, const char *part) { add(&c, NULL, 0, want, part); }
 static void backend(esp_backend b, esp_status want, const char *part) { add(NULL, &b, 0, want, part); }
 
-static void good_tables(void **state) {
+TEST(good_tables) {
     esp_codec c = good_codec();
     esp_backend b = good_backend();
-    (void)state;
     codec(c, ESP_OK, "");
     c.caps |= ESP_OFFER(5); /* an offer that this library does not know */
     codec(c, ESP_OK, "");
@@ -139,13 +133,12 @@ static void good_tables(void **state) {
         codec(c, status, part);                                                                                        \
     } while (0)
 
-static void codec_members(void **state) {
+TEST(codec_members) {
     static const esp_round max_then_none[] = {{0, 0, 0, 0}};
     static const esp_round odd_op[] = {{9, ESP_F32, 0, 0}}, odd_dtype[] = {{ESP_REDUCE_SUM, 77, 0, 0}};
     static const esp_round two[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
     static const esp_round first_none[] = {{0, 0, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
     static const esp_round odd_flags[] = {{ESP_REDUCE_SUM, ESP_F32, 8, 0}};
-    (void)state;
     CODEC(c.wire_version = 0, ESP_E_ABI, "wire_version");
     CODEC(c.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     CODEC(c.caps |= ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_NO_FEEDBACK, ESP_E_ABI, "caps: ESP_CODEC_OWN_FEEDBACK");
@@ -178,8 +171,7 @@ static void codec_members(void **state) {
         backend(b, status, part);                                                                                      \
     } while (0)
 
-static void backend_members(void **state) {
-    (void)state;
+TEST(backend_members) {
     BACKEND(b.caps |= 1u << 30, ESP_E_UNSUPPORTED, "caps: this library does not know the capability 0x40000000");
     BACKEND(b.caps |= ESP_BACKEND_STREAM_ORDERED, ESP_OK, "");
     BACKEND(b.colls = ESP_BIT(ESP_COLL_ALLREDUCE), ESP_E_UNSUPPORTED, "colls");
@@ -205,13 +197,12 @@ static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round
 }
 
 /* Not in the table, but in what its function says. */
-static void state_without_the_capability(void **state) {
+TEST(state_without_the_capability) {
     static char spec[] = "x";
     esp_codec t = good_codec();
     esp__codec c = {.spec = spec, .table = &t};
     const esp_tensor like = {.struct_size = sizeof like, .dtype = ESP_F32, .count = 1};
     esp_bound b;
-    (void)state;
     t.bound = state_bound;
     c.traits.n_rounds = 1;
     assert_int_equal(esp__codec_bound_of(NULL, &c, &like, 0, 1, &b), ESP_E_ABI);
@@ -220,17 +211,7 @@ static void state_without_the_capability(void **state) {
     assert_int_equal(esp__codec_bound_of(NULL, &c, &like, 0, 1, &b), ESP_OK);
 }
 
-static void device_tables(void **state) {
+TEST(device_tables) {
     const esp_codec c = good_codec();
-    (void)state;
     add(&c, NULL, 1, ESP_E_ABI, "devices must be set where they are counted"); /* the rest: device/test_device.c */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_tables),     cmocka_unit_test(codec_members),
-        cmocka_unit_test(backend_members), cmocka_unit_test(state_without_the_capability),
-        cmocka_unit_test(device_tables),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* test_registry.c: names of codecs and backends in one context, specs, statuses, the log; without opening a context. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static esp_status fake_open(const esp_host *h, const char *params, void **self) {
     (void)h, (void)params, (void)self;
@@ -60,13 +55,12 @@ static void assert_error(const char *part) {
     if (!strstr(esp_last_error(NULL), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(NULL), part);
 }
 
-static void test_add_and_find(void **state) {
+TEST(test_add_and_find) {
     esp_ctx *ctx = ctx_new(NULL);
     esp_codec c[40];
     const esp_codec *list[40];
     char names[40][16];
     esp_plugin p;
-    (void)state;
     for (int i = 0; i < 40; i++) {
         snprintf(names[i], sizeof names[i], "codec%d", i);
         c[i] = fake_codec(names[i]);
@@ -81,12 +75,11 @@ static void test_add_and_find(void **state) {
     ctx_free(ctx);
 }
 
-static void test_unknown_name(void **state) {
+TEST(test_unknown_name) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_codec a = fake_codec("topk"), b = fake_codec("randomk");
     const esp_codec *const list[] = {&a, &b};
     const esp_plugin p = fake_plugin(list, 2);
-    (void)state;
     assert_int_equal(esp__registry_add(ctx, &p, "one.so"), ESP_OK);
     assert_null(esp__registry_codec(ctx, "topc"));
     assert_error("there is no codec \"topc\" (did you mean \"topk\"?); known: topk, randomk");
@@ -110,12 +103,11 @@ static void test_unknown_name(void **state) {
     ctx_free(ctx);
 }
 
-static void test_duplicate(void **state) {
+TEST(test_duplicate) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_codec a = fake_codec("x"), b = fake_codec("x");
     const esp_codec *const list_a[] = {&a}, *const list_b[] = {&b}, *const both[] = {&a, &b};
     const esp_plugin pa = fake_plugin(list_a, 1), pb = fake_plugin(list_b, 1), pc = fake_plugin(both, 2);
-    (void)state;
     assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG); /* twice in one plugin */
     assert_int_equal(ctx->registry.n_codecs, 0);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
@@ -132,12 +124,11 @@ static void test_duplicate(void **state) {
     ctx_free(ctx);
 }
 
-static void test_frozen(void **state) {
+TEST(test_frozen) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_codec a = fake_codec("x");
     const esp_codec *const list[] = {&a};
     const esp_plugin p = fake_plugin(list, 1);
-    (void)state;
     ctx->registry.frozen = 1;
     assert_int_equal(esp__registry_add(ctx, &p, "a.so"), ESP_E_STATE);
     assert_error("a.so: plugins must be loaded before esp_start");
@@ -156,11 +147,10 @@ static void refuse(const esp_codec *c, esp_status status, const char *part) {
     ctx_free(ctx);
 }
 
-static void test_incomplete_tables(void **state) {
+TEST(test_incomplete_tables) {
     esp_codec c = fake_codec("x");
     esp_ctx *ctx = ctx_new(NULL);
     esp_plugin p = fake_plugin(NULL, 1);
-    (void)state;
     refuse(NULL, ESP_E_ABI, "struct_size");
     c.struct_size = 0;
     refuse(&c, ESP_E_ABI, "required member name");
@@ -200,12 +190,11 @@ static void meter_free(void *user, esp_device d, void *p, uint64_t bytes) {
     free(p);
 }
 
-static void test_out_of_memory(void **state) {
+TEST(test_out_of_memory) {
     const esp_codec a = fake_codec("a"), b = fake_codec("b");
     const esp_codec *const list[] = {&a, &b};
     const esp_plugin p = fake_plugin(list, 2);
     int at, ok = 0;
-    (void)state;
     for (at = 0; !ok && at < 50; at++) {
         meter m = {0, at, 0};
         const esp_host host = {
@@ -220,7 +209,7 @@ static void test_out_of_memory(void **state) {
     assert_true(ok && at > 3);
 }
 
-static void test_specs(void **state) {
+TEST(test_specs) {
     static const struct {
         const char *spec, *name, *params, *error;
     } t[] = {
@@ -240,7 +229,6 @@ static void test_specs(void **state) {
         {NULL, "", "", "no name given"},
         {"0123456789012345678901234567890123456789012345678901234567890123456789", "", "", "70 characters"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         char name[ESP__NAME_MAX];
         const char *params;
@@ -252,8 +240,7 @@ static void test_specs(void **state) {
     }
 }
 
-static void test_statuses(void **state) {
-    (void)state;
+TEST(test_statuses) {
     assert_string_equal(esp_status_name(ESP_E_PEER), "ESP_E_PEER");
     assert_string_equal(esp_status_text(ESP_E_PEER), "a rank died or left");
     assert_string_equal(esp_status_name(ESP_OK), "ESP_OK");
@@ -261,9 +248,8 @@ static void test_statuses(void **state) {
     assert_int_equal(esp_abi_version(), ESP_ABI_MAJOR << 16 | ESP_ABI_MINOR);
 }
 
-static void test_error_text(void **state) {
+TEST(test_error_text) {
     esp_ctx *a = ctx_new(NULL), *b = ctx_new(NULL);
-    (void)state;
     assert_int_equal(esp__fail(a, ESP_E_ARG, "%s %d", "number", 1), ESP_E_ARG);
     assert_string_equal(esp_last_error(a), "number 1");
     assert_string_equal(esp_last_error(b), ""); /* not this context's */
@@ -289,12 +275,11 @@ static void seen_log(void *user, const esp_log_event *ev) {
     snprintf(s->message, sizeof s->message, "%s", ev->message);
 }
 
-static void test_log(void **state) {
+TEST(test_log) {
     seen s = {0, 0, "", ""};
     const esp_host host = {.struct_size = sizeof host, .abi_major = 1, .user = &s, .log = seen_log};
     esp_ctx *ctx = ctx_new(&host);
     esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, 1, "plugin", "bad key", "file.c"};
-    (void)state;
     ctx->base.log_level = ESP_LOG_WARN;
     esp__log(ctx, ESP_LOG_INFO, "core", "not wanted");
     assert_int_equal(s.n, 0);
@@ -313,11 +298,10 @@ static void test_log(void **state) {
     ctx_free(ctx);
 }
 
-static void test_host_memory(void **state) {
+TEST(test_host_memory) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_device cpu = {ESP_CPU, 0}, cuda = {ESP_CUDA, 0};
     unsigned char *p = (unsigned char *)esp__alloc(ctx, 1000);
-    (void)state;
     assert_non_null(p);
     assert_int_equal((uintptr_t)p % 64, 0);
     for (int i = 0; i < 1000; i++) assert_int_equal(p[i], 0);
@@ -332,19 +316,6 @@ static void test_host_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add_and_find),
-        cmocka_unit_test(test_unknown_name),
-        cmocka_unit_test(test_duplicate),
-        cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_incomplete_tables),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_specs),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_error_text),
-        cmocka_unit_test(test_log),
-        cmocka_unit_test(test_host_memory),
-    };
     unsetenv("ESPRESSO_PLUGIN_PATH");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -1,26 +1,12 @@
 /* test_rounds.c: codecs of several rounds: every option of the tree, bits, what is conserved, the order's text, discarded steps,
  * state files, a change of strategy, NaN. The codec itself checks what the host gives it. */
 /* runs: slow tsan */
-#include "tests/common/repeats.h"
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "tests/common/rounds_codec.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #define FLAT "comp@cpu > flat.allreduce > decomp@cpu"
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define TREE_ALL "comp@cpu > intra.reduce_scatter > inter.allreduce > intra.allgather > decomp@cpu"
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 /* What a body is told. */
 typedef struct task {
@@ -31,21 +17,8 @@ typedef struct task {
 
 static void run(int32_t size, int32_t per_machine, uint32_t flags, void (*body)(esp_ctx *, void *), task *k) {
     static const esp_plugin_fn builtin[] = {rounds_entry};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = k;
-    j.config.builtin = builtin;
-    j.config.n_builtin = 1;
-    j.config.flags = flags;
-    j.config.timeout_ms = 30000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = k, .config.builtin = builtin,
+              .config.n_builtin = 1, .config.flags = flags, .config.timeout_ms = 30000);
 }
 
 static int add_tensor(esp_ctx *ctx, const task *k, const char *option) {
@@ -151,11 +124,10 @@ static void options_body(esp_ctx *ctx, void *user) {
 }
 
 /* Every option runs, with whole tensors, parts, and parts without elements; on one machine and several. */
-static void test_options(void **state) {
+TEST(test_options) {
     static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {2, 2}, {6, 3}};
     static const uint64_t counts[] = {5, 515, 1, 37};
     static const char *const codecs[] = {"shared2", "shared3", "int8:shared=1"};
-    (void)state;
     for (size_t c = 0; c < 3; c++)
         for (size_t s = 0; s < 5; s++)
             for (size_t n = 0; n < (s ? 2 : 4); n++) {
@@ -231,9 +203,8 @@ static void order_body(esp_ctx *ctx, void *user) {
     }
 }
 
-static void test_order(void **state) {
+TEST(test_order) {
     task k = {0};
-    (void)state;
     run(4, 2, 0, order_body, &k);
 }
 
@@ -255,9 +226,8 @@ static void allreduce_body(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
     }
 }
-static void test_only_allreduce(void **state) {
+TEST(test_only_allreduce) {
     task k = {.count = 37, .codec = NULL};
-    (void)state;
     run(4, 2, 0, allreduce_body, &k);
 }
 
@@ -286,9 +256,8 @@ static void discard_body(esp_ctx *ctx, void *user) {
     free(g);
     free(want);
 }
-static void test_discard(void **state) {
+TEST(test_discard) {
     static const char *const options[] = {FLAT, TREE, TREE_ALL};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         task k = {.codec = "shared3", .option = options[i], .count = 515};
         run(4, 2, ESP_DISCARDABLE, discard_body, &k);
@@ -316,9 +285,8 @@ static void save_body(esp_ctx *ctx, void *user) {
     free(g);
     free(want);
 }
-static void test_state(void **state) {
+TEST(test_state) {
     char path[64], name[96];
-    (void)state;
     snprintf(path, sizeof path, "/tmp/espresso_rounds_%d", (int)getpid());
     task k = {.codec = "shared3", .option = TREE, .count = 515, .path = path};
     run(4, 2, 0, save_body, &k);
@@ -352,9 +320,8 @@ static void change_body(esp_ctx *ctx, void *user) {
     }
     check_conserved(ctx, k, out);
 }
-static void test_change(void **state) {
+TEST(test_change) {
     task k = {.count = 37, .steps = 10};
-    (void)state;
     run(4, 2, 0, change_body, &k);
 }
 
@@ -377,10 +344,9 @@ static void nan_body(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 37; i++) CHECK(isfinite(g[i]));
     check_same(ctx, k, g);
 }
-static void test_nan(void **state) {
+TEST(test_nan) {
     static const char *const options[] = {FLAT, TREE, TREE_ALL, "comp@cpu > flat.allgather > decomp@cpu"};
     static const char *const codecs[] = {"shared2", "shared3", "int8:shared=1"};
-    (void)state;
     for (int i = 0; i < 4; i++)
         for (int c = 0; c < 3; c++) {
             task k = {.codec = codecs[c], .option = options[i], .count = 37};
@@ -413,13 +379,12 @@ static void full_body(esp_ctx *ctx, void *user) {
     }
     free(g);
 }
-static void test_int8_full(void **state) {
+TEST(test_int8_full) {
     static const char *const flat[] = {FLAT, "comp@cpu > flat.reduce_scatter > flat.allgather > decomp@cpu",
                                        "comp@cpu > flat.reduce_scatter > decomp@cpu > flat.allgather",
                                        "comp@cpu > flat.allgather > decomp@cpu"};
     static const char *const tree[] = {TREE, TREE_ALL,
                                        "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"};
-    (void)state;
     for (int32_t size = 2; size <= 8; size++) {
         for (int i = 0; i < 4; i++) {
             task k = {.codec = "int8:shared=1", .option = flat[i], .count = 515};
@@ -444,17 +409,7 @@ static void halves_body(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
     CHECK(fabsf(test_half(ESP_F16, g[3]) - 2.0f) < 0.01f && fabsf(test_half(ESP_F16, g[4]) - 1.0f) < 0.01f);
 }
-static void test_halves(void **state) {
+TEST(test_halves) {
     task k = {.codec = "shared2", .option = TREE};
-    (void)state;
     run(4, 2, 0, halves_body, &k);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options), cmocka_unit_test(test_order),     cmocka_unit_test(test_only_allreduce),
-        cmocka_unit_test(test_discard), cmocka_unit_test(test_state),     cmocka_unit_test(test_change),
-        cmocka_unit_test(test_nan),     cmocka_unit_test(test_int8_full), cmocka_unit_test(test_halves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

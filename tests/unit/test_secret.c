@@ -1,17 +1,9 @@
 /* test_secret.c: who may join a meeting: ranks with the job's secret, and nobody else. Ranks are threads (also for the thread
  * sanitizer). Floods of hostile connections are in tests/fault/test_hostile.c. */
 /* runs: quiet slow tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/job/peers.h"
 #include "tests/common/hello.h"
-#include "tests/common/skip.h"
-#include <stdatomic.h>
-#include <sys/wait.h>
 
 enum { MAX_RANKS = 4 };
 static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and more";
@@ -92,8 +84,7 @@ static void ended(rank_t *t, esp_status want, const char *words) {
     assert_null(strstr(t->error, theirs));
 }
 
-static void test_same_secret(void **state) {
-    (void)state;
+TEST(test_same_secret) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[4];
         ranks_init(t, 4, new_root(tcp), ours);
@@ -121,24 +112,18 @@ static void refused(const char *zero, const char *one, const char *words_one, co
         assert_true(t[1].ended_ns < t[0].ended_ns);
     }
 }
-static void test_another_secret(void **state) {
-    (void)state;
+TEST(test_another_secret) {
     refused(ours, theirs, "ESPRESSO_SECRET differs from rank 0's",
             "meeting point? Refused connections: 1 with another ESPRESSO_SECRET");
 }
-static void test_rank_without(void **state) {
-    (void)state;
-    refused(ours, NULL, "this process has none", "1 without ESPRESSO_SECRET, which rank 0 has");
-}
-static void test_rank_0_without(void **state) {
-    (void)state;
+TEST(test_rank_without) { refused(ours, NULL, "this process has none", "1 without ESPRESSO_SECRET, which rank 0 has"); }
+TEST(test_rank_0_without) {
     refused(NULL, ours, "rank 0 has no ESPRESSO_SECRET", "1 with ESPRESSO_SECRET, which rank 0 lacks");
 }
 
 /* After a wrong one, the right rank 1 comes, and the ranks meet. */
-static void test_meeting_goes_on(void **state) {
+TEST(test_meeting_goes_on) {
     rank_t t[3], wrong;
-    (void)state;
     ranks_init(t, 3, new_root(1), ours);
     wrong = t[1];
     wrong.secret = theirs;
@@ -152,7 +137,7 @@ static void test_meeting_goes_on(void **state) {
 
 /* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its environment, all
  * others must have it too. */
-static void test_callers_allgather(void **state) {
+TEST(test_callers_allgather) {
     static oob_area area;
     static const struct {
         const char *zero, *one, *says_one, *says_zero;
@@ -160,7 +145,6 @@ static void test_callers_allgather(void **state) {
                  {ours, ours, "", ""},
                  {ours, NULL, "this process has none", "1 without ESPRESSO_SECRET"},
                  {NULL, ours, "differs from rank 0's", "1 with another ESPRESSO_SECRET"}};
-    (void)state;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         const int good = !kinds[k].says_one[0];
         rank_t t[2];
@@ -180,12 +164,11 @@ static void test_callers_allgather(void **state) {
 }
 
 /* What a rank of an earlier meeting sent, with the same secret, is of no use in this one. */
-static void test_replay(void **state) {
+TEST(test_replay) {
     rank_t t[2];
     hello_bytes sent[2], unused[2];
     char answer[4096];
     int fd;
-    (void)state;
     ranks_init(t, 2, new_root(1), ours);
     start(&t[0]);
     fd = hello_connect(t[0].root, 5000);
@@ -211,14 +194,13 @@ static void test_replay(void **state) {
 }
 
 /* Any changed byte of a right hello makes it a wrong one; so all of it is covered. */
-static void test_every_byte_counts(void **state) {
+TEST(test_every_byte_counts) {
     esp__peers p;
     esp__hello k;
     esp__challenge ch;
     esp__response h;
     uint8_t *const parts[3] = {(uint8_t *)&k, (uint8_t *)&ch, (uint8_t *)&h};
     const size_t bytes[3] = {sizeof k, sizeof ch, sizeof h};
-    (void)state;
     memset(&p, 0, sizeof p);
     p.size = 2;
     p.rank = 1;
@@ -271,7 +253,7 @@ static void *impostor_main(void *arg) {
     close(fd);
     return NULL;
 }
-static void test_impostor(void **state) {
+TEST(test_impostor) {
     static const struct {
         uint32_t type;
         esp_status status;
@@ -280,7 +262,6 @@ static void test_impostor(void **state) {
                  {ESP__MSG_WELCOME, ESP_E_COMM, "", "is not espresso"},
                  {ESP__MSG_SHARED, ESP_E_COMM, "", "is not espresso"},
                  {ESP__MSG_REFUSE, ESP_E_COMM, "no\033[31m\n\tway%s%n", "no?[31m??way%s%"}};
-    (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         rank_t t[2];
         const char *error = "";
@@ -298,8 +279,7 @@ static void test_impostor(void **state) {
 }
 
 /* A rank of another version is told so. On a Unix socket it is of this user, and the meeting ends; over TCP it goes on. */
-static void test_versions(void **state) {
-    (void)state;
+TEST(test_versions) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[2];
         esp__peers p;
@@ -328,14 +308,13 @@ static void test_versions(void **state) {
 }
 
 /* A process of another user: rank 0 does not let it in, and no rank takes it for rank 0. */
-static void test_other_users(void **state) {
+TEST(test_other_users) {
     rank_t t[2];
     char answer[4096];
     hello_bytes sent[2];
     const char *error = "";
     int status = 0, ends[2];
     pid_t child;
-    (void)state;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     ranks_init(t, 2, new_root(0), ours);
     start(&t[0]);
@@ -373,13 +352,12 @@ static void test_other_users(void **state) {
 }
 
 /* Only a socket that others can reach needs a warning. */
-static void test_who_can_reach(void **state) {
+TEST(test_who_can_reach) {
     static const char *const local[] = {"127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0",
                                         "unix:test-secret-reach"};
     const char *error = "";
     esp__roots roots;
     int fd;
-    (void)state;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
         if ((fd = esp__listen(local[i], &error)) < 0 && strstr(local[i], "::1")) continue; /* no IPv6 here */
         assert_true(fd >= 0);
@@ -409,8 +387,7 @@ static void *opener_main(void *arg) {
     esp_close(ctx);
     return NULL;
 }
-static void test_warning(void **state) {
-    (void)state;
+TEST(test_warning) {
     for (int kind = 0; kind < 3; kind++) { /* open to all; open to all with a secret; local */
         char root[64];
         opener o[2];
@@ -436,15 +413,6 @@ static void test_warning(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_secret),     cmocka_unit_test(test_another_secret),
-        cmocka_unit_test(test_rank_without),    cmocka_unit_test(test_rank_0_without),
-        cmocka_unit_test(test_meeting_goes_on), cmocka_unit_test(test_callers_allgather),
-        cmocka_unit_test(test_replay),          cmocka_unit_test(test_every_byte_counts),
-        cmocka_unit_test(test_impostor),        cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_other_users),     cmocka_unit_test(test_who_can_reach),
-        cmocka_unit_test(test_warning),
-    };
     unsetenv("ESPRESSO_SECRET");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_main();
 }

@@ -1,36 +1,13 @@
 /* test_shard.c: sharded tensors: parts, gathered parameters (exact and compressed), what is refused, and that parts stay the same
  * when the strategy changes. tests/tree/test_narrow.c runs every option. */
 /* runs: tsan */
+#include "tests/common/test.h"
 #include "tests/common/allocations.h"
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <cmocka.h>
 
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 #define SAYS(ctx, text) CHECK(strstr(esp_last_error(ctx), text) != NULL)
 
 static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void *), void *user) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = user;
-    j.config.timeout_ms = 30000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.timeout_ms = 30000);
 }
 
 static const uint64_t counts[] = {1, 3, 4, 5, 37, 1000};
@@ -71,8 +48,7 @@ static void parts_body(esp_ctx *ctx, void *user) {
     CHECK(esp_part(ctx, 99, 0, &begin, &n) == ESP_E_ARG);
 }
 
-static void parts(void **state) {
-    (void)state;
+TEST(parts) {
     run(4, 2, parts_body, NULL);
     run(4, 4, parts_body, NULL);
 }
@@ -117,9 +93,8 @@ static void gather_body(esp_ctx *ctx, void *user) {
     CHECK(esp_gather(ctx, 0, NULL, here) == ESP_E_ARG);
 }
 
-static void gathered(void **state) {
+TEST(gathered) {
     static char bf16[] = "bf16";
-    (void)state;
     static const int32_t jobs[][2] = {{4, 2}, {4, 4}, {6, 2}, {1, 1}};
     for (int k = 0; k < 4; k++) {
         run(jobs[k][0], jobs[k][1], gather_body, NULL);
@@ -148,7 +123,7 @@ static void wrong_body(esp_ctx *ctx, void *user) {
     SAYS(ctx, w->says);
 }
 
-static void refused(void **state) {
+TEST(refused) {
     static const wrong all[] = {
         {NULL, "flat.allreduce", NULL,
          "tensor 'w' is sharded (ESP_SHARD), but option 'flat.allreduce' gives every rank all", ESP_SHARD, 0,
@@ -164,7 +139,6 @@ static void refused(void **state) {
         {NULL, NULL, "powersgd", "codec 'powersgd' has several rounds", ESP_SHARD, 0, ESP_E_UNSUPPORTED},
         {NULL, NULL, NULL, "known are ESP_SUM (1), ESP_RAW (2) and ESP_SHARD (4)", 8, 0, ESP_E_ARG},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) run(4, 2, wrong_body, (void *)(uintptr_t)&all[i]);
 }
 
@@ -197,17 +171,4 @@ static void change_body(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, grad, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
 }
 
-static void parts_stay(void **state) {
-    (void)state;
-    run(4, 2, change_body, NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts),
-        cmocka_unit_test(gathered),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(parts_stay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(parts_stay) { run(4, 2, change_body, NULL); }

@@ -1,17 +1,11 @@
 /* test_shrink.c: esp_shrink among threads over `loop`, where ranks leave by closing their contexts; a topology without some ranks; and
  * a meeting over TCP. tests/fault/test_shrink.c has processes that die. */
 /* runs: quiet tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 #include <ifaddrs.h>
 #include <net/if.h>
-#include "tests/common/library.h"
 #include "espresso_impl/job/peers.h"
 #include "tests/common/hello.h"
-#include "tests/common/ranks.h"
 
 enum { N = 5000, SIZE = 4 };
 
@@ -115,14 +109,12 @@ static void train(const char *codec, int32_t first, int32_t second, int tcp) {
     }
 }
 
-static void test_threads(void **state) {
-    (void)state;
+TEST(test_threads) {
     train(NULL, 2, -1, 0);
     train(NULL, 0, -1, 0);
     train("topk:ratio=0.1", 1, 0, 0);
 }
-static void test_hostile(void **state) {
-    (void)state;
+TEST(test_hostile) {
     hostile.wanted = 1;
     train(NULL, 2, -1, 0);
     hostile.wanted = 0;
@@ -131,10 +123,9 @@ static void test_hostile(void **state) {
     /* refused, or the ranks have met before its answer was read */
     assert_true(hostile.got == ESP__MSG_REFUSE || hostile.got == 0);
 }
-static void test_tcp(void **state) {
+TEST(test_tcp) {
     struct ifaddrs *list = NULL;
     int others = 0;
-    (void)state;
     if (getifaddrs(&list) == 0)
         for (struct ifaddrs *a = list; a; a = a->ifa_next)
             others += a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK);
@@ -147,7 +138,7 @@ static void test_tcp(void **state) {
 }
 
 /* Without some ranks the topology is as if the job had begun with the others. */
-static void test_topology(void **state) {
+TEST(test_topology) {
     static const struct {
         int32_t size, n, unit[2][6], was[6];
     } cases[] = {
@@ -155,7 +146,6 @@ static void test_topology(void **state) {
         {4, 2, {{0, 0, 2, 2}, {0}}, {2, 3}},          {6, 4, {{0, 1, 0, 1, 4, 4}, {0}}, {1, 2, 3, 5}},
         {6, 3, {{0, 0, 2, 2, 4, 4}, {0}}, {1, 3, 4}},
     };
-    (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int32_t room[2][6 * (4 + 2 * ESP__LEVELS)] = {{0}};
         esp__topology t[2];
@@ -189,14 +179,4 @@ static void test_topology(void **state) {
             assert_int_equal(t[0].unit_of[i], t[1].unit_of[i]);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topology),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_tcp),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

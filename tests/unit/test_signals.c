@@ -1,19 +1,7 @@
 /* test_signals.c: no thread that the library starts takes the program's signals: two ranks with all that starts threads (peers,
  * compression, lanes, statistics, the autopilot and its planning), looked at through /proc while they train. */
 /* runs: quiet no-tsan: of processes and signals; threads are those of unit/test_lanes */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/ranks.h"
-#include <dirent.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <unistd.h>
+#include "tests/common/test.h"
 
 enum { RANKS = 2, STEPS = 400, COUNT = 3000, KNOWN = 8192 };
 
@@ -74,11 +62,10 @@ static void body(esp_ctx *ctx, void *user) {
     pthread_barrier_wait(all);
 }
 
-static void all_threads(void **state) {
+TEST(all_threads) {
     char stats[64];
     pthread_barrier_t all;
     test_job j = {.size = RANKS, .body = body, .user = &all};
-    (void)state;
     snprintf(stats, sizeof stats, "/tmp/test_signals_%d.prom", (int)getpid());
     setenv("ESPRESSO_STATS", stats, 1);
     pthread_barrier_init(&all, NULL, RANKS);
@@ -91,9 +78,4 @@ static void all_threads(void **state) {
     assert_int_equal(atomic_load(&wrong), 0);
     /* of each rank: the watch, one worker beside the caller, the two lanes; of rank 0 the statistics */
     assert_true(n_seen >= 4 * RANKS + 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* test_small.c: built-in strategies leave small tensors uncompressed: from where on, how to change it, and what goes first. */
 /* runs: tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 
 static const char codec[] = "topk:ratio=0.01";
 
@@ -38,9 +33,8 @@ static int compresses(int64_t raw_up_to, const char *strategy, const char *wish,
     return strstr(line_of(raw_up_to, strategy, wish, name), "comp@") != NULL;
 }
 
-static void layerwise(void **state) {
+TEST(layerwise) {
     static const char *const strategies[] = {NULL, "layerwise"};
-    (void)state;
     unsetenv("ESPRESSO_RAW_UP_TO");
     for (int i = 0; i < 2; i++) {
         assert_int_equal(compresses(0, strategies[i], NULL, "t1"), 0);
@@ -56,9 +50,8 @@ static void layerwise(void **state) {
     assert_int_equal(compresses(-1, "fp32", NULL, "t20000"), 0);
 }
 
-static void environment(void **state) {
+TEST(environment) {
     esp_config cfg = ESP_ZERO, out;
-    (void)state;
     cfg.raw_up_to = 7;
     setenv("ESPRESSO_RAW_UP_TO", "20000", 1);
     assert_int_equal(compresses(-1, NULL, NULL, "t20000"), 0);
@@ -73,9 +66,4 @@ static void environment(void **state) {
     cfg.raw_up_to = -2;
     assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
     assert_non_null(strstr(esp_last_error(NULL), "esp_config.raw_up_to is -2"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(layerwise), cmocka_unit_test(environment)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

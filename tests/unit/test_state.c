@@ -1,45 +1,19 @@
 /* test_state.c: states saved and loaded by ranks that are threads over `loop`: a resumed run gives the same bits, and a
  * state that is damaged, foreign or missing changes nothing on any rank. */
 /* runs: tsan */
-#include <unistd.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/executor/state.h"
-#include "tests/common/ranks.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <cmocka.h>
 
 enum { N = 777, RANKS = 4 };
 static const char *const two =
     "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "
     "decomp@cpu > intra.allgather";
-static atomic_int failures;
 static char dir[] = "/tmp/test_state_XXXXXX", path[64];
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
-
 static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const char *codec, uint64_t seed) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = 2;
-    j.body = body;
-    j.user = user;
-    j.config.codec = codec;
-    j.config.seed = seed;
-    j.config.timeout_ms = 20000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = 2, .body = body, .user = user, .config.codec = codec, .config.seed = seed,
+              .config.timeout_ms = 20000);
 }
 
 static void start(esp_ctx *ctx, uint64_t count, const char *option) {
@@ -93,13 +67,12 @@ static void body_second_half(esp_ctx *ctx, void *user) {
 }
 
 /* Codecs with residuals, with momenta and masks, with random draws; the second run has another seed of its own. */
-static void test_resumed_run_is_bit_identical(void **state) {
+TEST(test_resumed_run_is_bit_identical) {
     static const char *const codecs[] = {
         "topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd", "twobit", "int8", "int8:shared=1",
         "int4", "chunktopk:chunk=64,k=8", "fp16:of=(topk:ratio=0.05)",
         /* saved in the last step of the warm-up, and right behind it */
         "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
-    (void)state;
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
         /* several Comps a tensor; and one on the rank's own gradient, where a method keeps its own memory */
         const char *option = c % 2 ? two : "comp@cpu > flat.allgather > decomp@cpu";
@@ -128,10 +101,7 @@ static void body_carry(esp_ctx *ctx, void *user) {
     step(ctx, 3, again);
     CHECK(memcmp(out, again, sizeof out) == 0);
 }
-static void test_carried_feedback(void **state) {
-    (void)state;
-    run(RANKS, body_carry, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_carried_feedback) { run(RANKS, body_carry, NULL, "topk:ratio=0.05", 0); }
 
 /* ---- through memory ---- */
 typedef struct tape {
@@ -189,10 +159,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
     CHECK(esp_rank(ctx) == 2 || strstr(esp_last_error(ctx), "rank 2"));
     free(t);
 }
-static void test_through_callbacks(void **state) {
-    (void)state;
-    run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3);
-}
+TEST(test_through_callbacks) { run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3); }
 
 /* Every byte counts: whatever bit is wrong, and wherever the data ends, nothing is changed. One rank, so that each
  * position can be tried. */
@@ -226,10 +193,7 @@ static void body_damage(esp_ctx *ctx, void *user) {
     CHECK(fingerprint(ctx) != before);
     free(t);
 }
-static void test_damage_is_found(void **state) {
-    (void)state;
-    run(1, body_damage, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_damage_is_found) { run(1, body_damage, NULL, "topk:ratio=0.05", 0); }
 
 /* ---- the format before: without the strategy's text ---- */
 static void make_version_2(tape *t) {
@@ -272,27 +236,12 @@ static void body_version_2(esp_ctx *ctx, void *user) {
     }
     free(t);
 }
-static void test_version_2_is_read(void **state) {
-    (void)state;
-    run(RANKS, body_version_2, NULL, "dgc:ratio=0.05", 3);
-}
+TEST(test_version_2_is_read) { run(RANKS, body_version_2, NULL, "dgc:ratio=0.05", 3); }
 
 /* ---- under the autopilot: the strategy comes with the state ---- */
 static void run_auto(void (*body)(esp_ctx *, void *), void *user, uint64_t seed) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = RANKS;
-    j.per_machine = 2;
-    j.body = body;
-    j.user = user;
-    j.config.strategy = "auto:steps=100";
-    j.config.codec = "dgc:ratio=0.05";
-    j.config.seed = seed;
-    j.config.timeout_ms = 20000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = RANKS, .per_machine = 2, .body = body, .user = user, .config.strategy = "auto:steps=100",
+              .config.codec = "dgc:ratio=0.05", .config.seed = seed, .config.timeout_ms = 20000);
 }
 
 static int compresses(const esp_ctx *ctx) { return strstr(esp_strategy_text(ctx), "comp@cpu") != NULL; }
@@ -318,8 +267,7 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
     }
     CHECK(ctx->in_force.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
 }
-static void test_auto_takes_the_saved_strategy(void **state) {
-    (void)state;
+TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
     run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
     for (int before = 0; before < 4; before += 3) run_auto(body_auto_resumes, &before, 6);
@@ -344,8 +292,7 @@ static void body_auto_refuses(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_OK);
     CHECK(ctx->in_force.strategy.hash == saved_strategy);
 }
-static void test_auto_keeps_its_strategy_on_failure(void **state) {
-    (void)state;
+TEST(test_auto_keeps_its_strategy_on_failure) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
     run_auto(body_auto_refuses, NULL, 6);
 }
@@ -363,8 +310,7 @@ static void body_program_decides(esp_ctx *ctx, void *user) {
     step(ctx, 3, out);
     CHECK(ctx->in_force.strategy.hash == strategy);
 }
-static void test_auto_leaves_the_program_its_strategy(void **state) {
-    (void)state;
+TEST(test_auto_leaves_the_program_its_strategy) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "dgc:ratio=0.05", 5);
     run_auto(body_program_decides, NULL, 6);
 }
@@ -391,10 +337,7 @@ static void body_damaged_file(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, "/no/such/dir/x") == ESP_E_NOT_FOUND);
     step(ctx, 4, out); /* the context goes on */
 }
-static void test_damaged_and_missing_files(void **state) {
-    (void)state;
-    run(RANKS, body_damaged_file, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_damaged_and_missing_files) { run(RANKS, body_damaged_file, NULL, "topk:ratio=0.05", 0); }
 
 static void body_save(esp_ctx *ctx, void *user) {
     float out[N];
@@ -455,8 +398,7 @@ static void body_mixed_strategies(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "was saved under strategy"));
 }
-static void test_foreign_states(void **state) {
-    (void)state;
+TEST(test_foreign_states) {
     run(RANKS, body_save, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_model, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_strategy, NULL, "topk:ratio=0.25", 0);
@@ -493,10 +435,7 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     CHECK(ctx->steps.step == 1);
     CHECK(esp_state_save(ctx, "/no/such/dir/x") == ESP_E_ARG);
 }
-static void test_failed_save(void **state) {
-    (void)state;
-    run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_failed_save) { run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0); }
 
 static void body_misuse(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
@@ -512,38 +451,17 @@ static void body_misuse(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 1, bias, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
-static void test_misuse(void **state) {
-    (void)state;
-    run(1, body_misuse, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_misuse) { run(1, body_misuse, NULL, "topk:ratio=0.05", 0); }
 
 static int make_dir(void **state) {
-    (void)state;
     if (!mkdtemp(dir)) return -1;
     snprintf(path, sizeof path, "%s/state", dir);
     return 0;
 }
 static int remove_dir(void **state) {
     char command[64];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resumed_run_is_bit_identical),
-        cmocka_unit_test(test_carried_feedback),
-        cmocka_unit_test(test_through_callbacks),
-        cmocka_unit_test(test_damage_is_found),
-        cmocka_unit_test(test_version_2_is_read),
-        cmocka_unit_test(test_auto_takes_the_saved_strategy),
-        cmocka_unit_test(test_auto_keeps_its_strategy_on_failure),
-        cmocka_unit_test(test_auto_leaves_the_program_its_strategy),
-        cmocka_unit_test(test_damaged_and_missing_files),
-        cmocka_unit_test(test_foreign_states),
-        cmocka_unit_test(test_failed_save),
-        cmocka_unit_test(test_misuse),
-    };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
-}
+TEST_GROUP(make_dir, remove_dir)

@@ -1,42 +1,15 @@
 /* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
  * say, changes of strategy. Ranks are threads over `loop`; runs under the thread sanitizer too. */
 /* runs: quiet tsan */
-#include <unistd.h>
-#include "tests/common/library.h"
-#include "tests/common/ranks.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <cmocka.h>
+#include "tests/common/test.h"
 
 enum { N = 1000 };
 static const char *const topk2 = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
-static atomic_int failures;
-
-/* For bodies, which run on many threads: counts and prints, the test asserts on the count afterwards. */
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void *), void *user, const char *codec,
                 uint32_t flags) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = user;
-    j.config.codec = codec;
-    j.config.flags = flags;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.codec = codec,
+              .config.flags = flags);
 }
 
 static uint32_t add(esp_ctx *ctx, const char *name, uint64_t count) {
@@ -84,8 +57,7 @@ static void body_order(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, x, a, here) == ESP_OK && esp_push(ctx, y, b, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
-static void test_order(void **state) {
-    (void)state;
+TEST(test_order) {
     run(3, 3, body_order, NULL, NULL, 0);
     run(1, 1, body_order, NULL, NULL, 0);
 }
@@ -111,10 +83,7 @@ static void body_unused(esp_ctx *ctx, void *user) {
         CHECK(a[5] == 1 && b[5] == (step == 0 ? 8.0f : 6.0f));
     }
 }
-static void test_unused(void **state) {
-    (void)state;
-    run(4, 2, body_unused, NULL, NULL, 0);
-}
+TEST(test_unused) { run(4, 2, body_unused, NULL, NULL, 0); }
 
 static void body_descriptions(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
@@ -150,10 +119,7 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     CHECK(esp_start(ctx) == ESP_E_NOT_FOUND && says(ctx, "nosuch") && says(ctx, "'v'"));
 }
-static void test_descriptions(void **state) {
-    (void)state;
-    run(1, 1, body_descriptions, NULL, NULL, 0);
-}
+TEST(test_descriptions) { run(1, 1, body_descriptions, NULL, NULL, 0); }
 
 /* Each rank is told of what differs, and all of them fail alike. */
 static void body_mismatch(esp_ctx *ctx, void *user) {
@@ -169,8 +135,7 @@ static void body_mismatch(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_E_MISMATCH && says(ctx, "differing ranks: 2)") &&
           says(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
 }
-static void test_mismatch(void **state) {
-    (void)state;
+TEST(test_mismatch) {
     for (int kind = 0; kind < 6; kind++) run(4, 2, body_mismatch, &kind, NULL, 0);
 }
 
@@ -186,7 +151,7 @@ static void body_bad_strategy(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, text) == ESP_OK && !strcmp(text, esp_strategy_text(ctx)));
     free(text);
 }
-static void test_bad_strategy(void **state) {
+TEST(test_bad_strategy) {
     static const char *const cases[] = {
         "nonsense",
         "expected fp32, layerwise",
@@ -218,7 +183,6 @@ static void test_bad_strategy(void **state) {
         "expected 'tensor', 'chunk', 'group' or 'order'",
         NULL,
         NULL};
-    (void)state;
     run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
 }
 
@@ -244,12 +208,11 @@ static void body_nan(esp_ctx *ctx, void *user) {
     CHECK(esp_stats_read(ctx, &st) == ESP_OK && st.steps == 3 && st.memory_bytes > N * 4);
     CHECK((st.nonfinite > 0) == (esp_rank(ctx) == 1));
 }
-static void test_nan(void **state) {
+TEST(test_nan) {
     static const char *const codecs[] = {
         "topk:ratio=0.1",         "efsignsgd", "twobit", "dgc:ratio=0.1",          "randomk:ratio=0.1",
         "fp16:feedback=residual", "int8",      "int4",   "chunktopk:chunk=64,k=8",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
 }
 
@@ -279,10 +242,7 @@ static void body_strategies(esp_ctx *ctx, void *user) {
     }
     for (int i = 0; i < N; i++) CHECK(fabs(in[i] - out[i]) < 1e-2);
 }
-static void test_strategies(void **state) {
-    (void)state;
-    run(4, 2, body_strategies, NULL, "topk:ratio=0.05", 0);
-}
+TEST(test_strategies) { run(4, 2, body_strategies, NULL, "topk:ratio=0.05", 0); }
 
 static void body_discard(esp_ctx *ctx, void *user) {
     float g[N], first[N], again[N];
@@ -299,8 +259,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
     CHECK(!memcmp(first, again, sizeof first) == (user != NULL));
     CHECK(esp_feedback_scale(ctx, 0.5f) == ESP_OK && esp_feedback_scale(ctx, -1.0f) == ESP_E_ARG);
 }
-static void test_discard(void **state) {
-    (void)state;
+TEST(test_discard) {
     run(2, 2, body_discard, &failures, "topk:ratio=0.1", ESP_DISCARDABLE);
     run(2, 2, body_discard, NULL, "topk:ratio=0.1", 0);
     run(2, 2, body_discard, &failures, "warmup:steps=1,of=(fp16:of=(topk:ratio=0.1))", ESP_DISCARDABLE);
@@ -317,10 +276,7 @@ static void body_helpers(esp_ctx *ctx, void *user) {
     CHECK(esp_allreduce(ctx, sum, 3) == ESP_OK && sum[0] == 3 && sum[1] == 6 && sum[2] == 3);
     CHECK(esp_barrier(ctx) == ESP_OK);
 }
-static void test_helpers(void **state) {
-    (void)state;
-    run(3, 3, body_helpers, NULL, NULL, 0);
-}
+TEST(test_helpers) { run(3, 3, body_helpers, NULL, NULL, 0); }
 
 static void body_sum(esp_ctx *ctx, void *user) {
     const char *options[] = {"flat.allreduce", topk2};
@@ -342,10 +298,7 @@ static void body_sum(esp_ctx *ctx, void *user) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int i = 0; i < N; i++) CHECK(g[0][i] == 6.0f && g[1][i] == 6.0f);
 }
-static void test_sum(void **state) {
-    (void)state;
-    run(4, 2, body_sum, NULL, "none", 0);
-}
+TEST(test_sum) { run(4, 2, body_sum, NULL, "none", 0); }
 
 static void body_fork(esp_ctx *ctx, void *user) {
     float g[N] = {0};
@@ -358,10 +311,7 @@ static void body_fork(esp_ctx *ctx, void *user) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
 }
-static void test_fork(void **state) {
-    (void)state;
-    run(1, 1, body_fork, NULL, NULL, 0);
-}
+TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 
 /* A rank that closes while others wait for it is named; pushes after that give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
@@ -375,10 +325,7 @@ static void body_left(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, g, here) == ESP_E_PEER && says(ctx, "rank 1"));
     CHECK(esp_barrier(ctx) == ESP_E_PEER);
 }
-static void test_left(void **state) {
-    (void)state;
-    run(3, 3, body_left, NULL, NULL, 0);
-}
+TEST(test_left) { run(3, 3, body_left, NULL, NULL, 0); }
 
 static void body_late(esp_ctx *ctx, void *user) {
     float g[N] = {0};
@@ -390,18 +337,7 @@ static void body_late(esp_ctx *ctx, void *user) {
     esp_push(ctx, 0, g, here); /* the late rank may have been told already */
     CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && says(ctx, "rank 3") && says(ctx, "slow.weight"));
 }
-static void test_late(void **state) {
-    test_job j;
-    (void)state;
-    memset(&j, 0, sizeof j);
-    j.size = 4;
-    j.per_machine = 2;
-    j.body = body_late;
-    j.config.timeout_ms = 200;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
+TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .config.timeout_ms = 200); }
 
 /* Waiting before all is pushed: the tensor whose turn it is gets named, not a peer. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
@@ -412,17 +348,7 @@ static void body_unpushed(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 1, g, here) == ESP_OK);
     CHECK(esp_wait(ctx, 1) == ESP_E_TIMEOUT && says(ctx, "not pushed tensor 'first.weight'"));
 }
-static void test_unpushed(void **state) {
-    test_job j;
-    (void)state;
-    memset(&j, 0, sizeof j);
-    j.size = 2;
-    j.body = body_unpushed;
-    j.config.timeout_ms = 200;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-}
+TEST(test_unpushed) { RUN_RANKS(.size = 2, .body = body_unpushed, .config.timeout_ms = 200); }
 
 static esp_status open_alone(const char *backend, const char *codec, const char *strategy, esp_ctx **ctx) {
     esp_config c = ESP_ZERO;
@@ -436,7 +362,7 @@ static esp_status open_alone(const char *backend, const char *codec, const char 
     return esp_start(*ctx);
 }
 
-static void test_bad_config(void **state) {
+TEST(test_bad_config) {
     static const struct {
         const char *backend, *codec, *strategy;
         esp_status status;
@@ -462,7 +388,6 @@ static void test_bad_config(void **state) {
         {"loop", "topk:ratio=0.01;efsignsgd", NULL, ESP_E_ARG, "ESPRESSO_STRATEGY=auto"},
         {"loop", "fp16;efsignsgd", NULL, ESP_E_ARG, "is a list, but one codec is expected here"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         esp_ctx *ctx = NULL;
         esp_status s = open_alone(bad[i].backend, bad[i].codec, bad[i].strategy, &ctx);
@@ -473,15 +398,4 @@ static void test_bad_config(void **state) {
     }
     esp_close(NULL);
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_unpushed),     cmocka_unit_test(test_order),
-        cmocka_unit_test(test_unused),       cmocka_unit_test(test_descriptions), cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),          cmocka_unit_test(test_strategies),
-        cmocka_unit_test(test_discard),      cmocka_unit_test(test_helpers),      cmocka_unit_test(test_sum),
-        cmocka_unit_test(test_fork),         cmocka_unit_test(test_left),         cmocka_unit_test(test_late),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,23 +1,16 @@
 /* test_trace.c: the timeline's events and its file. With threads that add at once, so also for the thread sanitizer. */
 /* runs: tsan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/observe/trace.h"
 
 static char path[128], temporary[160];
 
 static int setup(void **state) {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/test_trace_%d.json", (int)getpid());
     snprintf(temporary, sizeof temporary, "%s.tmp-espresso", path);
     return 0;
 }
 static int teardown(void **state) {
-    (void)state;
     unlink(path);
     unlink(temporary);
     return 0;
@@ -79,10 +72,9 @@ static void write_ranks(int32_t ranks, esp__trace **traces) {
     assert_int_equal(esp__trace_file_close(f), ESP_OK);
 }
 
-static void test_file(void **state) {
+TEST(test_file, setup, teardown) {
     esp__trace *t[2];
     char *text, label[32] = "comp@cpu \"odd\"\\\n\xc3\xa9\xff";
-    (void)state;
     for (int i = 0; i < 2; i++) assert_int_equal(esp__trace_open(NULL, 100, &t[i]), ESP_OK);
     esp__trace_add(t[0], ESP__LANE_CPU, label, 3, 7, (esp__span){t[0]->origin_ns + 1500, t[0]->origin_ns + 4001}, 2250,
                    64);
@@ -117,11 +109,10 @@ static void *adder(void *arg) {
     return NULL;
 }
 
-static void test_threads_lose_nothing(void **state) {
+TEST(test_threads_lose_nothing) {
     esp__trace *t;
     pthread_t threads[THREADS];
     int seen[DISTINCT] = {0};
-    (void)state;
     assert_int_equal(esp__trace_open(NULL, THREADS * EACH, &t), ESP_OK);
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, adder, t);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
@@ -136,10 +127,9 @@ static void test_threads_lose_nothing(void **state) {
     esp__trace_free(NULL, t);
 }
 
-static void test_full_trace_and_full_label_table(void **state) {
+TEST(test_full_trace_and_full_label_table, setup, teardown) {
     esp__trace *t;
     char *text;
-    (void)state;
     assert_int_equal(esp__trace_open(NULL, 5000, &t), ESP_OK);
     for (uint64_t i = 0; i < 5010; i++) {
         char label[300];
@@ -155,9 +145,8 @@ static void test_full_trace_and_full_label_table(void **state) {
     esp__trace_free(NULL, t);
 }
 
-static void test_unwritable_path_is_said_at_once(void **state) {
+TEST(test_unwritable_path_is_said_at_once, setup, teardown) {
     esp__trace_file *f;
-    (void)state;
     assert_int_equal(esp__trace_file_open(NULL, "/no/such/dir/t.json", &f), ESP_E_ARG);
     assert_non_null(strstr(esp_last_error(NULL), "/no/such/dir/t.json"));
     assert_null(f);
@@ -170,13 +159,12 @@ static void test_unwritable_path_is_said_at_once(void **state) {
     assert_true(access(path, F_OK) != 0);
 }
 
-static void test_damaged_events_are_left_out(void **state) {
+TEST(test_damaged_events_are_left_out, setup, teardown) {
     esp__trace_file *f;
     esp__trace *t;
     void *data;
     uint64_t bytes;
     char *text;
-    (void)state;
     assert_int_equal(esp__trace_open(NULL, 10, &t), ESP_OK);
     esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0); /* no such lane */
     assert_int_equal(esp__trace_pack(NULL, t, &data, &bytes), ESP_OK);
@@ -192,15 +180,4 @@ static void test_damaged_events_are_left_out(void **state) {
     free(text);
     esp__free(NULL, data);
     esp__trace_free(NULL, t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_file, setup, teardown),
-        cmocka_unit_test(test_threads_lose_nothing),
-        cmocka_unit_test_setup_teardown(test_full_trace_and_full_label_table, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unwritable_path_is_said_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_events_are_left_out, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

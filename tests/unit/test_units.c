@@ -1,12 +1,8 @@
 /* test_units.c: chunks and groups run as tensors run: the same results, the same bits on all ranks, whatever is pushed in
  * whatever order. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "units_rig.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 static esp_stream here;
 
@@ -53,10 +49,9 @@ static void body_exact(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-static void test_exact(void **state) {
+TEST(test_exact) {
     static const char *const options[] = {FLAT_RAW, TREE_RAW, TREE_ROOT, FLAT_COMP, TREE_THREE};
     static const esp_dtype dtypes[] = {ESP_F32, ESP_F16, ESP_BF16};
-    (void)state;
     for (size_t o = 0; o < 5; o++)
         for (int d = 0; d < 3; d++) {
             task k = {"none", options[o], dtypes[d], 0, 0, NULL};
@@ -87,10 +82,9 @@ static void body_same(esp_ctx *ctx, void *user) {
     }
     free(g);
 }
-static void test_same_bits(void **state) {
+TEST(test_same_bits) {
     static const char *const codecs[] = {"topk:ratio=0.05", "dgc:ratio=0.05",    "efsignsgd",
                                          "twobit",          "randomk:ratio=0.1", "fp16"};
-    (void)state;
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         task k = {codecs[c], c % 2 ? TREE_THREE : TREE_COMP, c == 3 ? ESP_F16 : ESP_F32, 0, 0, NULL};
         assert_int_equal(run_ranks(6, 2, c % 2 ? "loop" : "shm", 0, body_same, &k), 0);
@@ -134,9 +128,8 @@ static void body_draws(esp_ctx *ctx, void *user) {
     CHECK(differ > 20);
 }
 
-static void test_compressed_as_one(void **state) {
+TEST(test_compressed_as_one) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_draws, &k), 0);
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_one_tensor, &k), 0);
 }
@@ -181,8 +174,7 @@ static void body_pushing(esp_ctx *ctx, void *user) {
         }
     }
 }
-static void test_pushing(void **state) {
-    (void)state;
+TEST(test_pushing) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, NULL, ESP_F32, kind, 0, NULL};
         assert_int_equal(run_ranks(4, 2, "loop", 0, body_pushing, &k), 0);
@@ -219,8 +211,7 @@ static void body_threads(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < TOTAL; i += 7) CHECK(g[i] == mean_of(ctx->job.size, i, step));
     }
 }
-static void test_pushing_from_threads(void **state) {
-    (void)state;
+TEST(test_pushing_from_threads) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, NULL, ESP_F32, kind, 0, NULL};
         assert_int_equal(run_ranks(4, 2, "loop", 0, body_threads, &k), 0);
@@ -238,18 +229,9 @@ static void body_unpushed(esp_ctx *ctx, void *user) {
         if (t != 2) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait(ctx, 0) == ESP_E_TIMEOUT && says(ctx, "has not pushed tensor 'c'"));
 }
-static void test_unpushed_is_named(void **state) {
+TEST(test_unpushed_is_named) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    test_job j;
-    (void)state;
-    memset(&j, 0, sizeof j);
-    j.size = 2;
-    j.body = body_unpushed;
-    j.user = &k;
-    j.config.timeout_ms = 200;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
+    RUN_RANKS(.size = 2, .body = body_unpushed, .user = &k, .config.timeout_ms = 200);
 }
 
 /* ---- what is around a step --------------------------------------------------------------------------------------------------- */
@@ -268,9 +250,8 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
     CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a+1") && !strcmp(ctx->in_force.strategy.units[2].name, "d+2"));
 }
-static void test_agreement(void **state) {
+TEST(test_agreement) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(3, 3, "loop", 0, body_agreement, &k), 0);
 }
 
@@ -300,22 +281,7 @@ static void body_details(esp_ctx *ctx, void *user) {
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
-static void test_details(void **state) {
+TEST(test_details) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(3, 3, "loop", 0, body_details, &k), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_compressed_as_one),
-        cmocka_unit_test(test_pushing),
-        cmocka_unit_test(test_pushing_from_threads),
-        cmocka_unit_test(test_unpushed_is_named),
-        cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_details),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* test_units_feedback.c: residuals are not lost when a change of strategy, or loading a state, makes other chunks
  * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan-long */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "units_rig.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 static esp_stream here;
 
@@ -92,7 +87,7 @@ static void body_conserved(esp_ctx *ctx, void *user) {
         }
     free(b);
 }
-static void test_conserved(void **state) {
+TEST(test_conserved) {
     static const char *const codecs[] = {"topk:ratio=0.05",
                                          "efsignsgd",
                                          "twobit",
@@ -101,7 +96,6 @@ static void test_conserved(void **state) {
                                          "int8:shared=1",
                                          "int4",
                                          "chunktopk:chunk=64,k=8,feedback=residual"};
-    (void)state;
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         task k = {codecs[c], TREE_THREE, ESP_F32, 0, 0, NULL};
         assert_int_equal(run_ranks(6, 2, "loop", 0, body_conserved, &k), 0);
@@ -133,9 +127,8 @@ static void body_moved(esp_ctx *ctx, void *user) {
     CHECK(nonzero > TOTAL / 2);
     free(before), free(after), free(b);
 }
-static void test_moved_bit_by_bit(void **state) {
+TEST(test_moved_bit_by_bit) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(4, 2, "loop", 0, body_moved, &k), 0);
 }
 
@@ -163,9 +156,8 @@ static void body_part(esp_ctx *ctx, void *user) {
     check_books(ctx, b);
     free(before), free(b);
 }
-static void test_part_without_compression(void **state) {
+TEST(test_part_without_compression) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(3, 3, "loop", 0, body_part, &k), 0);
 }
 
@@ -214,9 +206,8 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     CHECK(nonzero == 0);
     free(state), free(other), free(b);
 }
-static void test_own_state(void **state) {
+TEST(test_own_state) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_own_state, &k), 0);
 }
 
@@ -254,8 +245,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
     }
     free(before), free(after), free(thrown), free(b);
 }
-static void test_discard(void **state) {
-    (void)state;
+TEST(test_discard) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
         assert_int_equal(run_ranks(4, 2, "loop", ESP_DISCARDABLE, body_discard, &k), 0);
@@ -313,8 +303,7 @@ static void body_load_bits(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH && says(ctx, "another codec for tensor 'a'"));
     free(a), free(b);
 }
-static void test_states(void **state) {
-    (void)state;
+TEST(test_states) {
     snprintf(path, sizeof path, "/tmp/espresso-test-units-%d", (int)getpid());
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
@@ -327,16 +316,4 @@ static void test_states(void **state) {
         snprintf(name, sizeof name, "%s.r%dof4", path, r);
         unlink(name);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conserved),
-        cmocka_unit_test(test_moved_bit_by_bit),
-        cmocka_unit_test(test_part_without_compression),
-        cmocka_unit_test(test_own_state),
-        cmocka_unit_test(test_discard),
-        cmocka_unit_test(test_states),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
 /* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every mistake
  * in it is named with its line. */
 /* runs: tsan */
-#include "tests/common/library.h"
+#include "tests/common/test.h"
 #include "espresso_impl/plugins/plugins.h"
 #include "units_rig.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 /* ---- round trips ----------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
@@ -53,9 +50,8 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(!strncmp(esp_strategy_text(ctx), s.data, strlen(s.data)));
     }
 }
-static void test_lossless(void **state) {
+TEST(test_lossless) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_lossless, &k), 0);
 }
 
@@ -147,9 +143,8 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
     }
     free(before);
 }
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    (void)state;
     assert_int_equal(run_ranks(1, 1, "loop", 0, body_mistakes, &k), 0);
 }
 
@@ -271,19 +266,9 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     CHECK(esp_codec_open_matrix(ctx, "topk", 4, 5, NULL, &h) == ESP_OK);
     esp_codec_close(h);
 }
-static void test_wants(void **state) {
-    (void)state;
+TEST(test_wants) {
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_wants, NULL), 0);
     assert_int_equal(run_ranks(2, 2, "loop", 0, body_raw_group, NULL), 0);
     assert_int_equal(run_ranks(1, 1, "loop", 0, body_matrix, NULL), 0);
     assert_int_equal(run_ranks(4, 2, "loop", 0, body_matrix, NULL), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lossless),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_wants),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

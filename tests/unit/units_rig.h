@@ -2,8 +2,7 @@
  * tests of units. Ranks run on many threads, so they count `failures`, and the test asserts on the count. */
 #ifndef UNITS_RIG_H
 #define UNITS_RIG_H
-#include "tests/common/ranks.h"
-#include <stdatomic.h>
+#include "tests/common/test.h"
 
 enum { TENSORS = 6, TOTAL = 1000 + 37 + 5 + 2048 + 3 + 1 };
 static const uint64_t counts[TENSORS] = {1000, 37, 5, 2048, 3, 1};
@@ -51,13 +50,6 @@ static text strategy_of(int kind, const char *codec, const char *option) {
     }
     return t;
 }
-
-static atomic_int failures;
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond) && atomic_fetch_add(&failures, 1) < 10)                                                            \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
-    } while (0)
 
 /* What a body is told. */
 typedef struct task {

@@ -1,32 +1,14 @@
-/* ranks.h: runs a function as several ranks, threads of one process over the backend `loop`. For tests. */
-#ifndef TEST_RANKS_H
-#define TEST_RANKS_H
-#include "codecs/common/half.h"
-#include "espresso.h"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* ranks.c: see test.h, "ranks as threads". */
+#include "tests/common/test.h"
 
-typedef struct test_job {
-    int32_t size, per_machine; /* ranks, and ranks a machine                         */
-    const int32_t *machines;   /* or each rank's machine, from 1                     */
-    const char *const *places; /* or each rank's place                               */
-    esp_config config;         /* what all ranks open with, but for rank and machine */
-    void (*body)(esp_ctx *ctx, void *user);
-    void *user;
-    esp_status open_status[64]; /* of each rank */
-    /* exchange */
-    pthread_barrier_t barrier;
-    unsigned char *board;
-    pthread_mutex_t lock;
-} test_job;
+atomic_int failures;
 
 typedef struct test_rank {
     test_job *job;
     int32_t rank;
 } test_rank;
 
-static inline esp_status test_oob(void *user, const void *in, void *out, uint64_t bytes) {
+static esp_status exchange(void *user, const void *in, void *out, uint64_t bytes) {
     test_rank *r = user;
     test_job *j = r->job;
     if (pthread_barrier_wait(&j->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
@@ -40,7 +22,7 @@ static inline esp_status test_oob(void *user, const void *in, void *out, uint64_
     return ESP_OK;
 }
 
-static inline void *test_rank_main(void *arg) {
+static void *rank_main(void *arg) {
     test_rank *r = arg;
     test_job *j = r->job;
     esp_config c = j->config;
@@ -50,7 +32,7 @@ static inline void *test_rank_main(void *arg) {
     c.machine = j->machines ? j->machines[r->rank] : 1 + r->rank / (j->per_machine ? j->per_machine : j->size);
     if (j->places) c.place = j->places[r->rank];
     if (!c.backend) c.backend = "loop";
-    c.oob_allgather = test_oob;
+    c.oob_allgather = exchange;
     c.oob_user = r;
     j->open_status[r->rank] = esp_open(&c, &ctx);
     if (ctx)
@@ -61,21 +43,22 @@ static inline void *test_rank_main(void *arg) {
     return NULL;
 }
 
-static inline float test_half(esp_dtype d, uint16_t h) {
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
-}
-
-/* Opens all ranks, runs `body` in each, closes. */
-static inline void test_run(test_job *j) {
+void test_run(test_job *j) {
     pthread_t threads[64];
     test_rank ranks[64];
     pthread_barrier_init(&j->barrier, NULL, (unsigned)j->size);
     for (int32_t r = 0; r < j->size; r++) {
-        ranks[r].job = j;
-        ranks[r].rank = r;
-        pthread_create(&threads[r], NULL, test_rank_main, &ranks[r]);
+        ranks[r] = (test_rank){j, r};
+        pthread_create(&threads[r], NULL, rank_main, &ranks[r]);
     }
     for (int32_t r = 0; r < j->size; r++) pthread_join(threads[r], NULL);
     pthread_barrier_destroy(&j->barrier);
 }
-#endif
+
+void test_run_well(test_job *j) {
+    if (!j->config.log_level) j->config.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
+    test_run(j);
+    for (int32_t r = 0; r < j->size; r++) assert_int_equal(j->open_status[r], ESP_OK);
+    assert_int_equal(atomic_load(&failures), 0);
+}
