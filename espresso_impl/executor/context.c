@@ -427,7 +427,8 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
-    if (ctx->health.fatal) return esp__dead(ctx);
+    s = esp__alive(ctx);
+    if (s) return s;
     s = ctx->model.n_tensors ? ESP_OK
                              : esp__fail(ctx, ESP_E_STATE,
                                          "esp_start: no tensor was added: call esp_tensor_add for each gradient first");

@@ -176,8 +176,9 @@ ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__usable(const esp_ctx *ctx);
 ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
-ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what);
-ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context */
+ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with that error; not under the lock */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void
 esp__wait_begin(esp_ctx *ctx); /* lock held; the caller subtracts itself from lanes.waiters when it has waited */

@@ -7,7 +7,7 @@
 /* The answers are the same on all ranks, but for those about this rank's own state. */
 static esp_status esp__shrink_check(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
-    const esp__health h = {.fatal = ctx->health.fatal, .shrinking = ctx->health.shrinking};
+    const esp__health h = ctx->health;
     const uint32_t waiters = ctx->lanes.waiters;
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_shrink: call esp_start first");
@@ -20,8 +20,7 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
             "esp_shrink: no rank was lost: call it when a step has failed with ESP_E_PEER or ESP_E_TIMEOUT");
     if (h.fatal != ESP_E_PEER && h.fatal != ESP_E_TIMEOUT && !h.shrinking)
         return esp__fail(ctx, ESP_E_STATE,
-                         "esp_shrink goes on without lost ranks, but this context failed by itself: %s",
-                         ctx->health.fatal_text);
+                         "esp_shrink goes on without lost ranks, but this context failed by itself: %s", h.fatal_text);
     if (ctx->job.silent == ctx->job.rank)
         return esp__fail(ctx, ESP_E_PEER,
                          "the other ranks gave up rank %d, which was late: close this context, and start the job again "

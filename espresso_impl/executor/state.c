@@ -398,7 +398,7 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int has_argument) {
+static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_argument) {
     esp_status s = esp__between_steps(ctx, what);
     if (s != ESP_OK) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
@@ -431,7 +431,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) esp__state_apply(ctx, &in);
     if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
-    if (s != ESP_OK && before && asked && !ctx->health.fatal && esp_strategy_set(ctx, before) == ESP_OK)
+    if (s != ESP_OK && before && asked && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
     esp__strfree(ctx, before);
     esp__state_in_free(ctx, &in);

@@ -26,6 +26,14 @@ ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
+/* Takes the lock: a thread of the library may be writing the text of the error at this moment. */
+ESP__FN esp_status esp__alive(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return s;
+}
+
 /* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
@@ -252,9 +260,10 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
         if (ctx->health.fatal) s = esp__dead(ctx);
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
-    if (s && ctx && ctx->health.fatal && ctx->devices.n > 1) { /* no device may use the caller's memory any more */
+    const esp_status dead = s && ctx && ctx->devices.n > 1 ? esp__alive(ctx) : ESP_OK;
+    if (dead) { /* no device may use the caller's memory any more */
         esp__devices_step_end(ctx);
-        return esp__dead(ctx);
+        return esp__alive(ctx);
     }
     if (s || (s = esp__tensor_after(ctx, id, NULL)) != ESP_OK || !ctx->model.tensors[id].device) return s;
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -422,8 +431,9 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
         esp__next_step(ctx);
         s = missing;
     }
+    const esp_status dead = ctx->health.fatal;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (ctx->health.fatal) return s;
+    if (dead) return s;
     /* observers exchange with other ranks, so they are called even if this rank missed a push; its error is kept for later */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
@@ -443,10 +453,10 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
 }
 
 /* ---- between steps ----------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
+ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
+    if (!s) s = esp__alive(ctx);
     if (s) return s;
-    if (ctx->health.fatal) return esp__dead(ctx);
     if (ctx->steps.open || ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
     return ESP_OK;

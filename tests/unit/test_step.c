@@ -475,13 +475,37 @@ static void test_bad_config(void **state) {
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
 
+/* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the text, too. */
+static void *barrier_main(void *arg) {
+    esp_ctx *ctx = arg;
+    CHECK(esp_barrier(ctx) == ESP_E_NOMEM && says(ctx, "no memory left"));
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_NOMEM && says(ctx, "no memory left"));
+    return NULL;
+}
+static void body_dying(esp_ctx *ctx, void *user) {
+    pthread_t thread;
+    (void)user;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.fatal = ESP_E_NOMEM;
+    CHECK(pthread_create(&thread, NULL, barrier_main, ctx) == 0);
+    usleep(20000);
+    snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "no memory left");
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    pthread_join(thread, NULL);
+}
+static void test_dying(void **state) {
+    (void)state;
+    run(1, 1, body_dying, NULL, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_config),   cmocka_unit_test(test_unpushed),     cmocka_unit_test(test_order),
         cmocka_unit_test(test_unused),       cmocka_unit_test(test_descriptions), cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_bad_strategy), cmocka_unit_test(test_nan),          cmocka_unit_test(test_strategies),
         cmocka_unit_test(test_discard),      cmocka_unit_test(test_helpers),      cmocka_unit_test(test_sum),
-        cmocka_unit_test(test_fork),         cmocka_unit_test(test_left),         cmocka_unit_test(test_late),
+        cmocka_unit_test(test_dying),        cmocka_unit_test(test_fork),         cmocka_unit_test(test_left),
+        cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
