@@ -245,9 +245,6 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     *self = s;
     return ESP_OK;
 }
-static void chunktopk_close(void *self) {
-    esp_codec_self_free(((chunktopk_self *)self)->dense.host, self, sizeof(chunktopk_self));
-}
 
 /* Codes, and bytes of the record, of a chunk of n elements. */
 ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
@@ -532,7 +529,7 @@ static const esp_codec chunktopk_codec = {
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     .open = chunktopk_open,
-    .close = chunktopk_close,
+    .close = esp_codec_self_free,
     .bound = chunktopk_bound,
     .compress = chunktopk_compress,
     .decompress = chunktopk_decompress,

@@ -62,7 +62,6 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     dgc_say_momentum(h, v.momentum);
     return ESP_OK;
 }
-static void dgc_close(void *self) { esp_codec_self_free(((dgc_self *)self)->host, self, sizeof(dgc_self)); }
 
 /* The share of elements that this step sends. */
 static double dgc_ratio(const dgc_self *t, uint64_t step) {
@@ -185,7 +184,7 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     s.load = dgc_load;
     s.arg = &d;
     st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
-    if (st == ESP_OK && sent) select_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
+    if (st == ESP_OK && sent) esp_codec_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
     return st;
 }
 
@@ -232,7 +231,7 @@ static const esp_codec dgc_codec = {
                       "intra.allgather",
     .n_rounds = 1,
     .open = dgc_open,
-    .close = dgc_close,
+    .close = esp_codec_self_free,
     .bound = dgc_bound,
     .compress = dgc_compress,
     .decompress = dgc_decompress,

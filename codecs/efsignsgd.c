@@ -125,9 +125,6 @@ static esp_status efsign_open(const esp_host *h, const char *params, void **self
     *self = s;
     return ESP_OK;
 }
-static void efsign_close(void *self) {
-    esp_codec_self_free(((efsign_self *)self)->dense.host, self, sizeof(efsign_self));
-}
 
 static esp_status efsign_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)round, (void)n_reduced;
@@ -163,7 +160,7 @@ static const esp_codec efsign_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .open = efsign_open,
-    .close = efsign_close,
+    .close = esp_codec_self_free,
     .bound = efsign_bound,
     .compress = efsign_compress,
     .decompress = efsign_decompress,

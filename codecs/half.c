@@ -42,7 +42,7 @@ static esp_status half_open(const recode_format *f, const esp_host *h, const cha
     s->add = half_add_for(f->is_f16, s->dense.level);
     if (*of) st = recode_open(&s->wrap, f, h, of);
     if (st != ESP_OK)
-        esp_codec_self_free(h, s, sizeof *s);
+        esp_codec_self_free(s);
     else
         *self = s;
     return st;
@@ -58,9 +58,8 @@ static const recode *half_wrap(const void *self) {
     return r->inner.table ? r : NULL;
 }
 static void half_close(void *self) {
-    half_self *s = (half_self *)self;
-    wrap_close(&s->wrap.inner);
-    esp_codec_self_free(s->dense.host, s, sizeof *s);
+    wrap_close(&((half_self *)self)->wrap.inner);
+    esp_codec_self_free(self);
 }
 
 static esp_status half_traits(void *self, esp_traits *out) {

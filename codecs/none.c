@@ -15,7 +15,6 @@ static esp_status none_open(const esp_host *h, const char *params, void **self) 
     *self = s;
     return ESP_OK;
 }
-static void none_close(void *self) { esp_codec_self_free(((dense_self *)self)->host, self, sizeof(dense_self)); }
 
 static esp_status none_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)self, (void)round, (void)n_reduced;
@@ -64,7 +63,7 @@ static const esp_codec none_codec = {
     .n_rounds = 1,
     .rounds = none_rounds,
     .open = none_open,
-    .close = none_close,
+    .close = esp_codec_self_free,
     .bound = none_bound,
     .compress = none_compress,
     .decompress = none_decompress,

@@ -69,9 +69,6 @@ static esp_status powersgd_open(const esp_host *h, const char *params, void **se
     *self = s;
     return ESP_OK;
 }
-static void powersgd_close(void *self) {
-    esp_codec_self_free(((powersgd_self *)self)->dense.host, self, sizeof(powersgd_self));
-}
 
 /* The rank for one part; 0: it is sent as it is. */
 static uint64_t powersgd_rank(const powersgd_self *s, const esp_tensor *t) {
@@ -391,7 +388,7 @@ static const esp_codec powersgd_codec = {
     .n_rounds = 2,
     .rounds = powersgd_rounds,
     .open = powersgd_open,
-    .close = powersgd_close,
+    .close = esp_codec_self_free,
     .bound = powersgd_bound,
     .compress = powersgd_compress,
     .decompress = powersgd_decompress,

@@ -154,7 +154,6 @@ static esp_status int4_open(const esp_host *h, const char *params, void **self) 
     const esp_status st = esp_params_parse(h, "int4", params, &p, 1, int4_params);
     return st == ESP_OK ? quant_open(&int4_format, h, block, 0, self) : st;
 }
-static void quant_close(void *self) { esp_codec_self_free(((quant_self *)self)->dense.host, self, sizeof(quant_self)); }
 
 /* ---- what an instance is ---------------------------------------------------------------------------------------------- */
 static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_I8, 0, 0}};
@@ -402,7 +401,7 @@ static const esp_codec int8_codec = {
     .n_rounds = 2,
     .rounds = int8_rounds,
     .open = int8_open,
-    .close = quant_close,
+    .close = esp_codec_self_free,
     .bound = quant_bound,
     .compress = quant_compress,
     .decompress = quant_decompress,
@@ -421,7 +420,7 @@ static const esp_codec int4_codec = {
     .default_option = quant_gathers,
     .n_rounds = 1,
     .open = int4_open,
-    .close = quant_close,
+    .close = esp_codec_self_free,
     .bound = quant_bound,
     .compress = quant_compress,
     .decompress = quant_decompress,

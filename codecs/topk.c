@@ -36,8 +36,6 @@ static esp_status topk_open(const esp_host *h, const char *params, void **self) 
     return ESP_OK;
 }
 
-static void topk_close(void *self) { esp_codec_self_free(((topk_self *)self)->host, self, sizeof(topk_self)); }
-
 static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)round, (void)n_reduced;
     uint64_t k = sparse_k(((topk_self *)self)->ratio, like->count);
@@ -111,7 +109,7 @@ static const esp_codec topk_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .open = topk_open,
-    .close = topk_close,
+    .close = esp_codec_self_free,
     .bound = topk_bound,
     .compress = topk_compress,
     .decompress = topk_decompress,

@@ -246,9 +246,6 @@ static esp_status twobit_open(const esp_host *h, const char *params, void **self
     *self = s;
     return ESP_OK;
 }
-static void twobit_close(void *self) {
-    esp_codec_self_free(((twobit_self *)self)->dense.host, self, sizeof(twobit_self));
-}
 
 static esp_status twobit_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     const int relative = ((const twobit_self *)self)->relative > 0;
@@ -310,7 +307,7 @@ static const esp_codec twobit_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .open = twobit_open,
-    .close = twobit_close,
+    .close = esp_codec_self_free,
     .bound = twobit_bound,
     .compress = twobit_compress,
     .decompress = twobit_decompress,

@@ -39,15 +39,14 @@ static esp_status warmup_open(const esp_host *h, const char *params, void **self
     st = wrap_open(h, warmup_name, of, &s->inner);
     s->format = (dense_format){warmup_name, wrap_wire_version(WARMUP_WIRE, &s->inner), 0, NULL, plain_decode};
     if (st != ESP_OK)
-        esp_codec_self_free(h, s, sizeof *s);
+        esp_codec_self_free(s);
     else
         *self = s;
     return st;
 }
 static void warmup_close(void *self) {
-    warmup_self *s = (warmup_self *)self;
-    wrap_close(&s->inner);
-    esp_codec_self_free(s->dense.host, s, sizeof *s);
+    wrap_close(&((warmup_self *)self)->inner);
+    esp_codec_self_free(self);
 }
 
 static esp_status warmup_traits(void *self, esp_traits *out) {

@@ -94,10 +94,7 @@ static inline void dense_open(dense_self *s, const esp_host *h) {
 /* Runs body over [0, n), on all workers where n is large. Pieces begin at multiples of DENSE_BLOCK. */
 static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void *arg, uint64_t begin, uint64_t end),
                              void *arg) {
-    if (n >= 2 * DENSE_GRAIN && ESP_HAS(esp_host, s->host, parallel_for))
-        s->host->parallel_for(s->host->user, n, DENSE_GRAIN, body, arg);
-    else if (n)
-        body(arg, 0, n);
+    esp_codec_parallel(s->host, n, DENSE_GRAIN, body, arg);
 }
 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }

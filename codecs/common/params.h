@@ -79,14 +79,38 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
+/* What stands in front of a codec's `self`. */
+typedef struct esp_codec_memory {
+    const esp_host *host;
+    uint64_t bytes;
+} esp_codec_memory;
+enum { ESP_CODEC_MEMORY = 64 };
+
 /* Zeroed memory for `self` from the host; NULL when memory is short. */
 static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
-    void *p = h->alloc(h->user, (esp_device){ESP_CPU, 0}, bytes, 64);
-    return p ? memset(p, 0, bytes) : NULL;
+    const esp_codec_memory m = {h, ESP_CODEC_MEMORY + bytes};
+    unsigned char *p = (unsigned char *)h->alloc(h->user, (esp_device){ESP_CPU, 0}, m.bytes, 64);
+    if (!p) return NULL;
+    memset(p, 0, m.bytes);
+    memcpy(p, &m, sizeof m);
+    return p + ESP_CODEC_MEMORY;
 }
 
-static inline void esp_codec_self_free(const esp_host *h, void *self, size_t bytes) {
-    h->free_(h->user, (esp_device){ESP_CPU, 0}, self, bytes);
+/* close() of a codec that holds nothing else. */
+static inline void esp_codec_self_free(void *self) {
+    unsigned char *p = (unsigned char *)self - ESP_CODEC_MEMORY;
+    esp_codec_memory m;
+    memcpy(&m, p, sizeof m);
+    m.host->free_(m.host->user, (esp_device){ESP_CPU, 0}, p, m.bytes);
+}
+
+/* Runs on the host's workers, where it has them and the range is large enough; else here. */
+static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
+                                      void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
+    if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
+        h->parallel_for(h->user, n, grain, body, arg);
+    else if (n)
+        body(arg, 0, n);
 }
 
 /* Fills the answer of bound(), only the members that the caller's struct has. */

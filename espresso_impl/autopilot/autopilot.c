@@ -132,7 +132,6 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     }
     esp__auto_say_devices(ctx);
     s = esp__auto_measure_open(ctx);
-    if (!s && *a->opt.file) s = esp__auto_reuse(ctx);
     ctx->steps.phase = esp__auto_phase(a);
     return s;
 }

@@ -32,7 +32,7 @@ typedef struct esp__auto_options {
     uint32_t steps, window, cooldown;
     uint64_t warmup; /* no lossy codec before this step                             */
     double min_gain, drift, max_error;
-    char file[ESP__SPEC_MAX * 4], plan[ESP__NAME_MAX];
+    char plan[ESP__NAME_MAX];
     int no_codec; /* "none": plans never compress   */
     char codecs[ESP__SURVEY_CODECS]
                [ESP__SPEC_MAX]; /* the allowed codecs: the user's, and those that only round numbers */
@@ -281,9 +281,6 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
-/* ---- file.c ---- */
-ESP__FN void esp__auto_save(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx);
 /* ---- autopilot.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);

@@ -363,50 +363,6 @@ static void test_program_takes_over(void **state) {
     free(w);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------------------------------------- */
-static void test_file(void **state) {
-    char strategy[256], path[] = "/tmp/espresso_auto_XXXXXX";
-    int fd = mkstemp(path);
-    (void)state;
-    assert_true(fd >= 0);
-    close(fd);
-    unlink(path);
-    snprintf(strategy, sizeof strategy, "auto:steps=6,window=8,file=%s", path);
-    world *w = world_new();
-    run(w, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(switches(w), 1);
-    assert_int_equal(access(path, R_OK), 0);
-
-    world *again = world_new(); /* the same job: nothing is measured */
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(switches(again), 0);
-    assert_int_equal(first_in(again, "measuring", 0), -1);
-    assert_string_equal(again->last[0], w->last[0]);
-    free(again);
-
-    again = world_new(); /* the same ranks over another link: anew */
-    again->backend = "loop:inter=10gbit,latency=1us";
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-
-    again = world_new(); /* another number of ranks: anew */
-    run(again, strategy, "topk:ratio=0.25", 2, 1);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-
-    FILE *f = fopen(path, "w"); /* not a strategy at all */
-    assert_non_null(f);
-    fputs("hello\n", f);
-    fclose(f);
-    again = world_new();
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-    free(w);
-    unlink(path);
-}
-
 /* ---- what is asked for wrongly ---------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
@@ -525,20 +481,32 @@ static void test_close_anywhere(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_switch),        cmocka_unit_test(test_no_gain),
-        cmocka_unit_test(test_turns),         cmocka_unit_test(test_lost_try),
-        cmocka_unit_test(test_lost_twice),    cmocka_unit_test(test_machine_freed),
-        cmocka_unit_test(test_hidden),        cmocka_unit_test(test_tries_layerwise),
-        cmocka_unit_test(test_tries_second),  cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_opt_in),        cmocka_unit_test(test_return),
-        cmocka_unit_test(test_drift),         cmocka_unit_test(test_cooldown),
-        cmocka_unit_test(test_warmup),        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_max_error),     cmocka_unit_test(test_max_error_of_one_rank),
-        cmocka_unit_test(test_outside_codec), cmocka_unit_test(test_outside_codec_falls_back),
-        cmocka_unit_test(test_file),          cmocka_unit_test(test_program_takes_over),
-        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_rounds_real),
-        cmocka_unit_test(test_real),          cmocka_unit_test(test_planning_fails),
-        cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_close_anywhere)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_switch),
+                                       cmocka_unit_test(test_no_gain),
+                                       cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_lost_try),
+                                       cmocka_unit_test(test_lost_twice),
+                                       cmocka_unit_test(test_machine_freed),
+                                       cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_tries_layerwise),
+                                       cmocka_unit_test(test_tries_second),
+                                       cmocka_unit_test(test_one_rank),
+                                       cmocka_unit_test(test_opt_in),
+                                       cmocka_unit_test(test_return),
+                                       cmocka_unit_test(test_drift),
+                                       cmocka_unit_test(test_cooldown),
+                                       cmocka_unit_test(test_warmup),
+                                       cmocka_unit_test(test_rounding),
+                                       cmocka_unit_test(test_max_error),
+                                       cmocka_unit_test(test_max_error_of_one_rank),
+                                       cmocka_unit_test(test_outside_codec),
+                                       cmocka_unit_test(test_outside_codec_falls_back),
+                                       cmocka_unit_test(test_program_takes_over),
+                                       cmocka_unit_test(test_rounds),
+                                       cmocka_unit_test(test_rounds_real),
+                                       cmocka_unit_test(test_real),
+                                       cmocka_unit_test(test_planning_fails),
+                                       cmocka_unit_test(test_bad_input),
+                                       cmocka_unit_test(test_close_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
