@@ -466,15 +466,11 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
         esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
-    esp_codec_args own;
-    memset(&own, 0, sizeof own);
-    memcpy(&own, a, a->struct_size < sizeof own ? a->struct_size : sizeof own);
+    esp_codec_args own = esp_codec_args_of(a);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
     if (chunktopk_all(s, &j, n)) return ESP_OK;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;

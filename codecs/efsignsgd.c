@@ -86,11 +86,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     double sum = 0;
     for (uint64_t b = 0; b < (n + NORM_BLOCK - 1) / NORM_BLOCK; b++) sum += (double)j.block_norm[b];
     j.scale = efsign_scale(sum, n);
-    if (dense_bad(j.scale)) {
-        h.flags = ESP_PAYLOAD_NONFINITE;
-        h.body_bytes = 0;
-        return esp_payload_begin(a->payload, &h);
-    }
+    if (dense_bad(j.scale)) return dense_send_nan(a->payload, &h, 0);
     memcpy(body, &j.scale, sizeof j.scale);
     if (a->residual) dense_run(&j.self->dense, n, efsign_keep, &j);
     return ESP_OK;

@@ -30,8 +30,8 @@ static const char half_params[] = "of=(SPEC)";
 
 /* ---- open ---------------------------------------------------------------------------------------------------------------- */
 static esp_status half_open(const recode_format *f, const esp_host *h, const char *params, void **self) {
-    char own[WRAP_SPEC], of[WRAP_SPEC];
-    esp_status st = wrap_params(h, f->name, params, own, of);
+    char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
+    esp_status st = esp_params_take(h, f->name, params, "of", own, of);
     if (st == ESP_OK) st = esp_params_parse(h, f->name, own, NULL, 0, half_params);
     if (st != ESP_OK) return st;
     half_self *s = (half_self *)esp_codec_self(h, sizeof *s);

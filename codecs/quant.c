@@ -224,9 +224,7 @@ static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *
                    .levels = body + quant_units(n, s->block) * sizeof(float),
                    .pack = s->pack};
     if (quant_blocks(&j)) return ESP_OK;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 
 /* ---- int8:shared=1 ------------------------------------------------------------------------------------------------------ */
@@ -375,16 +373,14 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
     (void)like;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
-    const esp_status st = esp_model_fill(&m, &f, d);
+    (void)esp_model_fill(&m, &f, d);
     if (!s->block) {
         const esp_payload_size range = {ESP_PAYLOAD_HEADER + sizeof(float), 0, 0, 0, 0};
         const esp_payload_size levels = {ESP_PAYLOAD_HEADER, 0, (double)int8_width(n_reduced), 0, 0};
         m.reduced[0] = range;
         m.reduced[1] = levels;
     }
-    m.struct_size = out->struct_size;
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return st;
+    return esp_model_answer(out, &m);
 }
 
 static const esp_codec int8_codec = {

@@ -263,9 +263,7 @@ static esp_status twobit_compress(void *self, const esp_codec_args *a) {
     const esp_status st = esp_payload_begin(a->payload, &h);
     j.body = (unsigned char *)esp_payload_body(a->payload);
     if (st != ESP_OK || (!bad && dense_encode(&j.self->dense, a, &j, twobit_encode))) return st;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 
 static esp_status twobit_decompress(void *self, const esp_codec_args *a) {

@@ -22,10 +22,10 @@ typedef struct warmup_self {
 static const char warmup_name[] = "warmup", warmup_params[] = "steps=100,of=(SPEC)";
 
 static esp_status warmup_open(const esp_host *h, const char *params, void **self) {
-    char own[WRAP_SPEC], of[WRAP_SPEC];
+    char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     double steps = 100;
     esp_param p = {"steps", &steps, 0, 1e15, 0, 1, "a number of steps, 0 or more"};
-    esp_status st = wrap_params(h, warmup_name, params, own, of);
+    esp_status st = esp_params_take(h, warmup_name, params, "of", own, of);
     if (st == ESP_OK) st = esp_params_parse(h, warmup_name, own, &p, 1, warmup_params);
     if (st == ESP_OK && !*of)
         st = esp_codec_fail(h, warmup_name, ESP_E_ARG,
@@ -92,9 +92,7 @@ static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_re
     esp_codec_model m;
     const esp_status s = wrap_model(&((const warmup_self *)self)->inner, like, n_reduced, d, &m);
     memset(m.reduced, 0, sizeof m.reduced);
-    m.struct_size = out->struct_size;
-    if (s == ESP_OK) memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return s;
+    return s == ESP_OK ? esp_model_answer(out, &m) : s;
 }
 
 static const esp_codec warmup_codec = {

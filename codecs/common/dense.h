@@ -157,6 +157,15 @@ static inline int dense_encode(const dense_self *s, const esp_codec_args *a, voi
     return !j.bad;
 }
 
+/* Ends a compress of a part with NaN or Inf: sets the flag, and sends a body of `body` bytes of NaN. */
+static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
+    const float nan = dense_float(0x7FC00000u);
+    for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
+    h->flags = ESP_PAYLOAD_NONFINITE;
+    h->body_bytes = body;
+    return esp_payload_begin(p, h);
+}
+
 /* ---- decompress ---------------------------------------------------------------------------------------- */
 /* What of a payload is added to a block of the result: elements [at, at + n) of the part. */
 typedef struct dense_block {

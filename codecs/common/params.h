@@ -79,6 +79,31 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
+enum { ESP_PARAMS_MAX = 256 }; /* characters of a spec, with the 0 at its end; the host allows no more */
+
+/* Divides params into `rest` and the value of `taken`, as it is written, with its parentheses; "" if it is absent. */
+static inline esp_status esp_params_take(const esp_host *h, const char *codec, const char *params, const char *taken,
+                                         char rest[ESP_PARAMS_MAX], char value[ESP_PARAMS_MAX]) {
+    char key[64], val[ESP_PARAMS_MAX], text[512];
+    const char *at = params;
+    size_t n = 0;
+    int more;
+    rest[0] = value[0] = 0;
+    while ((more = esp_params_next(&at, key, sizeof key, val, sizeof val)) > 0) {
+        if (!strcmp(key, taken)) {
+            (void)snprintf(value, ESP_PARAMS_MAX, "%s", val);
+            continue;
+        }
+        n += (size_t)snprintf(rest + n, ESP_PARAMS_MAX - n, "%s%s=%s", n ? "," : "", key, val);
+        if (n >= ESP_PARAMS_MAX) {
+            (void)snprintf(text, sizeof text, "%s: the parameters are too long", codec);
+            return esp_codec_fail(h, codec, ESP_E_ARG, text);
+        }
+    }
+    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* the reader of `rest` names the fault */
+    return ESP_OK;
+}
+
 /* What stands in front of a codec's `self`. */
 typedef struct esp_codec_memory {
     const esp_host *host;
@@ -111,6 +136,15 @@ static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t gr
         h->parallel_for(h->user, n, grain, body, arg);
     else if (n)
         body(arg, 0, n);
+}
+
+/* A copy of a call's arguments, whose struct may be shorter or longer than the host's. */
+static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
+    esp_codec_args copy;
+    memset(&copy, 0, sizeof copy);
+    memcpy(&copy, a, a->struct_size < sizeof copy ? a->struct_size : sizeof copy);
+    copy.struct_size = sizeof copy;
+    return copy;
 }
 
 /* Fills the answer of bound(), only the members that the caller's struct has. */

@@ -142,7 +142,7 @@ static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a
 }
 
 static inline esp_status recode_compress(const recode *r, const esp_codec_args *a) {
-    esp_codec_args in = wrap_args(a);
+    esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
     esp_payload_header h;
     esp_buf left;
@@ -216,7 +216,7 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
 /* One payload after another, since scratch memory has room for one. All headers are checked first; where an inner body is corrupt,
  * the payloads before it have been added. */
 static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
-    esp_codec_args in = wrap_args(a);
+    esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
     esp_payload_header h;
     esp_buf left;
@@ -265,8 +265,6 @@ static inline esp_status recode_model(const recode *r, const esp_tensor *like, u
         m.times[i].compress_ns += ns;
         m.times[i].decompress_ns += ns;
     }
-    m.struct_size = out->struct_size;
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return ESP_OK;
+    return esp_model_answer(out, &m);
 }
 #endif
