@@ -162,7 +162,8 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
-ESP__FN void esp__wait_begin(esp_ctx *ctx) {
+/* The caller subtracts itself from lanes.waiters when it has waited. */
+static void esp__wait_begin(esp_ctx *ctx) {
     esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
@@ -375,8 +376,7 @@ ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     return s;
 }
 
-/* All tensors are done: the next step may begin. Lock held. */
-static void esp__next_step(esp_ctx *ctx) {
+ESP__FN void esp__step_forget(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
@@ -387,15 +387,14 @@ static void esp__next_step(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
         ctx->in_force.strategy.units[i].phase = ESP__IDLE;
         ctx->in_force.strategy.units[i].pc = 0;
+        ctx->in_force.strategy.units[i].after = NULL;
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
-    ctx->in_force.behind = 0;
+    ctx->in_force.ready.n = ctx->in_force.n_pending = ctx->in_force.behind = 0;
     ctx->lanes.stream_since_ns = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;
-    ctx->steps.step++;
-    ctx->steps.stats.steps++;
 }
 
 /* Waits for the devices, also after an error: they may still use the caller's memory. Lock held, but released meanwhile: nothing
@@ -428,7 +427,9 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     } else if (!s) {
         missing = ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
         esp__meter_step(ctx);
-        esp__next_step(ctx);
+        esp__step_forget(ctx);
+        ctx->steps.step++;
+        ctx->steps.stats.steps++;
         s = missing;
     }
     const esp_status dead = ctx->health.fatal;
