@@ -114,11 +114,6 @@ ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
 
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
-/* The backend of one scope, and its parameters; no backend: not said. */
-typedef struct esp__comm_plan {
-    const esp_backend *backend;
-    char params[ESP__SPEC_MAX * 2];
-} esp__comm_plan;
 /* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where the ranks are on
  * several, which *spec then says, or the best one. */
 ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **spec, const esp__where *w,
