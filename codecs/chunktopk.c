@@ -513,22 +513,14 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
 }
 
 static const esp_codec chunktopk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = CHUNKTOPK_WIRE,
-    .caps = ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(CHUNKTOPK_WIRE, ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
     /* decay applies to the rank's own gradient, and payloads are small: as SparseLoCo, every rank gets all of them */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
-    .open = chunktopk_open,
-    .close = esp_codec_self_free,
-    .bound = chunktopk_bound,
-    .compress = chunktopk_compress,
-    .decompress = chunktopk_decompress,
+    ESP_CODEC_CALLS(chunktopk),
     .model = chunktopk_model,
 };
 

@@ -218,11 +218,8 @@ static esp_status dgc_values(void *self, const esp_tensor *like, const esp_paylo
 }
 
 static const esp_codec dgc_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = DGC_WIRE,
-    .caps = ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(DGC_WIRE,
+                   ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
@@ -230,11 +227,7 @@ static const esp_codec dgc_codec = {
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,
-    .open = dgc_open,
-    .close = esp_codec_self_free,
-    .bound = dgc_bound,
-    .compress = dgc_compress,
-    .decompress = dgc_decompress,
+    ESP_CODEC_CALLS(dgc),
     .model = dgc_model,
     .values = dgc_values,
 };

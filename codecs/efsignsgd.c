@@ -146,20 +146,12 @@ static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_re
 }
 
 static const esp_codec efsign_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "efsignsgd",
     .summary = "signs and one scale, with error feedback: 1 bit an element",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = efsign_open,
-    .close = esp_codec_self_free,
-    .bound = efsign_bound,
-    .compress = efsign_compress,
-    .decompress = efsign_decompress,
+    ESP_CODEC_CALLS(efsign),
     .model = efsign_model,
 };
 

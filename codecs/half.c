@@ -137,12 +137,8 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
 
 #define HALF_CODEC(id, text)                                                                                           \
     static const esp_codec id##_codec = {                                                                              \
-        .struct_size = sizeof(esp_codec),                                                                              \
-        .wire_version = 1,                                                                                             \
-        .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK |     \
-                RECODE_CAPS,                                                                                           \
-        .dtypes = ESP_BIT(ESP_F32),                                                                                    \
-        .devices = ESP_BIT(ESP_CPU),                                                                                   \
+        ESP_CODEC_HEAD(1, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |                   \
+                              ESP_CODEC_NO_FEEDBACK | RECODE_CAPS),                                                    \
         .name = #id,                                                                                                   \
         .summary = text ": 16 bits an element, or 16 bits a value of another codec",                                   \
         .params = half_params,                                                                                         \

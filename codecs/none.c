@@ -52,21 +52,13 @@ static esp_status none_values(void *self, const esp_tensor *like, const esp_payl
 
 static const esp_round none_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec none_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "none",
     .summary = "no compression",
     .default_option = "intra.reduce_scatter > inter.allreduce > intra.allgather",
     .n_rounds = 1,
     .rounds = none_rounds,
-    .open = none_open,
-    .close = esp_codec_self_free,
-    .bound = none_bound,
-    .compress = none_compress,
-    .decompress = none_decompress,
+    ESP_CODEC_CALLS(none),
     .model = none_model,
     .values = none_values,
 };

@@ -331,23 +331,15 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps =
-        ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
+                          ESP_CODEC_LISTS),
     .name = "powersgd",
     .summary = "matrices as products of two thin ones, both summed undecoded",
     .params = powersgd_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = powersgd_rounds,
-    .open = powersgd_open,
-    .close = esp_codec_self_free,
-    .bound = powersgd_bound,
-    .compress = powersgd_compress,
-    .decompress = powersgd_decompress,
+    ESP_CODEC_CALLS(powersgd),
     .model = powersgd_model,
 };
 

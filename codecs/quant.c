@@ -384,11 +384,7 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
 }
 
 static const esp_codec int8_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = QUANT_WIRE,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int8",
     .summary =
         "levels from -127 to 127, with a unit for each block, or one that ranks share and levels that are summed",
@@ -405,11 +401,7 @@ static const esp_codec int8_codec = {
     .model = quant_model,
 };
 static const esp_codec int4_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = QUANT_WIRE,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int4",
     .summary = "levels from -7 to 7 with a unit for each block, two in a byte",
     .params = int4_params,

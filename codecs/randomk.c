@@ -220,22 +220,14 @@ static esp_status randomk_values(void *self, const esp_tensor *like, const esp_p
 
 static const esp_round randomk_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec randomk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = RANDOMK_WIRE,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(RANDOMK_WIRE, ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL),
     .name = randomk_name,
     .summary = "k elements at random, the same on every rank; payloads can be summed",
     .params = randomk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = randomk_rounds,
-    .open = randomk_open,
-    .close = esp_codec_self_free,
-    .bound = randomk_bound,
-    .compress = randomk_compress,
-    .decompress = randomk_decompress,
+    ESP_CODEC_CALLS(randomk),
     .model = randomk_model,
     .values = randomk_values,
 };

@@ -98,21 +98,13 @@ static esp_status topk_values(void *self, const esp_tensor *like, const esp_payl
 }
 
 static const esp_codec topk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = TOPK_WIRE,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(TOPK_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS),
     .name = topk_name,
     .summary = "the k elements of largest magnitude",
     .params = topk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = topk_open,
-    .close = esp_codec_self_free,
-    .bound = topk_bound,
-    .compress = topk_compress,
-    .decompress = topk_decompress,
+    ESP_CODEC_CALLS(topk),
     .model = topk_model,
     .values = topk_values,
 };

@@ -294,21 +294,13 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
 }
 
 static const esp_codec twobit_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "twobit",
     .summary = "-t, 0 or +t, with error feedback (MXNet's 2bit): 2 bits an element",
     .params = twobit_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = twobit_open,
-    .close = esp_codec_self_free,
-    .bound = twobit_bound,
-    .compress = twobit_compress,
-    .decompress = twobit_decompress,
+    ESP_CODEC_CALLS(twobit),
     .model = twobit_model,
 };
 

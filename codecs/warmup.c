@@ -96,12 +96,9 @@ static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_re
 }
 
 static const esp_codec warmup_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = WARMUP_WIRE,
-    .caps = ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC |
-            ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(WARMUP_WIRE, ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK |
+                                    ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
+                                    ESP_CODEC_NO_FEEDBACK),
     .name = warmup_name,
     .summary = "no compression in the first steps, then another codec",
     .params = warmup_params,

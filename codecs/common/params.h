@@ -1,5 +1,5 @@
 /* params.h: what every codec's open() does: reads "key=val,key=val", reports errors, allocates the codec's self.
- * Also fills the answer of bound(). Knows no codec; the caller gives the names. */
+ * Also fills the answer of bound(), and what tables share. Knows no codec; the caller gives the names. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -153,4 +153,12 @@ static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t 
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
+
+/* Members that most tables of codecs share: f32 on the CPU, and calls with the codec's name. */
+#define ESP_CODEC_HEAD(version, own_caps)                                                                              \
+    .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
+    .devices = ESP_BIT(ESP_CPU)
+#define ESP_CODEC_CALLS(id)                                                                                            \
+    .open = id##_open, .close = esp_codec_self_free, .bound = id##_bound, .compress = id##_compress,                   \
+    .decompress = id##_decompress
 #endif
