@@ -127,14 +127,10 @@ static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
     for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
         esp__device_give(ctx, ctx->model.tensors[i].device, in->carry[i], ctx->model.tensors[i].count * sizeof(float),
                          ESP_MEM_DEVICE);
-    if (in->carry) esp__free(ctx, in->carry);
-    if (in->body) esp__free(ctx, in->body);
-    if (in->feedback) esp__free(ctx, in->feedback);
-    if (in->text) esp__free(ctx, in->text);
-    in->text = NULL;
-    in->feedback = NULL;
-    in->carry = NULL;
-    in->body = NULL;
+    esp__free(ctx, in->carry);
+    esp__free(ctx, in->body);
+    esp__free(ctx, in->feedback);
+    esp__free(ctx, in->text);
 }
 
 static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
