@@ -205,7 +205,6 @@
 #include "espresso_impl/autopilot/loss.c"
 #include "espresso_impl/autopilot/safer.c"
 #include "espresso_impl/autopilot/plan.c"
-#include "espresso_impl/autopilot/file.c"
 #include "espresso_impl/autopilot/watch.c"
 #include "espresso_impl/autopilot/autopilot.c"
 #else

@@ -81,7 +81,7 @@ static void work_close(work *w) {
     void *all[] = {w->g,         w->e,          w->out, w->p, w->q, w->payload[0].data.ptr, w->payload[1].data.ptr,
                    w->state.ptr, w->scratch.ptr};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-    powersgd_close(w->self);
+    esp_codec_self_free(w->self);
 }
 
 static void own(work *w, double best[2]) {

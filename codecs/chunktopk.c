@@ -245,9 +245,6 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     *self = s;
     return ESP_OK;
 }
-static void chunktopk_close(void *self) {
-    esp_codec_self_free(((chunktopk_self *)self)->dense.host, self, sizeof(chunktopk_self));
-}
 
 /* Codes, and bytes of the record, of a chunk of n elements. */
 ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
@@ -469,15 +466,11 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
         esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
-    esp_codec_args own;
-    memset(&own, 0, sizeof own);
-    memcpy(&own, a, a->struct_size < sizeof own ? a->struct_size : sizeof own);
+    esp_codec_args own = esp_codec_args_of(a);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
     if (chunktopk_all(s, &j, n)) return ESP_OK;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
@@ -520,22 +513,14 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
 }
 
 static const esp_codec chunktopk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = CHUNKTOPK_WIRE,
-    .caps = ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(CHUNKTOPK_WIRE, ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
     /* decay applies to the rank's own gradient, and payloads are small: as SparseLoCo, every rank gets all of them */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
-    .open = chunktopk_open,
-    .close = chunktopk_close,
-    .bound = chunktopk_bound,
-    .compress = chunktopk_compress,
-    .decompress = chunktopk_decompress,
+    ESP_CODEC_CALLS(chunktopk),
     .model = chunktopk_model,
 };
 

@@ -62,7 +62,6 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     dgc_say_momentum(h, v.momentum);
     return ESP_OK;
 }
-static void dgc_close(void *self) { esp_codec_self_free(((dgc_self *)self)->host, self, sizeof(dgc_self)); }
 
 /* The share of elements that this step sends. */
 static double dgc_ratio(const dgc_self *t, uint64_t step) {
@@ -185,7 +184,7 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     s.load = dgc_load;
     s.arg = &d;
     st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
-    if (st == ESP_OK && sent) select_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
+    if (st == ESP_OK && sent) esp_codec_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
     return st;
 }
 
@@ -219,11 +218,8 @@ static esp_status dgc_values(void *self, const esp_tensor *like, const esp_paylo
 }
 
 static const esp_codec dgc_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = DGC_WIRE,
-    .caps = ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(DGC_WIRE,
+                   ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
@@ -231,11 +227,7 @@ static const esp_codec dgc_codec = {
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,
-    .open = dgc_open,
-    .close = dgc_close,
-    .bound = dgc_bound,
-    .compress = dgc_compress,
-    .decompress = dgc_decompress,
+    ESP_CODEC_CALLS(dgc),
     .model = dgc_model,
     .values = dgc_values,
 };

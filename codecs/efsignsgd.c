@@ -86,11 +86,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     double sum = 0;
     for (uint64_t b = 0; b < (n + NORM_BLOCK - 1) / NORM_BLOCK; b++) sum += (double)j.block_norm[b];
     j.scale = efsign_scale(sum, n);
-    if (dense_bad(j.scale)) {
-        h.flags = ESP_PAYLOAD_NONFINITE;
-        h.body_bytes = 0;
-        return esp_payload_begin(a->payload, &h);
-    }
+    if (dense_bad(j.scale)) return dense_send_nan(a->payload, &h, 0);
     memcpy(body, &j.scale, sizeof j.scale);
     if (a->residual) dense_run(&j.self->dense, n, efsign_keep, &j);
     return ESP_OK;
@@ -125,9 +121,6 @@ static esp_status efsign_open(const esp_host *h, const char *params, void **self
     *self = s;
     return ESP_OK;
 }
-static void efsign_close(void *self) {
-    esp_codec_self_free(((efsign_self *)self)->dense.host, self, sizeof(efsign_self));
-}
 
 static esp_status efsign_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)round, (void)n_reduced;
@@ -153,20 +146,12 @@ static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_re
 }
 
 static const esp_codec efsign_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "efsignsgd",
     .summary = "signs and one scale, with error feedback: 1 bit an element",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = efsign_open,
-    .close = efsign_close,
-    .bound = efsign_bound,
-    .compress = efsign_compress,
-    .decompress = efsign_decompress,
+    ESP_CODEC_CALLS(efsign),
     .model = efsign_model,
 };
 

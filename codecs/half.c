@@ -30,8 +30,8 @@ static const char half_params[] = "of=(SPEC)";
 
 /* ---- open ---------------------------------------------------------------------------------------------------------------- */
 static esp_status half_open(const recode_format *f, const esp_host *h, const char *params, void **self) {
-    char own[WRAP_SPEC], of[WRAP_SPEC];
-    esp_status st = wrap_params(h, f->name, params, own, of);
+    char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
+    esp_status st = esp_params_take(h, f->name, params, "of", own, of);
     if (st == ESP_OK) st = esp_params_parse(h, f->name, own, NULL, 0, half_params);
     if (st != ESP_OK) return st;
     half_self *s = (half_self *)esp_codec_self(h, sizeof *s);
@@ -42,7 +42,7 @@ static esp_status half_open(const recode_format *f, const esp_host *h, const cha
     s->add = half_add_for(f->is_f16, s->dense.level);
     if (*of) st = recode_open(&s->wrap, f, h, of);
     if (st != ESP_OK)
-        esp_codec_self_free(h, s, sizeof *s);
+        esp_codec_self_free(s);
     else
         *self = s;
     return st;
@@ -58,9 +58,8 @@ static const recode *half_wrap(const void *self) {
     return r->inner.table ? r : NULL;
 }
 static void half_close(void *self) {
-    half_self *s = (half_self *)self;
-    wrap_close(&s->wrap.inner);
-    esp_codec_self_free(s->dense.host, s, sizeof *s);
+    wrap_close(&((half_self *)self)->wrap.inner);
+    esp_codec_self_free(self);
 }
 
 static esp_status half_traits(void *self, esp_traits *out) {
@@ -138,12 +137,8 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
 
 #define HALF_CODEC(id, text)                                                                                           \
     static const esp_codec id##_codec = {                                                                              \
-        .struct_size = sizeof(esp_codec),                                                                              \
-        .wire_version = 1,                                                                                             \
-        .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK |     \
-                RECODE_CAPS,                                                                                           \
-        .dtypes = ESP_BIT(ESP_F32),                                                                                    \
-        .devices = ESP_BIT(ESP_CPU),                                                                                   \
+        ESP_CODEC_HEAD(1, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL |                   \
+                              ESP_CODEC_NO_FEEDBACK | RECODE_CAPS),                                                    \
         .name = #id,                                                                                                   \
         .summary = text ": 16 bits an element, or 16 bits a value of another codec",                                   \
         .params = half_params,                                                                                         \

@@ -15,7 +15,6 @@ static esp_status none_open(const esp_host *h, const char *params, void **self) 
     *self = s;
     return ESP_OK;
 }
-static void none_close(void *self) { esp_codec_self_free(((dense_self *)self)->host, self, sizeof(dense_self)); }
 
 static esp_status none_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)self, (void)round, (void)n_reduced;
@@ -53,21 +52,13 @@ static esp_status none_values(void *self, const esp_tensor *like, const esp_payl
 
 static const esp_round none_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec none_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "none",
     .summary = "no compression",
     .default_option = "intra.reduce_scatter > inter.allreduce > intra.allgather",
     .n_rounds = 1,
     .rounds = none_rounds,
-    .open = none_open,
-    .close = none_close,
-    .bound = none_bound,
-    .compress = none_compress,
-    .decompress = none_decompress,
+    ESP_CODEC_CALLS(none),
     .model = none_model,
     .values = none_values,
 };

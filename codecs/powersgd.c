@@ -19,6 +19,7 @@
  * elements: header alone. */
 #include <float.h>
 #include "codecs/common/lowrank.h"
+#include "codecs/common/plain.h"
 #include "codecs/common/rng.h"
 
 enum { POWERSGD_RANK_MAX = 64, POWERSGD_STATE = 64 };
@@ -31,46 +32,23 @@ typedef struct powersgd_self {
 
 static const char powersgd_params[] = "rank=1,start=warm";
 
-/* Takes start=warm or start=cold out of the parameters; `rest` gets the others. 0: neither of the two. */
-static int powersgd_start(const char *params, int *warm, char *rest, size_t cap) {
-    char key[64], val[128];
-    const char *item = params;
-    size_t n = 0;
-    *rest = 0;
-    for (int more; (more = esp_params_next(&params, key, sizeof key, val, sizeof val)) != 0; item = params) {
-        if (more > 0 && !strcmp(key, "start")) {
-            if (strcmp(val, "warm") != 0 && strcmp(val, "cold") != 0) return 0;
-            *warm = val[0] == 'w';
-            continue;
-        }
-        /* what is malformed goes on to the common parser, for its error */
-        n += (size_t)snprintf(rest + n, cap - n, "%s%s%s%s", n ? "," : "", more > 0 ? key : item, more > 0 ? "=" : "",
-                              more > 0 ? val : "");
-        if (n >= cap || more < 0) break;
-    }
-    return 1;
-}
-
 static esp_status powersgd_open(const esp_host *h, const char *params, void **self) {
     double rank = 1;
-    int warm = 1;
-    char rest[256];
+    char rest[ESP_PARAMS_MAX], start[ESP_PARAMS_MAX];
     esp_param p[] = {{"rank", &rank, 1, POWERSGD_RANK_MAX, 0, 1, "a whole number from 1 to 64"}};
-    if (!powersgd_start(params, &warm, rest, sizeof rest))
+    esp_status st = esp_params_take(h, "powersgd", params, "start", rest, start);
+    if (*start && strcmp(start, "warm") != 0 && strcmp(start, "cold") != 0)
         return esp_codec_fail(h, "powersgd", ESP_E_ARG,
                               "powersgd: start must be warm or cold (parameters: rank=1,start=warm)");
-    const esp_status st = esp_params_parse(h, "powersgd", rest, p, 1, powersgd_params);
+    if (st == ESP_OK) st = esp_params_parse(h, "powersgd", rest, p, 1, powersgd_params);
     if (st != ESP_OK) return st;
     powersgd_self *s = (powersgd_self *)esp_codec_self(h, sizeof *s);
     if (!s) return ESP_E_NOMEM;
     dense_open(&s->dense, h);
     s->rank = (uint64_t)rank;
-    s->warm = warm;
+    s->warm = *start != 'c';
     *self = s;
     return ESP_OK;
-}
-static void powersgd_close(void *self) {
-    esp_codec_self_free(((powersgd_self *)self)->dense.host, self, sizeof(powersgd_self));
 }
 
 /* The rank for one part; 0: it is sent as it is. */
@@ -170,20 +148,6 @@ static esp_payload_header powersgd_header(const esp_codec_args *a, uint32_t t, u
     return esp_payload_header_of(esp_name_hash("powersgd"), 1, 0, a->tensor[t]->count, body * sizeof(float), r);
 }
 
-/* Marks the payload: the input has NaN or Inf. */
-static esp_status powersgd_nan(esp_payload *p, esp_payload_header *h) {
-    const float nan = dense_float(0x7FC00000u);
-    for (uint64_t i = 0; i < h->body_bytes; i += sizeof nan)
-        memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
-    h->flags = ESP_PAYLOAD_NONFINITE;
-    return esp_payload_begin(p, h);
-}
-
-static void powersgd_copy(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
-    memcpy((unsigned char *)user + at * sizeof(float), phi, n * sizeof(float));
-    if (residual) memset(residual, 0, n * sizeof(float));
-}
-
 /* The numbers themselves. */
 static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a, uint32_t t) {
     const int last = a->round == 1;
@@ -194,8 +158,8 @@ static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a
     const esp_buf *e = a->residual ? &a->residual[t] : NULL;
     one.tensor = &a->tensor[t];
     one.residual = e;
-    if (dense_encode(&s->dense, &one, esp_payload_body(&a->payload[t]), powersgd_copy)) return ESP_OK;
-    return powersgd_nan(&a->payload[t], &h);
+    if (dense_encode(&s->dense, &one, esp_payload_body(&a->payload[t]), plain_encode)) return ESP_OK;
+    return dense_send_nan(&a->payload[t], &h, h.body_bytes);
 }
 
 static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r) {
@@ -209,7 +173,7 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     lowrank_p(&l);
     memcpy(esp_payload_body(&a->payload[t]), l.p, h.body_bytes);
     /* a NaN or Inf in a row of phi makes the row's products NaN or Inf */
-    return s->dense.check(l.p, l.m * r) ? powersgd_nan(&a->payload[t], &h) : ESP_OK;
+    return s->dense.check(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
 }
 
 /* Reads the sum of P and makes it orthonormal. ESP_OK: room.p has it. *nan: some rank's input, or the sum, is not finite. */
@@ -240,11 +204,11 @@ static esp_status powersgd_round1(const powersgd_self *s, const esp_codec_args *
     esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st == ESP_OK) st = powersgd_basis(s, a, t, r, &room, &nan);
     if (st != ESP_OK) return st;
-    if (nan) return powersgd_nan(&a->payload[t], &h);
+    if (nan) return dense_send_nan(&a->payload[t], &h, h.body_bytes);
     l.p = room.p;
     l.sums = room.q;
     lowrank_qt(&l);
-    if (s->dense.check(room.q, l.n * r)) return powersgd_nan(&a->payload[t], &h);
+    if (s->dense.check(room.q, l.n * r)) return dense_send_nan(&a->payload[t], &h, h.body_bytes);
     memcpy(esp_payload_body(&a->payload[t]), room.q, h.body_bytes);
     if (!l.e) return ESP_OK;
     l.q = room.q;
@@ -266,15 +230,6 @@ static esp_status powersgd_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress ------------------------------------------------------------------------------------------------------- */
-ESP_INLINE uint64_t powersgd_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
-    if (set)
-        for (uint64_t i = 0; i < n; i++) out[i] = scale * in[i];
-    else
-        for (uint64_t i = 0; i < n; i++) out[i] += scale * in[i];
-    return 0;
-}
-ESP_KERNEL(powersgd_add, (float *out, const dense_f32 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
-
 /* Checks the payloads of tensor t. *nan: one of them says that its input was not finite. */
 static esp_status powersgd_check(const esp_codec_args *a, uint32_t t, uint64_t r, int *nan) {
     const uint64_t body = (r ? r * a->tensor[t]->cols : a->tensor[t]->count) * sizeof(float);
@@ -302,7 +257,7 @@ static void powersgd_decode(const powersgd_self *s, const esp_codec_args *a, uin
             l.q = (const float *)body;
             lowrank_put_of(&l);
         } else {
-            powersgd_add_for(s->dense.level)(l.out, (const dense_f32 *)body, l.scale, l.set, a->tensor[t]->count);
+            plain_add_for(s->dense.level)(l.out, (const dense_f32 *)body, l.scale, l.set, a->tensor[t]->count);
         }
     }
     float *state = powersgd_state(a, t);
@@ -361,7 +316,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     (void)n_reduced;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
-    const esp_status st = esp_model_fill(&m, &f, d);
+    (void)esp_model_fill(&m, &f, d);
     m.reduced[1] = m.reduced[0];
     memset(&m.reduced[0], 0, sizeof m.reduced[0]);
     if (matrix) {
@@ -369,32 +324,22 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         m.reduced[0] = p;
         m.reduced[1] = m.sent = q;
     }
-    m.struct_size = out->struct_size;
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return st;
+    return esp_model_answer(out, &m);
 }
 
 /* Only an allreduce serves in the last round: with a warm start every rank must get the sum of all parts that it compresses. */
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps =
-        ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
+                          ESP_CODEC_LISTS),
     .name = "powersgd",
     .summary = "matrices as products of two thin ones, both summed undecoded",
     .params = powersgd_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = powersgd_rounds,
-    .open = powersgd_open,
-    .close = powersgd_close,
-    .bound = powersgd_bound,
-    .compress = powersgd_compress,
-    .decompress = powersgd_decompress,
+    ESP_CODEC_CALLS(powersgd),
     .model = powersgd_model,
 };
 

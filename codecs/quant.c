@@ -154,7 +154,6 @@ static esp_status int4_open(const esp_host *h, const char *params, void **self) 
     const esp_status st = esp_params_parse(h, "int4", params, &p, 1, int4_params);
     return st == ESP_OK ? quant_open(&int4_format, h, block, 0, self) : st;
 }
-static void quant_close(void *self) { esp_codec_self_free(((quant_self *)self)->dense.host, self, sizeof(quant_self)); }
 
 /* ---- what an instance is ---------------------------------------------------------------------------------------------- */
 static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_I8, 0, 0}};
@@ -225,9 +224,7 @@ static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *
                    .levels = body + quant_units(n, s->block) * sizeof(float),
                    .pack = s->pack};
     if (quant_blocks(&j)) return ESP_OK;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 
 /* ---- int8:shared=1 ------------------------------------------------------------------------------------------------------ */
@@ -376,24 +373,18 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
     (void)like;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
-    const esp_status st = esp_model_fill(&m, &f, d);
+    (void)esp_model_fill(&m, &f, d);
     if (!s->block) {
         const esp_payload_size range = {ESP_PAYLOAD_HEADER + sizeof(float), 0, 0, 0, 0};
         const esp_payload_size levels = {ESP_PAYLOAD_HEADER, 0, (double)int8_width(n_reduced), 0, 0};
         m.reduced[0] = range;
         m.reduced[1] = levels;
     }
-    m.struct_size = out->struct_size;
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return st;
+    return esp_model_answer(out, &m);
 }
 
 static const esp_codec int8_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = QUANT_WIRE,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_REDUCIBLE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int8",
     .summary =
         "levels from -127 to 127, with a unit for each block, or one that ranks share and levels that are summed",
@@ -402,7 +393,7 @@ static const esp_codec int8_codec = {
     .n_rounds = 2,
     .rounds = int8_rounds,
     .open = int8_open,
-    .close = quant_close,
+    .close = esp_codec_self_free,
     .bound = quant_bound,
     .compress = quant_compress,
     .decompress = quant_decompress,
@@ -410,18 +401,14 @@ static const esp_codec int8_codec = {
     .model = quant_model,
 };
 static const esp_codec int4_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = QUANT_WIRE,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int4",
     .summary = "levels from -7 to 7 with a unit for each block, two in a byte",
     .params = int4_params,
     .default_option = quant_gathers,
     .n_rounds = 1,
     .open = int4_open,
-    .close = quant_close,
+    .close = esp_codec_self_free,
     .bound = quant_bound,
     .compress = quant_compress,
     .decompress = quant_decompress,

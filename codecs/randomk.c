@@ -41,7 +41,6 @@ static esp_status randomk_open(const esp_host *h, const char *params, void **sel
     *self = t;
     return ESP_OK;
 }
-static void randomk_close(void *self) { esp_codec_self_free(((randomk_self *)self)->host, self, sizeof(randomk_self)); }
 
 static esp_status randomk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
@@ -70,7 +69,7 @@ static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
         for (uint64_t i = 0; i < n; i++) g[i] = v[i] = in->g[at[i]];
         if (in->e) {
             for (uint64_t i = 0; i < n; i++) e[i] = in->e[at[i]];
-            in->phi(g, e, in->beta, in->gamma, v, n);
+            in->phi(v, g, e, in->beta, in->gamma, n);
         }
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) v[i] *= r->factor;
@@ -119,12 +118,12 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
         return esp_payload_begin(a->payload, &h);
     }
     r.perm = randomk_perm_of(h.aux, count);
-    select_parallel(t->host, k, RANDOMK_GRAIN, randomk_gather, &r);
+    esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_gather, &r);
     if (r.in.e && t->unbiased > 0) {
         memset(r.in.e, 0, 4 * count);
     } else if (r.in.e) {
-        select_parallel(t->host, count, SELECT_SPAN, randomk_keep, &r);
-        select_parallel(t->host, k, RANDOMK_GRAIN, randomk_clear, &r);
+        esp_codec_parallel(t->host, count, SELECT_SPAN, randomk_keep, &r);
+        esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_clear, &r);
     }
     return esp_payload_begin(a->payload, &h);
 }
@@ -180,7 +179,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
         return ESP_OK;
     }
     if (r.scale == 0.0f) r.scale = 1.0f;
-    if (a->mode == ESP_OUT_SET) select_parallel(t->host, count, SELECT_SPAN, randomk_zero, r.out);
+    if (a->mode == ESP_OUT_SET) esp_codec_parallel(t->host, count, SELECT_SPAN, randomk_zero, r.out);
     for (uint32_t p = 0; p < a->n_payloads; p += r.n) {
         memcpy(&h, a->payload[p].data.ptr, sizeof h);
         r.payload = &a->payload[p];
@@ -190,7 +189,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
         }
         if (h.flags & ESP_PAYLOAD_EMPTY) continue;
         r.perm = randomk_perm_of(h.aux, count);
-        select_parallel(t->host, k, RANDOMK_GRAIN, randomk_add, &r);
+        esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_add, &r);
     }
     return ESP_OK;
 }
@@ -221,22 +220,14 @@ static esp_status randomk_values(void *self, const esp_tensor *like, const esp_p
 
 static const esp_round randomk_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static const esp_codec randomk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = RANDOMK_WIRE,
-    .caps = ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(RANDOMK_WIRE, ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL),
     .name = randomk_name,
     .summary = "k elements at random, the same on every rank; payloads can be summed",
     .params = randomk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = randomk_rounds,
-    .open = randomk_open,
-    .close = randomk_close,
-    .bound = randomk_bound,
-    .compress = randomk_compress,
-    .decompress = randomk_decompress,
+    ESP_CODEC_CALLS(randomk),
     .model = randomk_model,
     .values = randomk_values,
 };

@@ -36,8 +36,6 @@ static esp_status topk_open(const esp_host *h, const char *params, void **self) 
     return ESP_OK;
 }
 
-static void topk_close(void *self) { esp_codec_self_free(((topk_self *)self)->host, self, sizeof(topk_self)); }
-
 static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     (void)round, (void)n_reduced;
     uint64_t k = sparse_k(((topk_self *)self)->ratio, like->count);
@@ -100,21 +98,13 @@ static esp_status topk_values(void *self, const esp_tensor *like, const esp_payl
 }
 
 static const esp_codec topk_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = TOPK_WIRE,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(TOPK_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS),
     .name = topk_name,
     .summary = "the k elements of largest magnitude",
     .params = topk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = topk_open,
-    .close = topk_close,
-    .bound = topk_bound,
-    .compress = topk_compress,
-    .decompress = topk_decompress,
+    ESP_CODEC_CALLS(topk),
     .model = topk_model,
     .values = topk_values,
 };

@@ -246,9 +246,6 @@ static esp_status twobit_open(const esp_host *h, const char *params, void **self
     *self = s;
     return ESP_OK;
 }
-static void twobit_close(void *self) {
-    esp_codec_self_free(((twobit_self *)self)->dense.host, self, sizeof(twobit_self));
-}
 
 static esp_status twobit_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     const int relative = ((const twobit_self *)self)->relative > 0;
@@ -266,9 +263,7 @@ static esp_status twobit_compress(void *self, const esp_codec_args *a) {
     const esp_status st = esp_payload_begin(a->payload, &h);
     j.body = (unsigned char *)esp_payload_body(a->payload);
     if (st != ESP_OK || (!bad && dense_encode(&j.self->dense, a, &j, twobit_encode))) return st;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    h.body_bytes = 0;
-    return esp_payload_begin(a->payload, &h);
+    return dense_send_nan(a->payload, &h, 0);
 }
 
 static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
@@ -299,21 +294,13 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
 }
 
 static const esp_codec twobit_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = 1,
-    .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "twobit",
     .summary = "-t, 0 or +t, with error feedback (MXNet's 2bit): 2 bits an element",
     .params = twobit_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = twobit_open,
-    .close = twobit_close,
-    .bound = twobit_bound,
-    .compress = twobit_compress,
-    .decompress = twobit_decompress,
+    ESP_CODEC_CALLS(twobit),
     .model = twobit_model,
 };
 

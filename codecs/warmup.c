@@ -22,10 +22,10 @@ typedef struct warmup_self {
 static const char warmup_name[] = "warmup", warmup_params[] = "steps=100,of=(SPEC)";
 
 static esp_status warmup_open(const esp_host *h, const char *params, void **self) {
-    char own[WRAP_SPEC], of[WRAP_SPEC];
+    char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     double steps = 100;
     esp_param p = {"steps", &steps, 0, 1e15, 0, 1, "a number of steps, 0 or more"};
-    esp_status st = wrap_params(h, warmup_name, params, own, of);
+    esp_status st = esp_params_take(h, warmup_name, params, "of", own, of);
     if (st == ESP_OK) st = esp_params_parse(h, warmup_name, own, &p, 1, warmup_params);
     if (st == ESP_OK && !*of)
         st = esp_codec_fail(h, warmup_name, ESP_E_ARG,
@@ -39,15 +39,14 @@ static esp_status warmup_open(const esp_host *h, const char *params, void **self
     st = wrap_open(h, warmup_name, of, &s->inner);
     s->format = (dense_format){warmup_name, wrap_wire_version(WARMUP_WIRE, &s->inner), 0, NULL, plain_decode};
     if (st != ESP_OK)
-        esp_codec_self_free(h, s, sizeof *s);
+        esp_codec_self_free(s);
     else
         *self = s;
     return st;
 }
 static void warmup_close(void *self) {
-    warmup_self *s = (warmup_self *)self;
-    wrap_close(&s->inner);
-    esp_codec_self_free(s->dense.host, s, sizeof *s);
+    wrap_close(&((warmup_self *)self)->inner);
+    esp_codec_self_free(self);
 }
 
 static esp_status warmup_traits(void *self, esp_traits *out) {
@@ -93,18 +92,13 @@ static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_re
     esp_codec_model m;
     const esp_status s = wrap_model(&((const warmup_self *)self)->inner, like, n_reduced, d, &m);
     memset(m.reduced, 0, sizeof m.reduced);
-    m.struct_size = out->struct_size;
-    if (s == ESP_OK) memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return s;
+    return s == ESP_OK ? esp_model_answer(out, &m) : s;
 }
 
 static const esp_codec warmup_codec = {
-    .struct_size = sizeof(esp_codec),
-    .wire_version = WARMUP_WIRE,
-    .caps = ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC |
-            ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK,
-    .dtypes = ESP_BIT(ESP_F32),
-    .devices = ESP_BIT(ESP_CPU),
+    ESP_CODEC_HEAD(WARMUP_WIRE, ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK |
+                                    ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL |
+                                    ESP_CODEC_NO_FEEDBACK),
     .name = warmup_name,
     .summary = "no compression in the first steps, then another codec",
     .params = warmup_params,

@@ -94,10 +94,7 @@ static inline void dense_open(dense_self *s, const esp_host *h) {
 /* Runs body over [0, n), on all workers where n is large. Pieces begin at multiples of DENSE_BLOCK. */
 static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void *arg, uint64_t begin, uint64_t end),
                              void *arg) {
-    if (n >= 2 * DENSE_GRAIN && ESP_HAS(esp_host, s->host, parallel_for))
-        s->host->parallel_for(s->host->user, n, DENSE_GRAIN, body, arg);
-    else if (n)
-        body(arg, 0, n);
+    esp_codec_parallel(s->host, n, DENSE_GRAIN, body, arg);
 }
 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
@@ -158,6 +155,15 @@ static inline int dense_encode(const dense_self *s, const esp_codec_args *a, voi
     if (!dense_finite(s, a)) return 0;
     dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
+}
+
+/* Ends a compress of a part with NaN or Inf: sets the flag, and sends a body of `body` bytes of NaN. */
+static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
+    const float nan = dense_float(0x7FC00000u);
+    for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
+    h->flags = ESP_PAYLOAD_NONFINITE;
+    h->body_bytes = body;
+    return esp_payload_begin(p, h);
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */

@@ -32,11 +32,18 @@ static inline void esp_model_line(esp_codec_model *m, const double base[2], cons
     }
 }
 
-/* Fills the answer of model(), only the members that the caller's struct has. A launch takes 10 us. */
+/* Fills the answer of model(), only the members that the caller's struct has. */
+static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_model *from) {
+    const uint32_t bytes = out->struct_size;
+    memcpy(out, from, bytes < sizeof *from ? bytes : sizeof *from);
+    out->struct_size = bytes;
+    return ESP_OK;
+}
+
+/* The answer of model() from what a codec knows of itself. A launch takes 10 us. */
 static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
-    m.struct_size = out->struct_size;
     m.flags = f->flags;
     m.sent = f->size;
     m.sent.fixed += ESP_PAYLOAD_HEADER;
@@ -51,8 +58,7 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
         const double slope[2] = {f->bytes[0] / rate, f->bytes[1] / rate};
         esp_model_line(&m, base, slope);
     }
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return ESP_OK;
+    return esp_model_answer(out, &m);
 }
 
 /* The error of keeping the share `ratio` of the elements, those of largest magnitude. They are the |x| > t of probability `ratio`,

@@ -1,5 +1,5 @@
 /* params.h: what every codec's open() does: reads "key=val,key=val", reports errors, allocates the codec's self.
- * Also fills the answer of bound(). Knows no codec; the caller gives the names. */
+ * Also fills the answer of bound(), and what tables share. Knows no codec; the caller gives the names. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -79,14 +79,72 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-/* Zeroed memory for `self` from the host; NULL when memory is short. */
-static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
-    void *p = h->alloc(h->user, (esp_device){ESP_CPU, 0}, bytes, 64);
-    return p ? memset(p, 0, bytes) : NULL;
+enum { ESP_PARAMS_MAX = 256 }; /* characters of a spec, with the 0 at its end; the host allows no more */
+
+/* Divides params into `rest` and the value of `taken`, as it is written, with its parentheses; "" if it is absent. */
+static inline esp_status esp_params_take(const esp_host *h, const char *codec, const char *params, const char *taken,
+                                         char rest[ESP_PARAMS_MAX], char value[ESP_PARAMS_MAX]) {
+    char key[64], val[ESP_PARAMS_MAX], text[512];
+    const char *at = params;
+    size_t n = 0;
+    int more;
+    rest[0] = value[0] = 0;
+    while ((more = esp_params_next(&at, key, sizeof key, val, sizeof val)) > 0) {
+        if (!strcmp(key, taken)) {
+            (void)snprintf(value, ESP_PARAMS_MAX, "%s", val);
+            continue;
+        }
+        n += (size_t)snprintf(rest + n, ESP_PARAMS_MAX - n, "%s%s=%s", n ? "," : "", key, val);
+        if (n >= ESP_PARAMS_MAX) {
+            (void)snprintf(text, sizeof text, "%s: the parameters are too long", codec);
+            return esp_codec_fail(h, codec, ESP_E_ARG, text);
+        }
+    }
+    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* the reader of `rest` names the fault */
+    return ESP_OK;
 }
 
-static inline void esp_codec_self_free(const esp_host *h, void *self, size_t bytes) {
-    h->free_(h->user, (esp_device){ESP_CPU, 0}, self, bytes);
+/* What stands in front of a codec's `self`. */
+typedef struct esp_codec_memory {
+    const esp_host *host;
+    uint64_t bytes;
+} esp_codec_memory;
+enum { ESP_CODEC_MEMORY = 64 };
+
+/* Zeroed memory for `self` from the host; NULL when memory is short. */
+static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
+    const esp_codec_memory m = {h, ESP_CODEC_MEMORY + bytes};
+    unsigned char *p = (unsigned char *)h->alloc(h->user, (esp_device){ESP_CPU, 0}, m.bytes, 64);
+    if (!p) return NULL;
+    memset(p, 0, m.bytes);
+    memcpy(p, &m, sizeof m);
+    return p + ESP_CODEC_MEMORY;
+}
+
+/* close() of a codec that holds nothing else. */
+static inline void esp_codec_self_free(void *self) {
+    unsigned char *p = (unsigned char *)self - ESP_CODEC_MEMORY;
+    esp_codec_memory m;
+    memcpy(&m, p, sizeof m);
+    m.host->free_(m.host->user, (esp_device){ESP_CPU, 0}, p, m.bytes);
+}
+
+/* Runs on the host's workers, where it has them and the range is large enough; else here. */
+static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
+                                      void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
+    if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
+        h->parallel_for(h->user, n, grain, body, arg);
+    else if (n)
+        body(arg, 0, n);
+}
+
+/* A copy of a call's arguments, whose struct may be shorter or longer than the host's. */
+static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
+    esp_codec_args copy;
+    memset(&copy, 0, sizeof copy);
+    memcpy(&copy, a, a->struct_size < sizeof copy ? a->struct_size : sizeof copy);
+    copy.struct_size = sizeof copy;
+    return copy;
 }
 
 /* Fills the answer of bound(), only the members that the caller's struct has. */
@@ -95,4 +153,12 @@ static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t 
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
+
+/* Members that most tables of codecs share: f32 on the CPU, and calls with the codec's name. */
+#define ESP_CODEC_HEAD(version, own_caps)                                                                              \
+    .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
+    .devices = ESP_BIT(ESP_CPU)
+#define ESP_CODEC_CALLS(id)                                                                                            \
+    .open = id##_open, .close = esp_codec_self_free, .bound = id##_bound, .compress = id##_compress,                   \
+    .decompress = id##_decompress
 #endif

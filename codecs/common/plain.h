@@ -37,12 +37,7 @@ static inline esp_status plain_compress(const dense_self *s, const dense_format 
         esp_payload_header_of(esp_name_hash(f->name), (uint16_t)f->wire_version, 0, n, n * sizeof(float), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
-    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    if (dense_encode(s, a, body, plain_encode)) return ESP_OK;
-    const float nan = dense_float(0x7FC00000u);
-    for (uint64_t i = 0; f->nan_body && i < n; i++) memcpy(body + i * sizeof nan, &nan, sizeof nan);
-    if (!f->nan_body) h.body_bytes = 0;
-    h.flags = ESP_PAYLOAD_NONFINITE;
-    return esp_payload_begin(a->payload, &h);
+    if (dense_encode(s, a, esp_payload_body(a->payload), plain_encode)) return ESP_OK;
+    return dense_send_nan(a->payload, &h, f->nan_body ? h.body_bytes : 0);
 }
 #endif

@@ -117,13 +117,6 @@ static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
     half_add_for(j->r->format->is_f16, j->r->simd)(j->values + begin, j->halves + begin, j->up, 1, end - begin);
 }
-static inline void recode_run(const recode *r, uint64_t n, void (*body)(void *, uint64_t, uint64_t), recode_job *j) {
-    const esp_host *h = r->inner.host;
-    if (n >= 2 * RECODE_GRAIN && ESP_HAS(esp_host, h, parallel_for))
-        h->parallel_for(h->user, n, RECODE_GRAIN, body, j);
-    else if (n)
-        body(j, 0, n);
-}
 static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a) {
     const float up = (float)((uint64_t)1 << (r->reducible ? recode_exponent(r->format, a->n_reduced) : 0));
     const recode_job j = {r, NULL, NULL, 1 / up, up};
@@ -149,7 +142,7 @@ static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a
 }
 
 static inline esp_status recode_compress(const recode *r, const esp_codec_args *a) {
-    esp_codec_args in = wrap_args(a);
+    esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
     esp_payload_header h;
     esp_buf left;
@@ -183,7 +176,7 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
     if (h.flags & ESP_PAYLOAD_NONFINITE)
         half_fill(out + v.offset, r->format->nan, v.count);
     else
-        recode_run(r, v.count, recode_to_halves, &j);
+        esp_codec_parallel(r->inner.host, v.count, RECODE_GRAIN, recode_to_halves, &j);
     memcpy(out + v.offset + 2 * v.count, from + v.offset + 4 * v.count, v.rest);
     return ESP_OK;
 }
@@ -214,7 +207,7 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
     memcpy(to, from, v->offset);
     j.values = (float *)(void *)(to + v->offset);
     j.halves = (half_u16 *)(void *)(from + v->offset);
-    recode_run(r, v->count, recode_from_halves, &j);
+    esp_codec_parallel(r->inner.host, v->count, RECODE_GRAIN, recode_from_halves, &j);
     memcpy(to + v->offset + 4 * v->count, from + v->offset + 2 * v->count, v->rest);
     memcpy(inner->data.ptr, &h, sizeof h);
     inner->data.bytes = ESP_PAYLOAD_HEADER + h.body_bytes;
@@ -223,7 +216,7 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
 /* One payload after another, since scratch memory has room for one. All headers are checked first; where an inner body is corrupt,
  * the payloads before it have been added. */
 static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
-    esp_codec_args in = wrap_args(a);
+    esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
     esp_payload_header h;
     esp_buf left;
@@ -272,8 +265,6 @@ static inline esp_status recode_model(const recode *r, const esp_tensor *like, u
         m.times[i].compress_ns += ns;
         m.times[i].decompress_ns += ns;
     }
-    m.struct_size = out->struct_size;
-    memcpy(out, &m, out->struct_size < sizeof m ? out->struct_size : sizeof m);
-    return ESP_OK;
+    return esp_model_answer(out, &m);
 }
 #endif

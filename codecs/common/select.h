@@ -12,6 +12,7 @@
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
 #include "espresso.h"
+#include "codecs/common/params.h"
 #include "codecs/common/simd.h"
 
 enum {
@@ -177,15 +178,6 @@ typedef struct select_job {
     uint32_t shift, bits, prefix;
 } select_job;
 
-/* Runs on the host's workers, where it has them and the range is large enough; else here. */
-static inline void select_parallel(const esp_host *h, uint64_t n, uint64_t grain,
-                                   void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
-    if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
-        h->parallel_for(h->user, n, grain, body, arg);
-    else if (n)
-        body(arg, 0, n);
-}
-
 /* ---- radix select in memory ---------------------------------------------------------------------------------------- */
 /* The digit, at most d, of the k-th largest number. *above grows by the count of numbers with higher digits. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
@@ -261,7 +253,7 @@ static inline uint64_t select_keep_all(select_job *s, uint32_t lo) {
     s->lo = lo;
     s->used = 0;
     s->top = s->overflow = 0;
-    select_parallel(s->host, s->count, SELECT_SPAN, select_keep_body, s);
+    esp_codec_parallel(s->host, s->count, SELECT_SPAN, select_keep_body, s);
     return s->used;
 }
 
@@ -299,7 +291,7 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
         s->bits = digit[i];
         s->shift -= s->bits;
         memset(hist, 0, sizeof hist);
-        select_parallel(s->host, s->count, SELECT_SPAN, select_hist_body, s);
+        esp_codec_parallel(s->host, s->count, SELECT_SPAN, select_hist_body, s);
         d = select_digit(hist, (1u << s->bits) - 1, s->k, &above);
         *reach = above + hist[d];
         s->prefix = s->prefix << s->bits | d;

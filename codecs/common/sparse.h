@@ -11,8 +11,7 @@
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"
-#include "codecs/common/model.h"
-#include "codecs/common/params.h"
+#include "codecs/common/dense.h"
 #include "codecs/common/select.h"
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
@@ -58,22 +57,7 @@ static inline float sparse_f32(const uint8_t *p) {
 }
 
 /* ---- phi --------------------------------------------------------------------------------------------------------------- */
-/* out = beta e + gamma g. Where both factors are 1, the usual case, products are left out, with the same result. */
-ESP_INLINE uint64_t sparse_phi_body(const float *restrict g, const float *restrict e, float beta, float gamma,
-                                    float *restrict out, uint64_t n) {
-    if (beta == 1.0f && gamma == 1.0f) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = e[i] + g[i];
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = beta * e[i] + gamma * g[i];
-    }
-    return 0;
-}
-ESP_KERNEL(sparse_phi, (const float *g, const float *e, float beta, float gamma, float *out, uint64_t n),
-           (g, e, beta, gamma, out, n))
-
-/* e = beta e + gamma g */
+/* e = beta e + gamma g. Where both factors are 1, the usual case, products are left out, with the same result. */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
     if (beta == 1.0f && gamma == 1.0f) {
         ESP_SIMD
@@ -103,7 +87,7 @@ typedef struct sparse_input {
     const float *g;
     float *e; /* NULL: phi = g */
     float beta, gamma;
-    sparse_phi_fn phi;
+    dense_phi_fn phi;
     sparse_keep_fn keep;
     sparse_top_fn top;
     const select_job *sel;
@@ -115,7 +99,7 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
     in.e = esp_residual_of(a, 0);
     in.beta = a->beta;
     in.gamma = a->gamma;
-    in.phi = sparse_phi_for(simd);
+    in.phi = dense_phi_for(simd);
     in.keep = sparse_keep_for(simd);
     in.top = sparse_top_for(simd);
     return in;
@@ -125,7 +109,7 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
 static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const sparse_input *in = (const sparse_input *)arg;
     if (!in->e) return in->g + at;
-    in->phi(in->g + at, in->e + at, in->beta, in->gamma, buf, n);
+    in->phi(buf, in->g + at, in->e + at, in->beta, in->gamma, n);
     return buf;
 }
 
@@ -144,7 +128,7 @@ static inline void sparse_scan_body(void *arg, uint64_t begin, uint64_t end) {
 /* 1 where all of phi is finite */
 static inline int sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
     sparse_scan s = {in, 0};
-    select_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
+    esp_codec_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
     return s.largest < SELECT_INF;
 }
 
@@ -167,7 +151,7 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
 /* residual = phi, and 0 at the elements that were sent */
 static inline void sparse_residual(sparse_input *in, const select_job *s) {
     in->sel = s;
-    if (in->e) select_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
+    if (in->e) esp_codec_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
 /* ---- body, written --------------------------------------------------------------------------------------------------------- */
@@ -361,7 +345,7 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
     if (nan)
         sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
     else
-        select_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
+        esp_codec_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
     return ESP_OK;
 }
 #endif

@@ -14,32 +14,6 @@ typedef struct wrap_inner {
     esp_traits traits;
 } wrap_inner;
 
-enum { WRAP_SPEC = 256 }; /* characters of a spec, with the 0 at its end; the host allows no more */
-
-/* Divides params into `own` (all others) and the value of `of`, as it is written, with its parentheses; "" if it is absent. */
-static inline esp_status wrap_params(const esp_host *h, const char *codec, const char *params, char own[WRAP_SPEC],
-                                     char of[WRAP_SPEC]) {
-    char key[64], val[WRAP_SPEC], text[512];
-    const char *at = params;
-    size_t n = 0;
-    int more;
-    own[0] = of[0] = 0;
-    while ((more = esp_params_next(&at, key, sizeof key, val, sizeof val)) > 0) {
-        char *to = strcmp(key, "of") == 0 ? of : own + n;
-        const size_t room = to == of ? WRAP_SPEC : WRAP_SPEC - n;
-        const int wrote =
-            to == of ? snprintf(of, room, "%s", val) : snprintf(own + n, room, "%s%s=%s", n ? "," : "", key, val);
-        if (wrote < 0 || (size_t)wrote >= room) {
-            (void)snprintf(text, sizeof text, "%s: the parameters are too long", codec);
-            return esp_codec_fail(h, codec, ESP_E_ARG, text);
-        }
-        if (to != of) n += (size_t)wrote;
-    }
-    if (more < 0)
-        (void)snprintf(own, WRAP_SPEC, "%.*s", WRAP_SPEC - 1, params); /* the reader of `own` names the fault */
-    return ESP_OK;
-}
-
 static inline void wrap_close(wrap_inner *w) {
     if (w->table) w->host->codec_close(w->host->user, w->table, w->self);
     w->table = NULL;
@@ -116,14 +90,5 @@ static inline void *wrap_take(esp_buf *left, uint64_t bytes) {
     left->ptr = p + n;
     left->bytes -= n;
     return p;
-}
-
-/* A copy of a call's arguments for the inner codec, whose own struct may be shorter or longer than the host's. */
-static inline esp_codec_args wrap_args(const esp_codec_args *a) {
-    esp_codec_args copy;
-    memset(&copy, 0, sizeof copy);
-    memcpy(&copy, a, a->struct_size < sizeof copy ? a->struct_size : sizeof copy);
-    copy.struct_size = sizeof copy;
-    return copy;
 }
 #endif

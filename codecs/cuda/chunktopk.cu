@@ -320,10 +320,6 @@ static chunktopk_kernel chunktopk_kernel_for(uint64_t chunk) {
     default: return chunktopk_encode<CUDA_WARPS, 16>;
     }
 }
-static esp_status chunktopk_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                       esp_bound *out) {
-    return cuda_bound(&chunktopk_codec, self, like, round, n_reduced, 0, out);
-}
 static esp_status chunktopk_cuda_compress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     const chunktopk_cuda f = chunktopk_cuda_of(s);
@@ -356,4 +352,4 @@ static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a)
             cuda_launch(&c, "add", chunktopk_decode, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
         });
 }
-CUDA_TWIN(chunktopk, chunktopk_codec, chunktopk_cuda_bound, chunktopk_cuda_compress, chunktopk_cuda_decompress)
+CUDA_TWIN(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)

@@ -26,10 +26,9 @@ typedef struct dgc_cuda_memory {
     }
 } dgc_cuda_memory;
 
-static esp_status dgc_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                 esp_bound *out) {
+static uint64_t dgc_cuda_scratch(const void *self, const esp_tensor *like) {
     const uint64_t k = sparse_k(dgc_ratio((const dgc_self *)self, 0), like->count);
-    return cuda_bound(&dgc_codec, self, like, round, n_reduced, cuda_select_scratch(like->count, k), out);
+    return cuda_select_scratch(like->count, k);
 }
 static esp_status dgc_cuda_compress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
@@ -51,4 +50,4 @@ static esp_status dgc_cuda_decompress(void *self, const esp_codec_args *a) {
         t->host, dgc_name, DGC_WIRE, a, [&](uint64_t n) { return sparse_k(t->ratio, n); },
         [&](uint64_t n) { return sparse_k(dgc_ratio(t, 0), n); });
 }
-CUDA_TWIN(dgc, dgc_codec, dgc_cuda_bound, dgc_cuda_compress, dgc_cuda_decompress)
+CUDA_TWIN(dgc, dgc_codec, dgc_cuda_scratch, dgc_cuda_compress, dgc_cuda_decompress)

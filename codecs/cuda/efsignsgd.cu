@@ -70,9 +70,9 @@ typedef struct efsign_cuda_format {
     }
 } efsign_cuda_format;
 
-static esp_status efsign_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                    esp_bound *out) {
-    return cuda_bound(&efsign_codec, self, like, round, n_reduced, cuda_norm_scratch(like->count), out);
+static uint64_t efsign_cuda_scratch(const void *self, const esp_tensor *like) {
+    (void)self;
+    return cuda_norm_scratch(like->count);
 }
 static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("efsignsgd");
@@ -89,4 +89,4 @@ static esp_status efsign_cuda_decompress(void *self, const esp_codec_args *a) {
     const efsign_cuda_format f = {esp_name_hash("efsignsgd"), 1, 0};
     return cuda_dense_decompress(((const efsign_self *)self)->dense.host, "efsignsgd", a, efsign_body, f);
 }
-CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_bound, efsign_cuda_compress, efsign_cuda_decompress)
+CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)

@@ -62,8 +62,8 @@ template <int F16> struct half_cuda_format {
 
 /* What these codecs wrap is shortened on the CPU: with of=(SPEC), ESP_E_UNSUPPORTED, and the host runs the codec on the CPU workers. */
 static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const char *params, void **self) {
-    char own[WRAP_SPEC], of[WRAP_SPEC];
-    const esp_status s = wrap_params(h, cpu->name, params, own, of);
+    char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
+    const esp_status s = esp_params_take(h, cpu->name, params, "of", own, of);
     if (s != ESP_OK) return s;
     if (*of)
         return wrap_fail(h, cpu->name, of, ESP_E_UNSUPPORTED,
@@ -75,10 +75,6 @@ static esp_status fp16_cuda_open(const esp_host *h, const char *params, void **s
 }
 static esp_status bf16_cuda_open(const esp_host *h, const char *params, void **self) {
     return half_cuda_open(&bf16_codec, h, params, self);
-}
-static esp_status half_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                  esp_bound *out) {
-    return cuda_bound(&fp16_codec, self, like, round, n_reduced, 0, out);
 }
 template <int F16> static esp_status half_cuda_compress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
@@ -98,5 +94,5 @@ template <int F16> static esp_status half_cuda_decompress(void *self, const esp_
     return cuda_dense_decompress(
         s->dense.host, s->format->name, a, [](uint64_t n) { return 2 * n; }, f);
 }
-CUDA_TWIN(fp16, fp16_codec, half_cuda_bound, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
-CUDA_TWIN(bf16, bf16_codec, half_cuda_bound, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)
+CUDA_TWIN(fp16, fp16_codec, cuda_no_scratch, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
+CUDA_TWIN(bf16, bf16_codec, cuda_no_scratch, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)

@@ -34,10 +34,6 @@ typedef struct none_cuda_format {
     }
 } none_cuda_format;
 
-static esp_status none_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                  esp_bound *out) {
-    return cuda_bound(&none_codec, self, like, round, n_reduced, 0, out);
-}
 static esp_status none_cuda_compress(void *self, const esp_codec_args *a) {
     return cuda_dense_compress(((const dense_self *)self)->host, "none", a, none_end,
                                [](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
@@ -49,4 +45,4 @@ static esp_status none_cuda_decompress(void *self, const esp_codec_args *a) {
     const none_cuda_format f = {none_end.codec, none_end.wire, 1};
     return cuda_dense_decompress(((const dense_self *)self)->host, "none", a, cuda_dense_size(none_end), f);
 }
-CUDA_TWIN(none, none_codec, none_cuda_bound, none_cuda_compress, none_cuda_decompress)
+CUDA_TWIN(none, none_codec, cuda_no_scratch, none_cuda_compress, none_cuda_decompress)

@@ -434,10 +434,8 @@ static esp_status powersgd_cuda_decompress(void *self, const esp_codec_args *a) 
     return c.status;
 }
 
-static esp_status powersgd_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                      esp_bound *out) {
+static uint64_t powersgd_cuda_scratch(const void *self, const esp_tensor *like) {
     const uint64_t r = powersgd_rank((const powersgd_self *)self, like);
-    return cuda_bound(&powersgd_codec, self, like, round, n_reduced,
-                      r ? powersgd_room_of(NULL, like->rows, like->cols, r).bytes : 0, out);
+    return r ? powersgd_room_of(NULL, like->rows, like->cols, r).bytes : 0;
 }
-CUDA_TWIN(powersgd, powersgd_codec, powersgd_cuda_bound, powersgd_cuda_compress, powersgd_cuda_decompress)
+CUDA_TWIN(powersgd, powersgd_codec, powersgd_cuda_scratch, powersgd_cuda_compress, powersgd_cuda_decompress)

@@ -141,10 +141,6 @@ static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a)
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------- */
-static esp_status quant_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                   esp_bound *out) {
-    return cuda_bound(&int8_codec, self, like, round, n_reduced, 0, out);
-}
 static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("int8");
     const uint64_t width = int8_width(a->n_reduced);
@@ -187,5 +183,5 @@ template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, cons
     const esp_status st = int8_cuda_ranges(s, a);
     return st == ESP_OK ? cuda_dense_decompress(s->dense.host, "int8", a, full, f) : st;
 }
-CUDA_TWIN(int8, int8_codec, quant_cuda_bound, quant_cuda_compress<1>, quant_cuda_decompress<1>)
-CUDA_TWIN(int4, int4_codec, quant_cuda_bound, quant_cuda_compress<2>, quant_cuda_decompress<2>)
+CUDA_TWIN(int8, int8_codec, cuda_no_scratch, quant_cuda_compress<1>, quant_cuda_decompress<1>)
+CUDA_TWIN(int4, int4_codec, cuda_no_scratch, quant_cuda_compress<2>, quant_cuda_decompress<2>)

@@ -255,8 +255,4 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
         });
 }
 
-static esp_status randomk_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                     esp_bound *out) {
-    return cuda_bound(&randomk_codec, self, like, round, n_reduced, 0, out);
-}
-CUDA_TWIN(randomk, randomk_codec, randomk_cuda_bound, randomk_cuda_compress, randomk_cuda_decompress)
+CUDA_TWIN(randomk, randomk_codec, cuda_no_scratch, randomk_cuda_compress, randomk_cuda_decompress)

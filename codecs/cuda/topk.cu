@@ -19,10 +19,9 @@ typedef struct topk_memory {
     }
 } topk_memory;
 
-static esp_status topk_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                  esp_bound *out) {
+static uint64_t topk_cuda_scratch(const void *self, const esp_tensor *like) {
     const uint64_t k = sparse_k(((const topk_self *)self)->ratio, like->count);
-    return cuda_bound(&topk_codec, self, like, round, n_reduced, cuda_select_scratch(like->count, k), out);
+    return cuda_select_scratch(like->count, k);
 }
 static esp_status topk_cuda_compress(void *self, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
@@ -37,4 +36,4 @@ static esp_status topk_cuda_decompress(void *self, const esp_codec_args *a) {
     const auto k = [&](uint64_t n) { return sparse_k(t->ratio, n); };
     return cuda_sparse_decompress(t->host, topk_name, TOPK_WIRE, a, k, k);
 }
-CUDA_TWIN(topk, topk_codec, topk_cuda_bound, topk_cuda_compress, topk_cuda_decompress)
+CUDA_TWIN(topk, topk_codec, topk_cuda_scratch, topk_cuda_compress, topk_cuda_decompress)

@@ -89,10 +89,9 @@ typedef struct twobit_cuda_format {
     }
 } twobit_cuda_format;
 
-static esp_status twobit_cuda_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                    esp_bound *out) {
+static uint64_t twobit_cuda_scratch(const void *self, const esp_tensor *like) {
     const int relative = ((const twobit_self *)self)->relative > 0;
-    return cuda_bound(&twobit_codec, self, like, round, n_reduced, relative ? cuda_norm_scratch(like->count) : 0, out);
+    return relative ? cuda_norm_scratch(like->count) : 0;
 }
 static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     const twobit_self *s = (const twobit_self *)self;
@@ -118,4 +117,4 @@ static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {
     const twobit_cuda_format f = {esp_name_hash("twobit"), 1, 0};
     return cuda_dense_decompress(((const twobit_self *)self)->dense.host, "twobit", a, twobit_body, f);
 }
-CUDA_TWIN(twobit, twobit_codec, twobit_cuda_bound, twobit_cuda_compress, twobit_cuda_decompress)
+CUDA_TWIN(twobit, twobit_codec, twobit_cuda_scratch, twobit_cuda_compress, twobit_cuda_decompress)

@@ -69,21 +69,13 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
 static esp_status esp__auto_memory(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
-    a->times = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->times);
-    a->sorted = esp__alloc(ctx, ESP__AUTO_TIMES * sizeof *a->sorted);
     a->ready = esp__alloc(ctx, ESP__AUTO_READY * n * sizeof *a->ready);
     a->ready_max = esp__alloc(ctx, n * sizeof *a->ready_max);
     a->all = esp__alloc(ctx, ranks * sizeof *a->all);
-    a->probes = esp__alloc(ctx, ESP__AUTO_PROBES * sizeof *a->probes);
-    a->level = esp__alloc(ctx, n);
-    a->strikes = esp__alloc(ctx, n);
+    a->tensors = esp__alloc(ctx, n * sizeof *a->tensors);
     a->bits = esp__alloc(ctx, bits);
     a->all_bits = esp__alloc(ctx, bits * ranks);
-    a->feedback_seen = esp__alloc(ctx, n * sizeof *a->feedback_seen);
-    a->samples_seen = esp__alloc(ctx, n * sizeof *a->samples_seen);
-    a->losses = esp__alloc(ctx, ESP__AUTO_LOSSES * sizeof *a->losses);
-    return a->times && a->sorted && a->ready && a->ready_max && a->all && a->probes && a->level && a->strikes &&
-                   a->bits && a->all_bits && a->feedback_seen && a->samples_seen && a->losses
+    return a->ready && a->ready_max && a->all && a->tensors && a->bits && a->all_bits
                ? ESP_OK
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
@@ -132,7 +124,6 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     }
     esp__auto_say_devices(ctx);
     s = esp__auto_measure_open(ctx);
-    if (!s && *a->opt.file) s = esp__auto_reuse(ctx);
     ctx->steps.phase = esp__auto_phase(a);
     return s;
 }
@@ -147,19 +138,12 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
             a->budget.spent, a->budget.lost, a->budget.credit);
     esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
     if (a->survey_open) esp__survey_close(ctx, &a->survey);
-    esp__free(ctx, a->times);
-    esp__free(ctx, a->sorted);
     esp__free(ctx, a->ready);
     esp__free(ctx, a->ready_max);
     esp__free(ctx, a->all);
-    esp__free(ctx, a->probes);
-    esp__free(ctx, a->level);
-    esp__free(ctx, a->strikes);
+    esp__free(ctx, a->tensors);
     esp__free(ctx, a->bits);
     esp__free(ctx, a->all_bits);
-    esp__free(ctx, a->feedback_seen);
-    esp__free(ctx, a->samples_seen);
-    esp__free(ctx, a->losses);
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     esp__free(ctx, a);
@@ -261,8 +245,7 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
 }
 
 ESP__FN const esp__observer *esp__autopilot_observer(void) {
-    static const esp__observer o = {.name = "autopilot",
-                                    .strategy = esp__auto_strategy,
+    static const esp__observer o = {.strategy = esp__auto_strategy,
                                     .agree = esp__auto_agree,
                                     .open = esp__auto_start,
                                     .collective = 1,

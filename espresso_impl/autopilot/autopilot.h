@@ -32,7 +32,7 @@ typedef struct esp__auto_options {
     uint32_t steps, window, cooldown;
     uint64_t warmup; /* no lossy codec before this step                             */
     double min_gain, drift, max_error;
-    char file[ESP__SPEC_MAX * 4], plan[ESP__NAME_MAX];
+    char plan[ESP__NAME_MAX];
     int no_codec; /* "none": plans never compress   */
     char codecs[ESP__SURVEY_CODECS]
                [ESP__SPEC_MAX]; /* the allowed codecs: the user's, and those that only round numbers */
@@ -150,15 +150,22 @@ typedef struct esp__auto_source {
     int tries_second;                            /* 1: strategy layerwise is tried too where a plan disappoints */
 } esp__auto_source;
 
+/* What is known of a tensor's errors. */
+typedef struct esp__auto_tensor {
+    double feedback_seen;  /* the largest feedback in samples so far, 0: none */
+    uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
+    uint8_t level;         /* how often it fell back to a gentler codec */
+    uint8_t strikes;       /* how often in a row a sample was suspicious */
+} esp__auto_tensor;
+
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
     int phase, stays;        /* stays: the verdict was that no plan wins */
     uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot last put in force; of fp32 */
     uint32_t phase_steps;
-    /* step times since the phase began: the last ESP__AUTO_TIMES */
-    uint64_t *times;
-    double *sorted;
+    uint64_t times[ESP__AUTO_TIMES]; /* step times since the phase began: the last ones */
+    double sorted[ESP__AUTO_TIMES];
     uint32_t n_times;
     uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] */
     uint32_t n_ready;
@@ -169,7 +176,7 @@ typedef struct esp__autopilot {
     esp__survey survey;
     int survey_open, have_figures;
     uint8_t stale[ESP__SURVEY_CODECS]; /* 1: the codec's points are from an earlier measuring phase */
-    esp__auto_probe *probes;
+    esp__auto_probe probes[ESP__AUTO_PROBES];
     uint32_t n_probes;
     uint8_t pass;       /* of the probes that are listed next */
     uint64_t spent_ns;  /* by the autopilot in this measuring phase, as agreed by all ranks */
@@ -201,17 +208,14 @@ typedef struct esp__autopilot {
     uint64_t settled_step; /* ctx->steps.step when the last decision was made */
     int said_waiting;
     /* losses. The first three: of this rank, under lanes.lock */
-    double *losses; /* since they were last forgotten: the last ESP__AUTO_LOSSES */
+    double losses[ESP__AUTO_LOSSES]; /* since they were last forgotten: the last ones */
     uint32_t n_losses, bad_losses;
     esp__losses before_losses; /* before the change, or lower ones since                                       */
     uint32_t risen;            /* looks in a row that found losses risen                                       */
     int trust;                 /* ESP__TRUST_*                                                                 */
     /* fallback */
-    uint8_t *level;           /* [n_tensors]: how often the tensor fell back to a gentler codec */
-    uint8_t *bits, *all_bits; /* a bit for each tensor whose error is too large: on this rank; on all ranks */
-    double *feedback_seen;    /* [n_tensors] the largest feedback in samples so far, 0: none */
-    uint32_t *samples_seen;   /* [n_tensors] esp_tensor_stats.samples at the last look */
-    uint8_t *strikes;         /* [n_tensors] how often in a row a sample was suspicious */
+    esp__auto_tensor *tensors; /* [n_tensors] */
+    uint8_t *bits, *all_bits;  /* a bit for each tensor whose error is too large: on this rank; on all ranks */
 } esp__autopilot;
 
 /* NULL: the strategy is not auto. */
@@ -235,14 +239,17 @@ ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns
 ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns);
 ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
-ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread);
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
+ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* the largest of the ranks' quartile distances, likewise */
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* the largest of the ranks' medians, after an exchange */
 ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* 1: steps wait too little for the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
 /* ---- safer.c ---- */
+/* A plan for the job's model and system, with these codecs, and its report. */
+ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec *codecs, uint32_t n,
+                                  const esp_plan_config *config, esp_plan **out, esp_plan_report *r);
 ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns);  /* the step time that a plan promises */
 ESP__FN double esp__auto_slower(const esp__auto_job *job, const char *spec); /* esp__effect.slower of a codec      */
 ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best);
@@ -281,9 +288,6 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
-/* ---- file.c ---- */
-ESP__FN void esp__auto_save(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_reuse(esp_ctx *ctx);
 /* ---- autopilot.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);

@@ -17,7 +17,7 @@ static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
 static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
     if (!isfinite(x->error)) return ESP__GROWTH_STRIKES;
     if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
-    return esp__growth_strikes(&a->feedback_seen[i], x->feedback);
+    return esp__growth_strikes(&a->tensors[i].feedback_seen, x->feedback);
 }
 
 /* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
@@ -33,13 +33,13 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         int bad = 0;
         if (a->source.excess)
             bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_STRIKES;
-        else if (!x.samples || x.samples == a->samples_seen[i])
+        else if (!x.samples || x.samples == a->tensors[i].samples_seen)
             continue; /* no new sample: the strikes stay as they are */
         else
             bad = esp__auto_suspicious(a, i, &x);
-        a->samples_seen[i] = x.samples;
-        a->strikes[i] = (uint8_t)(bad ? a->strikes[i] + bad : 0);
-        if (a->strikes[i] < ESP__GROWTH_STRIKES) continue;
+        a->tensors[i].samples_seen = x.samples;
+        a->tensors[i].strikes = (uint8_t)(bad ? a->tensors[i].strikes + bad : 0);
+        if (a->tensors[i].strikes < ESP__GROWTH_STRIKES) continue;
         a->bits[i / 8] |= (uint8_t)(1u << i % 8);
         n++;
     }
@@ -72,7 +72,7 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
 /* What the planner must keep for tensor i (esp_plan_tensor.keep); NULL: it may choose. */
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    return !a->level[i] ? NULL : a->level[i] == 255 ? "fp32" : a->opt.codecs[a->level[i] - 1];
+    return !a->tensors[i].level ? NULL : a->tensors[i].level == 255 ? "fp32" : a->opt.codecs[a->tensors[i].level - 1];
 }
 
 /* Collective: every tensor that a rank marked falls back to its next gentler codec. *changed: 1 if a tensor was marked. */
@@ -89,9 +89,9 @@ ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
         for (int32_t r = 0; r < ctx->job.size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
         const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
         if (!now) continue;
-        a->level[i] = esp__auto_gentler(ctx, i);
-        a->strikes[i] = 0;
-        a->feedback_seen[i] = 0.0;
+        a->tensors[i].level = esp__auto_gentler(ctx, i);
+        a->tensors[i].strikes = 0;
+        a->tensors[i].feedback_seen = 0.0;
         *changed = 1;
         const char *to = esp__auto_keep(ctx, i);
         esp__auto_say(ctx, "step %llu: tensor '%s': the error of %s is too large: falls back to %s",

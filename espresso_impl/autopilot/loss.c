@@ -12,7 +12,6 @@ static const double esp__loss_quartiles = 3.0, esp__loss_share = 0.05;
 ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
     esp__autopilot *a = self;
     (void)ctx;
-    if (!a->losses) return;
     if (isfinite(loss))
         a->losses[a->n_losses++ % ESP__AUTO_LOSSES] = loss;
     else

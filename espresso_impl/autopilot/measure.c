@@ -9,13 +9,21 @@ enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
 static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
 
 /* ---- step times ---------------------------------------------------------------------------------------------------- */
-/* The median step time since the phase began; `spread`, if given, gets the quartile distance. 0: no step yet. */
-ESP__FN uint64_t esp__auto_median(const esp__autopilot *a, uint64_t *spread) {
+/* The median step time since the phase began; `spread` gets the quartile distance. 0: no step yet. */
+static uint64_t esp__auto_median(esp__autopilot *a, uint64_t *spread) {
     uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
     for (uint32_t k = 0; k < n; k++) a->sorted[k] = (double)a->times[k];
     const double median = esp__median(a->sorted, n);
-    if (spread) *spread = (uint64_t)esp__quartile_distance(a->sorted, n);
+    *spread = (uint64_t)esp__quartile_distance(a->sorted, n);
     return (uint64_t)median;
+}
+
+ESP__FN double esp__auto_spread(const esp_ctx *ctx) {
+    double most = 0.0;
+    for (int32_t r = 0; r < ctx->job.size; r++)
+        if ((double)esp__autopilot_of(ctx)->all[r].spread_ns > most)
+            most = (double)esp__autopilot_of(ctx)->all[r].spread_ns;
+    return most;
 }
 
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
@@ -132,15 +140,6 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     }
 }
 
-static int32_t esp__auto_locals(const esp_ctx *ctx) { /* ranks of the machine that has most */
-    int32_t most = 1;
-    for (int32_t m = 0, n; m<ctx->job.topo.n_machines; m++, most = n> most ? n : most) {
-        n = 0;
-        for (int32_t r = 0; r < ctx->job.size; r++) n += ctx->job.topo.machine_of[r] == m;
-    }
-    return most;
-}
-
 /* Estimated nanoseconds of a probe; the same on all ranks. */
 static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
     const esp__survey *s = &esp__autopilot_of(ctx)->survey;
@@ -151,7 +150,7 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
         if (!(once > 0.0)) once = 500e3 + (double)p->size * 10.0;
     } else {
         const esp__survey_codec *c = &s->codecs[p->codec - 1];
-        double locals = (double)esp__auto_locals(ctx), before;
+        double locals = (double)esp__survey_locals(ctx), before;
         around += 3 * ESP__AUTO_REPEATS * (double)ESP__SURVEY_ROUND_NS; /* short calls are repeated */
         once = (double)p->size * 20.0 * locals;
         for (int k = 0; k < 2; k++) { /* a payload is decompressed three times: alone, and with another */
@@ -278,9 +277,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     if (s) return s;
     for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
     a->base_ns = (double)esp__auto_step_ns(ctx);
-    a->base_spread_ns = 0.0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if ((double)a->all[r].spread_ns > a->base_spread_ns) a->base_spread_ns = (double)a->all[r].spread_ns;
+    a->base_spread_ns = esp__auto_spread(ctx);
     if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u probes made, %u left to the fit; took "

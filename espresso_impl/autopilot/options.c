@@ -3,7 +3,7 @@
 #include <ctype.h>
 
 static const char esp__auto_keys[] =
-    "steps=20, min_gain=0.05, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, file=PATH, plan=espresso+";
+    "steps=20, min_gain=0.05, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, plan=espresso+";
 
 /* Reads a number in [low, high]; `whole`: without a fraction. 0: it is none. */
 static int esp__auto_number(const char *text, double low, double high, int whole, double *out) {
@@ -34,8 +34,6 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
         if (!esp__auto_number(val, 0.01, 10, 0, &o->drift)) return "a number from 0.01 to 10";
     } else if (!strcmp(key, "max_error")) {
         if (!esp__auto_number(val, 1e-12, 1e6, 0, &o->max_error)) return "a number over 0";
-    } else if (!strcmp(key, "file")) {
-        snprintf(o->file, sizeof o->file, "%s", val);
     } else if (!strcmp(key, "plan")) {
         if (strcmp(val, "espresso+") && !esp__scheme_find(val))
             return "espresso+, espresso or a comparison strategy (espresso compare lists them)";

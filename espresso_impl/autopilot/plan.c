@@ -257,10 +257,7 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     for (uint32_t i = 0; i < job->n_codecs; i++)
         if (!job->codecs[i].lossy) codecs[n++] = job->codecs[i];
     if (!n) config.flags |= ESP_PLAN_NO_COMP;
-    memset(&r, 0, sizeof r);
-    r.struct_size = sizeof r;
-    if (esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, &config, NULL, &other)) return need;
-    esp_plan_report_read(other, &r);
+    if (esp__auto_make(job, codecs, n, &config, &other, &r)) return need;
     if (!esp__auto_worth(job, now_ns, r.iteration_ns, r.compressed != 0, 1.0 + job->min_gain)) {
         esp_plan_free(other);
         return need;
@@ -277,18 +274,11 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
     esp_plan *other = NULL;
-    esp_status s = esp__plan_make_for(job->ctx, &job->model, job->codecs, job->n_codecs, &job->system, &job->config,
-                                      NULL, &job->plan);
-    memset(&r, 0, sizeof r);
-    r.struct_size = sizeof r;
-    best->struct_size = sizeof *best;
+    const esp_status s = esp__auto_make(job, job->codecs, job->n_codecs, &job->config, &job->plan, best);
     if (s) return s;
-    esp_plan_report_read(job->plan, best);
     plain.strategy = NULL;
     plain.flags |= ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND;
-    if (job->kept || esp__plan_make_for(job->ctx, &job->model, NULL, 0, &job->system, &plain, NULL, &other))
-        return ESP_OK;
-    esp_plan_report_read(other, &r);
+    if (job->kept || esp__auto_make(job, NULL, 0, &plain, &other, &r)) return ESP_OK;
     if (r.iteration_ns * job->misjudged[0] > best->iteration_ns * job->misjudged[best->compressed != 0]) {
         esp_plan_free(other);
         return ESP_OK;
@@ -308,10 +298,9 @@ static void esp__auto_layerwise(esp__auto_job *job) {
                               .raw_up_to = job->config.raw_up_to};
     for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
         esp_plan *one = NULL;
-        esp_plan_report r = {.struct_size = sizeof r};
+        esp_plan_report r;
         if (esp__auto_slower(job, job->codecs[c].spec) > 1.0) continue;
-        if (esp__plan_make_for(job->ctx, &job->model, &job->codecs[c], 1, &job->system, &config, NULL, &one)) continue;
-        esp_plan_report_read(one, &r);
+        if (esp__auto_make(job, &job->codecs[c], 1, &config, &one, &r)) continue;
         const uint64_t hash = esp__auto_text_hash(esp_plan_text(one));
         const double ns = esp__auto_promise(job, r.iteration_ns);
         if (!r.compressed || hash == job->text_hash || hash == job->refuse || (job->second && ns >= job->second_ns)) {
@@ -356,11 +345,8 @@ static int esp__auto_worth_try(const esp__auto_job *job) {
 
 static esp_status esp__auto_plan_run(esp__auto_job *job) {
     esp_plan_config look = job->config;
-    esp_plan_report now, best;
+    esp_plan_report now = {.struct_size = sizeof now}, best;
     esp_plan *current = NULL;
-    memset(&now, 0, sizeof now);
-    memset(&best, 0, sizeof best);
-    now.struct_size = sizeof now;
     look.flags |= ESP_PLAN_NO_BOUND;
     look.n_forbid = 0;
     look.max_memory_bytes = 0;

@@ -2,6 +2,14 @@
  * as text. Must not know why a codec costs what it costs. */
 #include "espresso_impl/autopilot/autopilot.h"
 
+ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec *codecs, uint32_t n,
+                                  const esp_plan_config *config, esp_plan **out, esp_plan_report *r) {
+    const esp_status s = esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, config, NULL, out);
+    *r = (esp_plan_report){.struct_size = sizeof *r};
+    if (!s) esp_plan_report_read(*out, r);
+    return s;
+}
+
 /* What a plan promises: the measured step, less what the plan saves of the time that costs explain. Time that no cost explains will
  * still be there after the change. */
 ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
@@ -68,14 +76,13 @@ ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best) {
     for (const double most = limit; limit > 1.0 && !job->kept;) {
         esp_plan_codec codecs[ESP__SURVEY_CODECS];
         esp_plan_config config = job->config;
-        esp_plan_report r = {.struct_size = sizeof r};
+        esp_plan_report r;
         esp_plan *other = NULL;
         uint32_t n = 0;
         for (uint32_t c = 0; c < job->n_codecs; c++)
             if (esp__auto_slower(job, job->codecs[c].spec) < limit) codecs[n++] = job->codecs[c];
         config.flags |= ESP_PLAN_NO_BOUND | (n ? 0u : ESP_PLAN_NO_COMP);
-        if (esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, &config, NULL, &other)) return;
-        esp_plan_report_read(other, &r);
+        if (esp__auto_make(job, codecs, n, &config, &other, &r)) return;
         const esp__effect *e = esp__auto_plan_effect(job, other, &spec);
         const double cost = esp__auto_cost(job, other, &r);
         limit = e ? e->slower : 1.0;

@@ -23,7 +23,6 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     a->before = a->next = NULL;
     esp__auto_loss_settle(ctx);
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
-    if (ctx->job.rank == 0 && *a->opt.file) esp__auto_save(ctx);
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------------- */
@@ -154,14 +153,6 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
 }
 
 /* ---- is it as fast as promised? ------------------------------------------------------------------------------------------ */
-static double esp__auto_spread(const esp_ctx *ctx) {
-    double most = 0.0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if ((double)esp__autopilot_of(ctx)->all[r].spread_ns > most)
-            most = (double)esp__autopilot_of(ctx)->all[r].spread_ns;
-    return most;
-}
-
 /* Twice the standard error of a median, from the quartile distance of n times. */
 static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spread / sqrt(n > 1.0 ? n : 1.0); }
 
@@ -391,7 +382,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         a->lossy = 1;
         if (a->opt.n_codecs > 2) return esp__auto_plan_again(ctx, now);
     }
-    if (!(was > 0.0)) { /* the strategy came from a file or a state: it has no reference yet */
+    if (!(was > 0.0)) { /* the strategy came from a state: it has no reference yet */
         a->reference_ns = now;
         return ESP_OK;
     }
@@ -428,9 +419,8 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     a->mine.excess = esp__auto_excess(ctx);
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
-    esp__budget_open(
-        &a->budget, ctx->steps.step,
-        (double)esp__auto_step_ns(ctx)); /* the account is not open if the strategy came from a file or a state */
+    esp__budget_open(&a->budget, ctx->steps.step,
+                     (double)esp__auto_step_ns(ctx)); /* the account is not open if the strategy came from a state */
     a->phase_steps = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);

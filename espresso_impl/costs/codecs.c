@@ -19,14 +19,7 @@ static esp_status esp__survey_use_own(esp_ctx *ctx, esp__survey *s, esp_devkind 
                                 (unsigned long long)bytes);
 }
 ESP__FN esp_status esp__survey_use(esp_ctx *ctx, esp__survey *s, esp_devkind kind) {
-    int32_t *all = ctx->job.room, mine = esp__survey_use_own(ctx, s, kind);
-    const esp_status met = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
-    if (mine || met) return mine ? (esp_status)mine : met;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if (all[r])
-            return esp__fail(ctx, (esp_status)all[r], "measuring codecs: rank %d cannot use its device: %s", r,
-                             esp_status_text((esp_status)all[r]));
-    return ESP_OK;
+    return esp__agree_ok(ctx, esp__survey_use_own(ctx, s, kind));
 }
 
 ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const char *spec) {

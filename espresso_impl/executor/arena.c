@@ -16,20 +16,9 @@ static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t by
     return 0;
 }
 
-static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
-    if (!esp__may_take(ctx, f, bytes, s)) return NULL;
-    void *p = bytes ? esp__alloc(ctx, bytes) : NULL;
-    if (bytes && !p && !*s)
-        *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more, after %llu",
-                       (unsigned long long)bytes, (unsigned long long)f->memory_bytes);
-    f->memory_bytes += p ? bytes : 0;
-    return p;
-}
-
 /* Memory of a device, or pinned for it. */
 static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint64_t bytes, uint32_t where,
                           esp_status *s) {
-    if (device == ESP__DEVICE_CPU) return esp__take(ctx, f, bytes, s);
     const esp__device *d = esp__device_at(ctx, device);
     if (!esp__may_take(ctx, f, bytes, s)) return NULL;
     void *p = esp__device_take(ctx, device, bytes, where);
@@ -39,6 +28,10 @@ static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint6
                        d->table->name, (int)d->id.ordinal);
     f->memory_bytes += p ? bytes : 0;
     return p;
+}
+
+static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
+    return esp__take_on(ctx, f, ESP__DEVICE_CPU, bytes, ESP_MEM_DEVICE, s);
 }
 
 static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {

@@ -44,7 +44,9 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i);
 ESP__FN int esp__link_side(const esp__compile *c, uint8_t scope);
 ESP__FN void esp__numbers_begin(esp__compile *c, int side);
 ESP__FN void esp__numbers_to(esp__compile *c, int side, uint32_t step);
-ESP__FN void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s);
+/* The unit's step i as an op on this side's memory: a Comp or Decomp; a collective. */
+ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int side, uint32_t i);
+ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i);
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot);
 ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op);
 ESP__FN void esp__payloads_to(esp__compile *c, int side, uint32_t step, uint64_t held);

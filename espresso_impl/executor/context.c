@@ -126,13 +126,6 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-static esp_status esp__plans_keep(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES]) {
-    ctx->config.plans = esp__alloc(ctx, ESP__SCOPES * sizeof *plans);
-    if (!ctx->config.plans) return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
-    memcpy(ctx->config.plans, plans, ESP__SCOPES * sizeof *plans);
-    return ESP_OK;
-}
-
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
@@ -166,8 +159,8 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
                  links.outer);
     if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, settings, &number, &one_host);
     if (!s) s = esp__standby_open(ctx, number, one_host, &ctx->job.standby);
-    if (!s) s = esp__plans_keep(ctx, plans);
     if (s) return s;
+    memcpy(ctx->config.plans, plans, sizeof plans);
     int32_t locals = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     s = esp__open_workers(ctx, c, locals);
@@ -214,9 +207,9 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
 }
 
 /* alone: without ranks and backend. */
-static esp_status esp__open_config_copy(esp_config *copy, int alone, esp_ctx **out) {
+static esp_status esp__open_with(const esp_config *cfg, int alone, esp_ctx **out) {
     esp_config c;
-    esp_status s = esp__env_config(copy, &c);
+    esp_status s = esp__env_config(cfg, &c);
     *out = NULL;
     if (s) return s;
     esp_ctx *ctx = esp__ctx_new(c.host);
@@ -235,20 +228,10 @@ static esp_status esp__open_config_copy(esp_config *copy, int alone, esp_ctx **o
 }
 
 ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
-    esp_config copy;
-    if (!out) return esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
-    memset(&copy, 0, sizeof copy);
-    if (cfg) memcpy(&copy, cfg, cfg->struct_size && cfg->struct_size < sizeof copy ? cfg->struct_size : sizeof copy);
-    copy.struct_size = sizeof copy;
-    return esp__open_config_copy(&copy, 0, out);
+    return out ? esp__open_with(cfg, 0, out) : esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
 }
 
-ESP__FN esp_status esp__open_alone(esp_ctx **out) {
-    esp_config c;
-    memset(&c, 0, sizeof c);
-    c.struct_size = sizeof c;
-    return esp__open_config_copy(&c, 1, out);
-}
+ESP__FN esp_status esp__open_alone(esp_ctx **out) { return esp__open_with(NULL, 1, out); }
 
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */
 static void esp__leave(esp_ctx *ctx) {
@@ -305,7 +288,6 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->job.topo.place);
     esp__free(ctx, ctx->job.topo.ranks);
     esp__free(ctx, ctx->job.room);
-    esp__free(ctx, ctx->config.plans);
     esp__strfree(ctx, ctx->config.plugin_path);
     esp__strfree(ctx, ctx->model.codec_spec);
     esp__strfree(ctx, ctx->config.strategy_spec);
@@ -427,7 +409,8 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
-    if (ctx->health.fatal) return esp__dead(ctx);
+    s = esp__alive(ctx);
+    if (s) return s;
     s = ctx->model.n_tensors ? ESP_OK
                              : esp__fail(ctx, ESP_E_STATE,
                                          "esp_start: no tensor was added: call esp_tensor_add for each gradient first");

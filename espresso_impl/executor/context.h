@@ -39,17 +39,23 @@ typedef struct esp__step_clock {
     uint64_t next_ns;                     /* begin_ns of the next step                                                */
 } esp__step_clock;
 
+/* The backend of one scope, and its parameters; no backend: not said. */
+typedef struct esp__comm_plan {
+    const esp_backend *backend;
+    char params[ESP__SPEC_MAX * 2];
+} esp__comm_plan;
+
 /* Settings from esp_config and the environment. */
 typedef struct esp__config {
     uint32_t flags, timeout_ms;
     uint64_t seed;
     char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
-    esp__process opened_by;       /* a forked child must not use the context        */
-    int simd;                     /* instruction set for conversions between halves and floats */
-    int sample_errors;            /* an observer reads compression errors                */
-    uint32_t optimizer;           /* the trainer's: ESP_OPTIMIZER_*                      */
-    double momentum;              /* 0: none                                             */
-    struct esp__comm_plan *plans; /* [ESP__SCOPES] as chosen in esp_open, for esp_shrink */
+    esp__process opened_by;            /* a forked child must not use the context        */
+    int simd;                          /* instruction set for conversions between halves and floats */
+    int sample_errors;                 /* an observer reads compression errors                */
+    uint32_t optimizer;                /* the trainer's: ESP_OPTIMIZER_*                      */
+    double momentum;                   /* 0: none                                             */
+    esp__comm_plan plans[ESP__SCOPES]; /* as chosen in esp_open, for esp_shrink */
 } esp__config;
 
 /* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */

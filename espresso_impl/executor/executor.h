@@ -54,9 +54,6 @@ ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push);
 ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real); /* lock held */
 /* All tensors of the step are synchronised: closes the step's clock and adds to the statistics. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
-/* Of the last step: nanoseconds of [from, to) in which a link was busy, and in which no link was but compression ran. */
-ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
-                                uint64_t *compression);
 /* Of the last step: out[n_tensors] gets the nanoseconds from the step's begin to each tensor's push, without the time spent
  * inside esp_push. They never fall from one tensor to the next. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
@@ -117,11 +114,6 @@ ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
 
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
-/* The backend of one scope, and its parameters; no backend: not said. */
-typedef struct esp__comm_plan {
-    const esp_backend *backend;
-    char params[ESP__SPEC_MAX * 2];
-} esp__comm_plan;
 /* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where the ranks are on
  * several, which *spec then says, or the best one. */
 ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **spec, const esp__where *w,
@@ -167,20 +159,17 @@ ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, con
  * all ranks fail. files: `spec` may be a path. */
 ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files);
 
-/* ---- state.c ---------------------------------------------------------------------------------------------------- */
-/* esp_state_write after its checks: the context is started and between steps. */
-ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user);
-
 /* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
 /* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__usable(const esp_ctx *ctx);
 ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
-ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what);
-ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context */
+ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
+/* Nothing is pushed any more: the next step may begin. Lock held, or no lane runs. */
+ESP__FN void esp__step_forget(esp_ctx *ctx);
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with that error; not under the lock */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
-ESP__FN void
-esp__wait_begin(esp_ctx *ctx); /* lock held; the caller subtracts itself from lanes.waiters when it has waited */
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
 /* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? `what` begins the message. */
 ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what);

@@ -98,10 +98,9 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Where this rank's slots begin, and how many they are, before the cuts behind the first `n_cuts` are undone. Slots are in the
+/* Where the slots of rank p->rank begin, and how many they are, before the cuts behind the first `n_cuts` are undone. Slots are in the
  * order of the parts. */
-static uint64_t esp__gather_slot(const esp_ctx *ctx, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
-    const esp__topology *p = &ctx->job.topo;
+static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;
     for (uint32_t k = 0; k < shard->n; k++) {
@@ -130,11 +129,9 @@ static esp_status esp__gather_decode(esp_ctx *ctx, const esp__tensor *t, float *
     for (int32_t r = 0; r < ctx->job.size && !s; r++) {
         esp__topology of = ctx->job.topo;
         esp__codec_call c;
-        uint64_t begin, n, slot = 0;
+        uint64_t begin, n, one;
         of.rank = r;
-        for (uint32_t k = 0; k < t->shard.n; k++)
-            slot = slot * (uint64_t)esp__group_size(&of, t->shard.scopes[k]) +
-                   (uint64_t)esp__group_index(&of, t->shard.scopes[k]);
+        const uint64_t slot = esp__gather_slot(&of, &t->shard, t->shard.n, &one);
         esp__shard_range(ctx, &t->shard, t->count, r, &begin, &n);
         esp__gather_call(ctx, t, base, begin, n, slot, NULL, &c);
         c.args.mode = ESP_OUT_SET;
@@ -151,15 +148,15 @@ static esp_status esp__gather_payloads(esp_ctx *ctx, const esp__tensor *t, float
     esp__codec_call c;
     const uint64_t fp = esp__fp_default();
     esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &begin, &n);
-    esp__gather_call(ctx, t, base, begin, n, esp__gather_slot(ctx, &t->shard, t->shard.n, &have), &used, &c);
+    esp__gather_call(ctx, t, base, begin, n, esp__gather_slot(&ctx->job.topo, &t->shard, t->shard.n, &have), &used, &c);
     esp_status s = esp__call_compress(&c, NULL, NULL);
     if (s)
         s = esp__fail(ctx, s, "esp_gather: tensor '%s': codec '%s' failed to compress %llu elements: %s", t->name,
                       t->gather->spec, (unsigned long long)n, esp_status_text(s));
     for (uint32_t k = t->shard.n; k-- > 0 && !s;) {
         uint64_t n_src, n_dst;
-        const uint64_t src = esp__gather_slot(ctx, &t->shard, k + 1, &n_src),
-                       dst = esp__gather_slot(ctx, &t->shard, k, &n_dst);
+        const uint64_t src = esp__gather_slot(&ctx->job.topo, &t->shard, k + 1, &n_src),
+                       dst = esp__gather_slot(&ctx->job.topo, &t->shard, k, &n_dst);
         esp_coll x;
         esp__coll_init(&x, ESP_COLL_ALLGATHER, 0, n_dst, ctx->gather.slots, 0);
         x.slot_bytes = t->gather_slot;

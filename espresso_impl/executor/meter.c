@@ -30,8 +30,9 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     return end - begin;
 }
 
-ESP__FN void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
-                                uint64_t *compression) {
+/* Of the last step: nanoseconds of [from, to) in which a link was busy, and in which no link was but compression ran. */
+static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
+                               uint64_t *compression) {
     uint64_t at = from, busy = 0;
     uint32_t k[ESP__LEVELS] = {0};
     *communication = 0;

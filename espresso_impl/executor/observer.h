@@ -7,10 +7,9 @@
 struct esp__op;
 struct esp__range;
 
-/* One observer. Every member but the name is optional. `self` is what open (or strategy) stored. NULL means that the user did not
+/* One observer. Every member is optional. `self` is what open (or strategy) stored. NULL means that the user did not
  * ask for this observer: then only open, strategy and agree are called. */
 typedef struct esp__observer {
-    const char *name;
     /* In esp_start, before the strategy is loaded. If *spec is this observer's own name of a strategy ("auto"), stores *self and
      * sets *spec to the strategy that runs first. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);

@@ -163,17 +163,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     esp__numbers_begin(c, side);
     c->in_grad = 0;
     if (active) {
-        esp__op *op =
-            esp__op_new(c, ESP__OP_DECOMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-        esp__op_place(c, op, side, ESP__ON_COMPUTE);
-        op->device = s->device;
-        op->comp_index = (uint8_t)c->comps;
-        op->n_reduced = c->n_reduced;
-        op->data = c->work;
-        op->slots = c->slots;
-        op->slot_bytes = c->slot_bytes;
-        op->reduced = c->reduced;
-        op->reduced_bytes = c->reduced_bytes;
+        esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, side, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
         if (esp__op_list(c->u, op) > 1) esp__op_scratch(c, op); /* else those of the Comp are as large */
@@ -214,9 +204,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     else if (s->coll != ESP_COLL_GATHER || me == root)
         dst = esp__arena_place(c, side, want * c->slot_bytes);
     if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
-    esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
-    esp__op_links(c, op, s);
-    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    esp__op *op = esp__op_collective(c, side, i);
     op->coll.slot_bytes = c->slot_bytes;
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
@@ -248,8 +236,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     esp__region_now(c, &after, &n_after);
     if (part) {
-        esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
-        esp__op_links(c, op, s);
+        esp__op *op = esp__op_collective(c, side, i);
         op->coll.dtype = c->u->dtype;
         op->coll.count = n_before > n_after ? n_before : n_after;
         if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
@@ -258,7 +245,6 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
             op->coll.width = c->u->width;
             op->coll.count /= c->u->width;
         }
-        esp__op_place(c, op, side, ESP__ON_COMPUTE);
         op->src = op->dst = c->grads[side];
         op->src.offset += before * e;
         op->dst.offset += after * e;

@@ -121,8 +121,10 @@ static void esp__check_reduces(esp__compile *c, const esp__op *op) {
             : "an option without summed payloads (allgather or alltoall), or another backend");
 }
 
-ESP__FN void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
+ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
     uint32_t first, last;
+    esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     op->level = s->level;
     esp__scope_lanes(&c->ctx->job.topo, s->level, &first, &last);
     op->links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
@@ -131,6 +133,8 @@ ESP__FN void esp__op_links(esp__compile *c, esp__op *op, const esp__step *s) {
     op->coll.op = s->coll;
     op->coll.root = esp__region_root(&c->at, s);
     if (op->coll.root < 0) op->coll.root = 0;
+    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    return op;
 }
 
 /* Makes the op reduce the bodies of `have` slots: their numbers lie one behind the other. */
@@ -167,9 +171,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         if (!part) continue;
         const uint64_t want = esp__region_slots(&r, &c->at);
         const esp__ref dst = root ? c->slots : esp__arena_place(c, side, want * c->slot_bytes);
-        esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
-        esp__op_links(c, op, s);
-        esp__op_place(c, op, side, ESP__ON_COMPUTE);
+        esp__op *op = esp__op_collective(c, side, i);
         op->round = (uint8_t)round;
         op->dst = dst;
         op->src = held ? c->slots : dst;
@@ -254,6 +256,21 @@ static int esp__summed_any(const esp__region *r) {
     return 0;
 }
 
+ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int side, uint32_t i) {
+    const uint8_t device = c->u->option.steps[i].device;
+    esp__op *op = esp__op_new(c, kind, device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    op->device = device;
+    op->comp_index = (uint8_t)c->comps;
+    op->n_reduced = c->n_reduced;
+    op->data = c->work;
+    op->slots = c->slots;
+    op->slot_bytes = c->slot_bytes;
+    op->reduced = c->reduced;
+    op->reduced_bytes = c->reduced_bytes;
+    return op;
+}
+
 ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     const uint32_t n_rounds = c->u->codec->traits.n_rounds;
@@ -280,20 +297,10 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
         c->slots_side = side;
         if (active && !c->status) {
             c->slots = esp__arena_place(c, side, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
-            esp__op *op =
-                esp__op_new(c, ESP__OP_COMPRESS, s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-            esp__op_place(c, op, side, ESP__ON_COMPUTE);
-            op->device = s->device;
-            op->comp_index = (uint8_t)c->comps;
+            esp__op *op = esp__op_codec(c, ESP__OP_COMPRESS, side, i);
             op->round = (uint8_t)round;
             op->raw = (uint8_t)raw;
             op->source = source;
-            op->n_reduced = n_reduced;
-            op->data = c->work;
-            op->slots = c->slots;
-            op->slot_bytes = c->slot_bytes;
-            op->reduced = c->reduced;
-            op->reduced_bytes = c->reduced_bytes;
             if (round == c->u->first_round) esp__comp_ranges(c, op, begin, length);
             op->first_range = c->comp_range;
             op->n_ranges = c->comp_ranges;

@@ -24,36 +24,30 @@ static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char 
 /* Where all of a collective's ranks use the device, its pieces are the same on all of them; ranks may also use their CPU. */
 enum { ESP__HELPER_BYTES = ESP__BOUNCE_BYTES / 4 };
 
-ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root) {
+/* One of the two below. root -1: an allreduce. */
+static esp_status esp__helper_run(esp_ctx *ctx, esp_stream stream, const char *what, void *data, uint64_t bytes,
+                                  int32_t root) {
     uint32_t on;
-    esp_status s = esp__helper_begin(ctx, stream, "esp_broadcast_on", &on);
+    esp_status s = esp__helper_begin(ctx, stream, what, &on);
     if (s) return s;
-    if (!data && bytes) return esp__fail(ctx, ESP_E_ARG, "esp_broadcast_on: data is NULL");
-    uint8_t *room = esp__alloc(ctx, ESP__HELPER_BYTES);
-    if (!room) return esp__fail(ctx, ESP_E_NOMEM, "esp_broadcast_on: out of memory");
+    if (!data && bytes) return esp__fail(ctx, ESP_E_ARG, "%s: data is NULL", what);
+    float *room = esp__alloc(ctx, ESP__HELPER_BYTES);
+    if (!room) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", what);
     for (uint64_t at = 0, n; at < bytes && !s; at += n) {
         n = bytes - at < ESP__HELPER_BYTES ? bytes - at : ESP__HELPER_BYTES;
         s = esp__device_copy(ctx, ESP__DEVICE_CPU, room, on, (uint8_t *)data + at, n);
-        if (!s) s = esp_broadcast(ctx, room, n, root);
+        if (!s) s = root < 0 ? esp_allreduce(ctx, room, n / 4) : esp_broadcast(ctx, room, n, root);
         if (!s) s = esp__device_copy(ctx, on, (uint8_t *)data + at, ESP__DEVICE_CPU, room, n);
     }
     esp__free(ctx, room);
     return s;
 }
 
+ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root) {
+    if (root < 0) return esp__fail(ctx, ESP_E_ARG, "esp_broadcast_on: root %d is no rank", root);
+    return esp__helper_run(ctx, stream, "esp_broadcast_on", data, bytes, root);
+}
+
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count) {
-    uint32_t on;
-    esp_status s = esp__helper_begin(ctx, stream, "esp_allreduce_on", &on);
-    if (s) return s;
-    if (!data && count) return esp__fail(ctx, ESP_E_ARG, "esp_allreduce_on: data is NULL");
-    float *room = esp__alloc(ctx, ESP__HELPER_BYTES);
-    if (!room) return esp__fail(ctx, ESP_E_NOMEM, "esp_allreduce_on: out of memory");
-    for (uint64_t at = 0, n; at < count && !s; at += n) {
-        n = count - at < ESP__HELPER_BYTES / 4 ? count - at : ESP__HELPER_BYTES / 4;
-        s = esp__device_copy(ctx, ESP__DEVICE_CPU, room, on, data + at, n * 4u);
-        if (!s) s = esp_allreduce(ctx, room, n);
-        if (!s) s = esp__device_copy(ctx, on, data + at, ESP__DEVICE_CPU, room, n * 4u);
-    }
-    esp__free(ctx, room);
-    return s;
+    return esp__helper_run(ctx, stream, "esp_allreduce_on", data, count * 4u, -1);
 }

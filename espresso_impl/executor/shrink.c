@@ -7,7 +7,7 @@
 /* The answers are the same on all ranks, but for those about this rank's own state. */
 static esp_status esp__shrink_check(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
-    const esp__health h = {.fatal = ctx->health.fatal, .shrinking = ctx->health.shrinking};
+    const esp__health h = ctx->health;
     const uint32_t waiters = ctx->lanes.waiters;
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_shrink: call esp_start first");
@@ -20,8 +20,7 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
             "esp_shrink: no rank was lost: call it when a step has failed with ESP_E_PEER or ESP_E_TIMEOUT");
     if (h.fatal != ESP_E_PEER && h.fatal != ESP_E_TIMEOUT && !h.shrinking)
         return esp__fail(ctx, ESP_E_STATE,
-                         "esp_shrink goes on without lost ranks, but this context failed by itself: %s",
-                         ctx->health.fatal_text);
+                         "esp_shrink goes on without lost ranks, but this context failed by itself: %s", h.fatal_text);
     if (ctx->job.silent == ctx->job.rank)
         return esp__fail(ctx, ESP_E_PEER,
                          "the other ranks gave up rank %d, which was late: close this context, and start the job again "
@@ -64,29 +63,6 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     esp__comms_close(ctx);
 }
 
-/* The step that did not end is forgotten: no lane goes on with it. */
-static void esp__shrink_step(esp_ctx *ctx, uint64_t step) {
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        esp__tensor *t = &ctx->model.tensors[i];
-        if (t->spent && t->phase != ESP__IDLE) t->carry = t->spent, t->spent = NULL; /* as esp_discard_step */
-        t->phase = ESP__IDLE;
-        t->grad = NULL;
-        esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
-        t->zeros = NULL;
-    }
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        ctx->in_force.strategy.units[i].phase = ESP__IDLE;
-        ctx->in_force.strategy.units[i].pc = 0;
-        ctx->in_force.strategy.units[i].after = NULL;
-    }
-    ctx->in_force.ready.n = ctx->in_force.n_pending = ctx->in_force.behind = 0;
-    ctx->lanes.stream_since_ns = 0;
-    ctx->steps.n_pushed = ctx->steps.n_done = 0;
-    ctx->steps.closed = ctx->steps.open = 0;
-    ctx->steps.missing_text[0] = 0;
-    ctx->steps.step = step;
-}
-
 /* The new members are the job. */
 static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
@@ -104,7 +80,12 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
         if (now->who[r].step > step) step = now->who[r].step;
     }
     esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
-    esp__shrink_step(ctx, step);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* as esp_discard_step */
+        esp__tensor *t = &ctx->model.tensors[i];
+        if (t->spent && t->phase != ESP__IDLE) t->carry = t->spent, t->spent = NULL;
+    }
+    esp__step_forget(ctx);
+    ctx->steps.step = step;
     pthread_mutex_lock(&ctx->lanes.lock);
     memset(h, 0, sizeof *h);
     h->left_rank = h->waits_for = -1;

@@ -90,7 +90,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
 }
 
 /* Writes this rank's state; all ranks agree afterwards, in esp_state_write. */
-ESP__FN esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
+static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp__state_out o = {write, user, 0, 0, ESP_OK};
     esp__state_head h = esp__state_head_of(ctx);
     uint64_t sum;
@@ -109,7 +109,7 @@ typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
     uint64_t bytes, at;      /* bytes: of `body` with the checksum; at: of the next piece */
-    char *text;              /* the strategy's; NULL in version 2 */
+    char *text;              /* the strategy's */
     float **carry;           /* [n_tensors] pending residuals; NULL: the tensor has none */
     esp__feedback *feedback; /* [head.n_feedback]; residuals and states point into the body */
     int same;                /* the saved Comps are those of the strategy in force, in the same order */
@@ -127,14 +127,10 @@ static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
     for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
         esp__device_give(ctx, ctx->model.tensors[i].device, in->carry[i], ctx->model.tensors[i].count * sizeof(float),
                          ESP_MEM_DEVICE);
-    if (in->carry) esp__free(ctx, in->carry);
-    if (in->body) esp__free(ctx, in->body);
-    if (in->feedback) esp__free(ctx, in->feedback);
-    if (in->text) esp__free(ctx, in->text);
-    in->text = NULL;
-    in->feedback = NULL;
-    in->carry = NULL;
-    in->body = NULL;
+    esp__free(ctx, in->carry);
+    esp__free(ctx, in->body);
+    esp__free(ctx, in->feedback);
+    esp__free(ctx, in->text);
 }
 
 static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
@@ -144,9 +140,9 @@ static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
 static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h) {
     if (memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
         return esp__state_corrupt(ctx, "this is no espresso state (its first bytes are wrong)");
-    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
-        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads versions %d to %d",
-                         (unsigned)h->version, (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
+    if (h->version != ESP__STATE_VERSION)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads version %d",
+                         (unsigned)h->version, (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
     if (h->size != ctx->job.size || h->rank != ctx->job.rank)
@@ -160,7 +156,6 @@ static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_hea
 
 static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
     const uint64_t n = in->head.text_bytes;
-    if (in->head.version < 3) return ESP_OK;
     const void *text = esp__state_take(in, n);
     if (!text) return esp__state_corrupt(ctx, "the state ends too early");
     if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
@@ -398,7 +393,7 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int has_argument) {
+static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_argument) {
     esp_status s = esp__between_steps(ctx, what);
     if (s != ESP_OK) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
@@ -409,7 +404,7 @@ static esp_status esp__state_allowed(const esp_ctx *ctx, const char *what, int h
 /* Where the autopilot chooses the strategy, puts the saved one in force, on all ranks: they have agreed that all of them read
  * it. *before gets the text of the strategy to go back to. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
-    if (!in->text || in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
+    if (in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
     *before = esp__strdup(ctx, ctx->in_force.strategy.text);
     esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
     s = esp__state_agree(ctx, s, NULL, "load");
@@ -431,7 +426,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) esp__state_apply(ctx, &in);
     if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
-    if (s != ESP_OK && before && asked && !ctx->health.fatal && esp_strategy_set(ctx, before) == ESP_OK)
+    if (s != ESP_OK && before && asked && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
     esp__strfree(ctx, before);
     esp__state_in_free(ctx, &in);

@@ -2,7 +2,7 @@
  *
  * Format, little-endian, every piece padded with zeros to 8 bytes:
  *     esp__state_head
- *     strategy's text (from version 3 on)
+ *     strategy's text
  *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
  *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
@@ -10,14 +10,14 @@
 #define ESP__STATE_H
 #include "espresso_impl/strategy/strategy.h"
 
-enum { ESP__STATE_VERSION = 3, ESP__STATE_OLDEST = 2, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
+enum { ESP__STATE_VERSION = 3, ESP__STATE_RESIDUAL = 1, ESP__STATE_CODEC = 2 };
 static const char esp__state_magic[8] = {'E', 'S', 'P', 'S', 'T', 'A', 'T', 'E'};
 
 typedef struct esp__state_head {
     char magic[8];
     uint32_t version;
     int32_t rank, size;
-    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy's text; 0 in version 2 */
+    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy's text */
     uint64_t step, seed, strategy_hash;
     uint64_t body_bytes; /* between the head and the checksum at the end */
     uint64_t head_sum;   /* checksum of the fields above, so that body_bytes can be trusted before the body is read */

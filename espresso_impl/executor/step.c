@@ -26,6 +26,14 @@ ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
+/* Takes the lock: a thread of the library may be writing the text of the error at this moment. */
+ESP__FN esp_status esp__alive(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return s;
+}
+
 /* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
@@ -154,7 +162,8 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
-ESP__FN void esp__wait_begin(esp_ctx *ctx) {
+/* The caller subtracts itself from lanes.waiters when it has waited. */
+static void esp__wait_begin(esp_ctx *ctx) {
     esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
@@ -252,9 +261,10 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
         if (ctx->health.fatal) s = esp__dead(ctx);
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
-    if (s && ctx && ctx->health.fatal && ctx->devices.n > 1) { /* no device may use the caller's memory any more */
+    const esp_status dead = s && ctx && ctx->devices.n > 1 ? esp__alive(ctx) : ESP_OK;
+    if (dead) { /* no device may use the caller's memory any more */
         esp__devices_step_end(ctx);
-        return esp__dead(ctx);
+        return esp__alive(ctx);
     }
     if (s || (s = esp__tensor_after(ctx, id, NULL)) != ESP_OK || !ctx->model.tensors[id].device) return s;
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -366,8 +376,7 @@ ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     return s;
 }
 
-/* All tensors are done: the next step may begin. Lock held. */
-static void esp__next_step(esp_ctx *ctx) {
+ESP__FN void esp__step_forget(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
@@ -378,15 +387,14 @@ static void esp__next_step(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
         ctx->in_force.strategy.units[i].phase = ESP__IDLE;
         ctx->in_force.strategy.units[i].pc = 0;
+        ctx->in_force.strategy.units[i].after = NULL;
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
-    ctx->in_force.behind = 0;
+    ctx->in_force.ready.n = ctx->in_force.n_pending = ctx->in_force.behind = 0;
     ctx->lanes.stream_since_ns = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
     ctx->steps.missing_text[0] = 0;
-    ctx->steps.step++;
-    ctx->steps.stats.steps++;
 }
 
 /* Waits for the devices, also after an error: they may still use the caller's memory. Lock held, but released meanwhile: nothing
@@ -419,11 +427,14 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     } else if (!s) {
         missing = ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
         esp__meter_step(ctx);
-        esp__next_step(ctx);
+        esp__step_forget(ctx);
+        ctx->steps.step++;
+        ctx->steps.stats.steps++;
         s = missing;
     }
+    const esp_status dead = ctx->health.fatal;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (ctx->health.fatal) return s;
+    if (dead) return s;
     /* observers exchange with other ranks, so they are called even if this rank missed a push; its error is kept for later */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
@@ -443,10 +454,10 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
 }
 
 /* ---- between steps ----------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__between_steps(const esp_ctx *ctx, const char *what) {
+ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
+    if (!s) s = esp__alive(ctx);
     if (s) return s;
-    if (ctx->health.fatal) return esp__dead(ctx);
     if (ctx->steps.open || ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
     return ESP_OK;

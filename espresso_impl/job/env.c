@@ -210,12 +210,13 @@ static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
     }
 }
 
-/* 1 if the launcher says that all ranks are on this host. */
-static int esp__env_one_host(const esp__launcher *l, int32_t size) {
-    const char *nodes = esp__env_get("SLURM_STEP_NUM_NODES");
-    if (!nodes) nodes = esp__env_get("SLURM_NNODES");
-    if (l->local_size) return esp__env_get(l->local_size) && atoi(esp__env_get(l->local_size)) == size;
-    return nodes && atoi(nodes) == 1;
+/* What the launcher says of the ranks: 1: all are on this host; 2: they are on several; 0: nothing. */
+static int esp__env_hosts(const esp__launcher *l, int32_t size) {
+    const char *local = l->local_size ? esp__env_get(l->local_size) : NULL;
+    const char *step = esp__env_get("SLURM_STEP_NUM_NODES"), *job = esp__env_get("SLURM_NNODES");
+    const int n = local ? atoi(local) : 0, nodes = atoi(step ? step : job ? job : "0");
+    if (l->local_size) return n == size ? 1 : n > 0 && n < size ? 2 : 0;
+    return nodes == 1 ? 1 : step && nodes > 1 ? 2 : 0;
 }
 
 /* Meets at MASTER_ADDR and MASTER_PORT + 1: torchrun's store uses MASTER_PORT itself. */
@@ -247,7 +248,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
     }
     if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c agrees on an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
-    if (l && esp__env_one_host(l, out->size)) esp__env_job(l, job, sizeof job);
+    if (l && esp__env_hosts(l, out->size) == 1) esp__env_job(l, job, sizeof job);
     if (!job[0]) {
         out->nowhere = 1;
         return ESP_OK;
@@ -266,14 +267,6 @@ ESP__FN esp_status esp__env_nowhere(esp_ctx *ctx, const esp__where *w) {
         "all ranks, with the host of rank 0 and a free port there; jobs of mpirun and srun meet by themselves "
         "with backend mpi",
         (int)w->rank, (int)w->size, w->launcher);
-}
-
-/* 1 if the launcher says that ranks are on several hosts. */
-static int esp__env_hosts(const esp__launcher *l, int32_t size) {
-    const char *local = l->local_size ? esp__env_get(l->local_size) : NULL,
-               *nodes = esp__env_get("SLURM_STEP_NUM_NODES");
-    if (local) return atoi(local) > 0 && atoi(local) < size;
-    return !strcmp(l->name, "Slurm") && nodes && atoi(nodes) > 1;
 }
 
 /* The job's secret. Set but empty is an error here: it would be a job without one, which nobody asked for. */
@@ -298,7 +291,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
     out->asked = !l && out->size > 1;
     out->by_mpi = l != NULL;
-    out->hosts = l ? esp__env_hosts(l, out->size) : hosts && atoi(hosts) > 1;
+    out->hosts = l ? esp__env_hosts(l, out->size) == 2 : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
     if (s == ESP_OK) s = esp__env_secret(out); /* also of one rank: a backend may know of more */
     return s;

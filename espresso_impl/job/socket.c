@@ -131,8 +131,8 @@ static int esp__listen_any(uint16_t port) {
     return esp__listen_at(&a);
 }
 
-/* A listening socket for `root`. /etc/hosts may map this host's name to a loopback address, which other hosts cannot reach. So a
- * name stands for all addresses; only an address that is a loopback, or the name localhost, restricts the socket to it. */
+/* /etc/hosts may map this host's name to a loopback address, which other hosts cannot reach. So a name stands for all addresses;
+ * only an address that is a loopback, or the name localhost, restricts the socket to it. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
@@ -191,8 +191,7 @@ ESP__FN int esp__open_to_all(int fd) {
     return !IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&sa)->sin6_addr);
 }
 
-/* Checks that the other end of a Unix socket belongs to this user or to root, since any user can connect to an abstract name, or
- * take it first. *pidfd: the other process. */
+/* Any user can connect to an abstract name, or take it first. */
 ESP__FN int esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;

@@ -227,8 +227,7 @@ static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
 }
 
 ESP__FN const esp__observer *esp__errors_observer(void) {
-    static const esp__observer o = {.name = "errors",
-                                    .open = esp__errors_open,
+    static const esp__observer o = {.open = esp__errors_open,
                                     .installed = esp__errors_installed,
                                     .compressed = esp__errors_compressed,
                                     .close = esp__errors_close};

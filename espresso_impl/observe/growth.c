@@ -107,8 +107,7 @@ static void esp__growth_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
 static void esp__growth_close(esp_ctx *ctx, void *self) { esp__free(ctx, self); }
 
 ESP__FN const esp__observer *esp__growth_observer(void) {
-    static const esp__observer o = {.name = "growth",
-                                    .open = esp__growth_open,
+    static const esp__observer o = {.open = esp__growth_open,
                                     .installed = esp__growth_installed,
                                     .compressed = esp__growth_compressed,
                                     .close = esp__growth_close};

@@ -23,8 +23,7 @@ static esp_status esp__no_autopilot_open(esp_ctx *ctx, void **self) {
 }
 
 ESP__FN const esp__observer *esp__no_autopilot_observer(void) {
-    static const esp__observer o = {.name = "no autopilot",
-                                    .strategy = esp__no_autopilot_strategy,
+    static const esp__observer o = {.strategy = esp__no_autopilot_strategy,
                                     .agree = esp__no_autopilot_agree,
                                     .open = esp__no_autopilot_open,
                                     .collective = 1};

@@ -68,7 +68,7 @@ static esp_status esp__profile_take(esp_ctx *ctx, esp__profile *r) {
                      r->steps, ctx->model.n_tensors, (unsigned long long)(most ? most : 1));
         r->steps = most ? (uint32_t)most : 1;
     }
-    r->bytes = sizeof(esp__profile_rank) + n * sizeof(esp__profile_tensor);
+    r->bytes = sizeof(esp__profile_rank) + n * sizeof(double);
     r->ready = esp__alloc(ctx, r->steps * n * 8u);
     r->forward = esp__alloc(ctx, r->steps * 8u);
     r->sorted = esp__alloc(ctx, r->steps * 8u);
@@ -92,24 +92,9 @@ static void esp__profile_free(esp_ctx *ctx, esp__profile *r) {
 }
 
 ESP__FN esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine) {
-    struct {
-        esp_status status;
-        uint32_t steps, skip;
-    } one = {mine, r ? r->steps : 0, r ? r->skip : 0}, *all = ctx->job.room;
-    _Static_assert(sizeof one <= ESP__JOB_ROOM, "it must fit into the room of a rank");
-    esp_status s = mine;
-    if (ctx->job.size == 1) return s;
-    esp_status e = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &one, all, sizeof one);
-    for (int32_t k = 0; k < ctx->job.size && !s && !e; k++) {
-        if (all[k].status)
-            s = esp__fail(ctx, all[k].status, "rank %d cannot record (ESPRESSO_PROFILE): see its own error", k);
-        else if (all[k].steps != one.steps || all[k].skip != one.skip)
-            s = esp__fail(ctx, ESP_E_MISMATCH,
-                          "ESPRESSO_PROFILE must be the same on all ranks: rank %d is to keep %u "
-                          "step(s), rank %d %u; have the launcher pass it on (mpirun -x)",
-                          k, all[k].steps, ctx->job.rank, one.steps);
-    }
-    return s ? s : e;
+    esp__text lines = {.ctx = ctx};
+    esp__text_add(&lines, "ESPRESSO_PROFILE: %u steps, after %u others\n", r ? r->steps : 0, r ? r->skip : 0);
+    return esp__agree_lines(ctx, &lines, mine);
 }
 
 static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
@@ -138,41 +123,35 @@ static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_
     return (double)(at > first ? at : first);
 }
 
-/* The median over n steps of the time from tensor `earlier` to `later`. Leaves the times sorted in r->sorted. */
+/* The median over n steps of the time from tensor `earlier` (-2: the forward pass' begin) to `later`. Leaves the times sorted in
+ * r->sorted. */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
     return esp__median(r->sorted, n);
 }
 
-/* From the 10th to the 90th percentile of the times that are sorted. */
-static double esp__profile_wide(const esp__profile *r, uint32_t n) {
-    return esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
-}
-
 ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) {
     esp__profile_rank *head = (esp__profile_rank *)r->mine;
-    esp__profile_tensor *t = (esp__profile_tensor *)(head + 1);
-    double whole;
+    double *ready = (double *)(void *)(head + 1);
     const esp__machine_time now = esp__machine_time_now(), *then = &r->time;
     head->forward_ns = esp__profile_gap(ctx, r, n, -2, -1);
     head->stolen = now.all > then->all ? (now.stolen - then->stolen) / (now.all - then->all) : 0;
     head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        const double gap = esp__profile_gap(ctx, r, n, (int64_t)i - 1, i);
-        t[i].spread = gap > 0 ? esp__profile_wide(r, n) / gap : 0;
-        t[i].ready_ns = esp__profile_gap(ctx, r, n, -2, i);
-        const double before = i ? t[i - 1].ready_ns : head->forward_ns; /* pushed in another order in some steps */
-        if (t[i].ready_ns < before) t[i].ready_ns = before;
+        ready[i] = esp__profile_gap(ctx, r, n, -2, i);
+        const double before = i ? ready[i - 1] : head->forward_ns; /* pushed in another order in some steps */
+        if (ready[i] < before) ready[i] = before;
     }
-    whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
-    head->spread = whole > 0 ? esp__profile_wide(r, n) / whole : 0;
+    const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
+    const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
+    head->spread = whole > 0 ? wide / whole : 0;
 }
 
 /* Collective: every step becomes that of its latest ranks, on all ranks. */
 static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     const uint64_t n = ctx->model.n_tensors;
-    uint64_t *row = (uint64_t *)(void *)r->mine; /* there is room: n * 16 bytes and more */
+    uint64_t *row = (uint64_t *)(void *)r->mine; /* there is room: the head has more than 8 bytes */
     for (uint32_t k = 0; k < r->steps; k++) {
         row[0] = r->forward[k];
         memcpy(row + 1, r->ready + k * n, n * 8u);
@@ -194,31 +173,8 @@ static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     }
 }
 
-static int esp__profile_by_spread(const void *a, const void *b) {
-    const esp__profile_tensor *x = a, *y = b;
-    return (x->spread > y->spread) - (x->spread < y->spread);
-}
-
-ESP__FN double esp__profile_spread(const esp__profile_tensor *t, uint32_t n, double forward_ns,
-                                   esp__profile_tensor *room) {
-    double whole = t[n - 1].ready_ns - forward_ns, sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        room[i].spread = t[i].spread;
-        room[i].ready_ns = t[i].ready_ns - (i ? t[i - 1].ready_ns : forward_ns);
-    }
-    qsort(room, n, sizeof *room, esp__profile_by_spread);
-    for (uint32_t i = 0; i < n && whole > 0; i++)
-        if ((sum += room[i].ready_ns) >= whole / 2) return room[i].spread;
-    return 0;
-}
-
-ESP__FN double esp__profile_unrest(const esp_ctx *ctx, const esp__profile_rank *head, esp__profile_tensor *room) {
-    if (ctx->job.sharing > head->cores) return head->spread;
-    return esp__profile_spread((const esp__profile_tensor *)(head + 1), ctx->model.n_tensors, head->forward_ns, room);
-}
-
 /* ---- the file -------------------------------------------------------------------------------------------------------------- */
-static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double ns, double spread) {
+static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double ns) {
     const char *keep = x->flags & ESP_RAW ? "fp32" : x->want_option ? x->want_option : x->want_codec;
     esp__text_add(t, "    {\"name\": ");
     esp__json_string(t, x->name);
@@ -235,17 +191,13 @@ static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double
     }
     if (x->rows && x->cols)
         esp__text_add(t, ", \"rows\": %llu, \"cols\": %llu", (unsigned long long)x->rows, (unsigned long long)x->cols);
-    if (ns > 0) {
-        esp__text_add(t, ", \"spread\": ");
-        esp__json_double(t, spread, 3);
-    }
     esp__text_add(t, "}");
 }
 
 static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32_t steps, int32_t ranks, int noisy,
                                esp__text *t) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
-    const esp__profile_tensor *x = (const esp__profile_tensor *)(head + 1);
+    const double *ready = (const double *)(const void *)(head + 1);
     char cpu[128];
     uint64_t elements = 0;
     esp__cpu_name(cpu, sizeof cpu);
@@ -266,8 +218,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
                   steps, ctx->job.size, head->cores, noisy ? "true" : "false");
     esp__text_add(t, ",\n  \"tensors\": [\n");
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        esp__profile_print_tensor(t, &ctx->model.tensors[i], x[i].ready_ns - (i ? x[i - 1].ready_ns : head->forward_ns),
-                                  x[i].spread);
+        esp__profile_print_tensor(t, &ctx->model.tensors[i], ready[i] - (i ? ready[i - 1] : head->forward_ns));
         esp__text_add(t, i + 1 < ctx->model.n_tensors ? ",\n" : "\n  ]\n}\n");
     }
 }
@@ -276,8 +227,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
     esp__text t = {.ctx = ctx};
-    double spread = esp__profile_unrest(ctx, head, (esp__profile_tensor *)(void *)(r->mine + sizeof *head));
-    int noisy = spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
+    const int noisy = head->spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
     esp__profile_print(ctx, r, steps, ranks, noisy, &t);
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
     esp__text_free(&t);
@@ -290,7 +240,7 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
         esp__log(ctx, ESP_LOG_WARN, "profile",
                  "%s is noisy: times spread by %.0f%%, %.1f%% of the machine's time was stolen: measure again "
                  "on a quieter machine",
-                 r->path, spread * 100, head->stolen * 100);
+                 r->path, head->spread * 100, head->stolen * 100);
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------------------------- */
@@ -348,8 +298,7 @@ static esp_status esp__profile_shrunk(esp_ctx *ctx, void **self) {
 }
 
 ESP__FN const esp__observer *esp__profile_observer(void) {
-    static const esp__observer o = {.name = "profile",
-                                    .open = esp__profile_open,
+    static const esp__observer o = {.open = esp__profile_open,
                                     .collective = 1,
                                     .step = esp__profile_step,
                                     .shrunk = esp__profile_shrunk,

@@ -308,10 +308,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
 static esp_status esp__stats_shrunk(esp_ctx *ctx, void **self) { return *self ? ESP_OK : esp__stats_open(ctx, self); }
 
 ESP__FN const esp__observer *esp__stats_observer(void) {
-    static const esp__observer o = {.name = "stats",
-                                    .open = esp__stats_open,
-                                    .step = esp__stats_step,
-                                    .shrunk = esp__stats_shrunk,
-                                    .close = esp__stats_close};
+    static const esp__observer o = {
+        .open = esp__stats_open, .step = esp__stats_step, .shrunk = esp__stats_shrunk, .close = esp__stats_close};
     return &o;
 }

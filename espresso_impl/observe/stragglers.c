@@ -196,9 +196,7 @@ static esp_status esp__stragglers_shrunk(esp_ctx *ctx, void **self) {
 }
 
 ESP__FN const esp__observer *esp__stragglers_observer(void) {
-    static const esp__observer o = {.name = "stragglers",
-                                    .open = esp__stragglers_open,
-                                    .shrunk = esp__stragglers_shrunk,
-                                    .close = esp__stragglers_close};
+    static const esp__observer o = {
+        .open = esp__stragglers_open, .shrunk = esp__stragglers_shrunk, .close = esp__stragglers_close};
     return &o;
 }

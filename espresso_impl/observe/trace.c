@@ -355,8 +355,7 @@ static esp_status esp__trace_shrunk(esp_ctx *ctx, void **self) {
 }
 
 ESP__FN const esp__observer *esp__trace_observer(void) {
-    static const esp__observer o = {.name = "trace",
-                                    .open = esp__trace_start,
+    static const esp__observer o = {.open = esp__trace_start,
                                     .pushed = esp__trace_pushed,
                                     .op_done = esp__trace_op,
                                     .step = esp__trace_step,

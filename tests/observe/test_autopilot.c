@@ -343,49 +343,6 @@ TEST(test_program_takes_over) {
     free(w);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------------------------------------- */
-TEST(test_file) {
-    char strategy[256], path[] = "/tmp/espresso_auto_XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    unlink(path);
-    snprintf(strategy, sizeof strategy, "auto:steps=6,window=8,file=%s", path);
-    world *w = world_new();
-    run(w, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(switches(w), 1);
-    assert_int_equal(access(path, R_OK), 0);
-
-    world *again = world_new(); /* the same job: nothing is measured */
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(switches(again), 0);
-    assert_int_equal(first_in(again, "measuring", 0), -1);
-    assert_string_equal(again->last[0], w->last[0]);
-    free(again);
-
-    again = world_new(); /* the same ranks over another link: anew */
-    again->backend = "loop:inter=10gbit,latency=1us";
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-
-    again = world_new(); /* another number of ranks: anew */
-    run(again, strategy, "topk:ratio=0.25", 2, 1);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-
-    FILE *f = fopen(path, "w"); /* not a strategy at all */
-    assert_non_null(f);
-    fputs("hello\n", f);
-    fclose(f);
-    again = world_new();
-    run(again, strategy, "topk:ratio=0.25", 4, 2);
-    assert_int_equal(first_in(again, "measuring", 0), 1);
-    free(again);
-    free(w);
-    unlink(path);
-}
-
 /* ---- what is asked for wrongly ---------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {

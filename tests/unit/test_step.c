@@ -399,3 +399,23 @@ TEST(test_bad_config) {
     esp_close(NULL);
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
+
+/* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the text, too. */
+static void *barrier_main(void *arg) {
+    esp_ctx *ctx = arg;
+    CHECK(esp_barrier(ctx) == ESP_E_NOMEM && says(ctx, "no memory left"));
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_NOMEM && says(ctx, "no memory left"));
+    return NULL;
+}
+static void body_dying(esp_ctx *ctx, void *user) {
+    pthread_t thread;
+    (void)user;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.fatal = ESP_E_NOMEM;
+    CHECK(pthread_create(&thread, NULL, barrier_main, ctx) == 0);
+    usleep(20000);
+    snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "no memory left");
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    pthread_join(thread, NULL);
+}
+TEST(test_dying) { run(1, 1, body_dying, NULL, NULL, 0); }

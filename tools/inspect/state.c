@@ -61,9 +61,9 @@ static int state_read_head(state_reader *r) {
     esp__state_head *h = &r->head;
     if (fread(h, sizeof *h, 1, r->file) != 1 || memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
         return state_damaged(r, "this is no espresso state");
-    if (h->version < ESP__STATE_OLDEST || h->version > ESP__STATE_VERSION)
-        return tool_fail(r->command, "%s: format version %u; this command reads versions %d to %d", r->path, h->version,
-                         (int)ESP__STATE_OLDEST, (int)ESP__STATE_VERSION);
+    if (h->version != ESP__STATE_VERSION)
+        return tool_fail(r->command, "%s: format version %u; this command reads version %d", r->path, h->version,
+                         (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return state_damaged(r, "the state is damaged (the checksum of its head is wrong)");
     r->left = h->body_bytes;
@@ -75,7 +75,7 @@ static int state_read_head(state_reader *r) {
 
 /* Prints the first lines of the strategy's text, without the order of collectives. Cuts long lines. */
 static int state_print_text(state_reader *r) {
-    const uint64_t n = r->head.version < 3 ? 0 : r->head.text_bytes;
+    const uint64_t n = r->head.text_bytes;
     uint32_t lines = 0, left_out = 0;
     if (n > r->left) return 0;
     char *text = tool_realloc(NULL, n + 1);

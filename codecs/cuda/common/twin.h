@@ -6,7 +6,7 @@
  *     #include "codecs/efsignsgd.c"
  *     __global__ void efsign_encode_kernel(cuda_parts parts, ...) { ... }
  *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
- *     CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_bound, efsign_cuda_compress, efsign_cuda_decompress)
+ *     CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
  *
  * No call waits for the device or takes memory: sizes and counts stay there, so a call can be captured in a CUDA graph. What a kernel
  * finds wrong goes to the device's finding (device.h).
@@ -313,13 +313,19 @@ static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
     t.finalize = NULL;
     return t;
 }
-/* Behind them: what else the table has, such as t.open = my_open. */
-#define CUDA_TWIN(name, cpu, bound_, compress_, decompress_, ...)                                                      \
+/* Scratch memory of a twin that needs only the flags. */
+static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
+/* scratch(self, like): bytes beside the flags. Behind the calls: what else the table has, such as t.open = my_open. */
+#define CUDA_TWIN(name, cpu, scratch, compress_, decompress_, ...)                                                     \
+    static esp_status cuda_bound_##name(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,        \
+                                        esp_bound *out) {                                                              \
+        return cuda_bound(&cpu, self, like, round, n_reduced, scratch(self, like), out);                               \
+    }                                                                                                                  \
     extern "C" const esp_codec *cuda_codec_##name(void);                                                               \
     extern "C" const esp_codec *cuda_codec_##name(void) {                                                              \
         static const esp_codec twin = [] {                                                                             \
             esp_codec t = cuda_twin_of(&cpu);                                                                          \
-            t.bound = bound_;                                                                                          \
+            t.bound = cuda_bound_##name;                                                                               \
             t.compress = compress_;                                                                                    \
             t.decompress = decompress_;                                                                                \
             __VA_ARGS__;                                                                                               \
