@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "backends/engine/shm_memory.h"
+#include "backends/engine/engine.h"
 #pragma GCC diagnostic pop
 #include "tests/common/skip.h"
 #include <dirent.h>
