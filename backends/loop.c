@@ -38,8 +38,8 @@ static esp_status loop_same_process(engine_comm *m) {
     const engine_hello *all = m->hello;
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].pid != all[0].pid)
-            return backend_say(m->host, m->name, ESP_E_UNSUPPORTED,
-                               "ranks 0 and %d are not threads of one process: use backend shm", (int)q);
+            return backend_error(m, ESP_E_UNSUPPORTED, "ranks 0 and %d are not threads of one process: use backend shm",
+                                 (int)q);
     return ESP_OK;
 }
 
@@ -49,7 +49,7 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
     if (m->rank == 0 && so_far == ESP_OK) {
         region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (region == MAP_FAILED)
-            so_far = backend_say(m->host, m->name, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
+            so_far = backend_error(m, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
         else
             ((engine_head *)region)->refs = (uint32_t)m->size, loop_release(region);
     }

@@ -283,11 +283,7 @@ static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s)
     if (st) return st;
     if (backend_op_sums(c->op) && c->dtype == ESP_I16)
         return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
-    const int own = nccl_part(m, c, m->rank) > 0,
-              sends = nccl_sends(m, c) && (nccl_parted(c) && !nccl_rows_in(c) ? own : 1);
-    const int receives = nccl_receives(m, c) && (c->op == ESP_COLL_REDUCE_SCATTER ? own : 1);
-    if (c->count && ((sends && !c->src.ptr) || (receives && !c->dst.ptr)))
-        return nccl_say(h, ESP_E_ARG, "%s: %s is NULL", what, sends && !c->src.ptr ? "src" : "dst");
+    const int sends = backend_needs_src(&who, c), receives = backend_needs_dst(&who, c);
     if ((sends && c->src.dev.kind != s.dev.kind && c->src.dev.kind + s.dev.kind > 1) ||
         (receives && c->dst.dev.kind != s.dev.kind && c->dst.dev.kind + s.dev.kind > 1))
         return nccl_say(h, ESP_E_ARG, "%s: the buffers and the stream must be of one device", what);

@@ -30,13 +30,12 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
         struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)address, bytes};
         long n = syscall(SYS_process_vm_readv, (long)m->pid[rank], &here, 1ul, &there, 1ul, 0ul);
         if (n < 0 && errno == ESRCH)
-            return backend_say(m->host, m->name, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank,
-                               (int)m->size);
+            return backend_error(m, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank, (int)m->size);
         if (n < 0 && BACKEND_LOAD(&m->lines[rank].gone))
             return engine_lost(m, rank); /* the peer's buffers may be freed */
         if (n <= 0)
-            return backend_say(m->host, m->name, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank,
-                               (int)m->size, n ? strerror(errno) : "no bytes came");
+            return backend_error(m, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank, (int)m->size,
+                                 n ? strerror(errno) : "no bytes came");
         to = (uint8_t *)to + n, address += (uint64_t)n, bytes -= (uint64_t)n;
     }
     return 0;
@@ -57,10 +56,10 @@ static int shm_can_pull(engine_comm *m) {
             why = "process ids mean other processes here";
     }
     if (why)
-        backend_say(m->host, m->name, ESP_OK,
-                    "cma=1: reading other processes is not possible (%s; see kernel.yama.ptrace_scope): data goes "
-                    "through windows",
-                    why);
+        backend_error(m, ESP_OK,
+                      "cma=1: reading other processes is not possible (%s; see kernel.yama.ptrace_scope): data goes "
+                      "through windows",
+                      why);
     return !why;
 }
 
@@ -77,7 +76,7 @@ static esp_status shm_together(engine_comm *m, const esp_group *g, engine_hello 
     if (!ok) mine->status = ESP_E_COMM;
     const esp_status s = engine_exchange(m, g, mine);
     if (!ok && s != ESP_E_PEER) /* otherwise a death was the reason */
-        backend_say(m->host, m->name, s, "cannot %s: %s", what, why ? why : strerror(error));
+        backend_error(m, s, "cannot %s: %s", what, why ? why : strerror(error));
     return s;
 }
 
@@ -99,10 +98,10 @@ static esp_status shm_share(engine_comm *m, const esp_group *g, engine_hello *mi
     }
     void *p = t->fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
     if (t->fd < 0)
-        mine->status = backend_say(m->host, m->name, ESP_E_COMM, "cannot take the shared memory: %s", why);
+        mine->status = backend_error(m, ESP_E_COMM, "cannot take the shared memory: %s", why);
     else if (p == MAP_FAILED)
-        mine->status = backend_say(m->host, m->name, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
-                                   (unsigned long long)bytes, strerror(errno));
+        mine->status = backend_error(m, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
+                                     (unsigned long long)bytes, strerror(errno));
     else
         t->region = p;
     return ESP_OK;
@@ -116,7 +115,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
         t.fd = shm_make(engine_region_bytes(m->size));
         if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(name, m->size);
         if (t.fd < 0 || (m->size > 1 && t.listener < 0))
-            so_far = backend_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
+            so_far = backend_error(m, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
     engine_hello mine = engine_hello_of(m, g, so_far, params);
     memcpy(mine.socket, name, sizeof name);

@@ -92,26 +92,24 @@ ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t b
 /* What the items are: payload slots, or numbers that may be reduced. */
 static esp_status backend_check_items(const backend_who *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
-    const esp_host *h = m->host;
     int reduces = backend_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
     if (c->slot_bytes && reduces)
-        return backend_say(h, m->name, ESP_E_ARG, "%s: payload slots cannot be reduced: set slot_bytes to 0", what);
+        return backend_error(m, ESP_E_ARG, "%s: payload slots cannot be reduced: set slot_bytes to 0", what);
     if (c->slot_bytes && c->slot_bytes < ESP_PAYLOAD_HEADER)
-        return backend_say(h, m->name, ESP_E_ARG, "%s: slot_bytes is %llu, but a payload's header alone has %u bytes",
-                           what, (unsigned long long)c->slot_bytes, (unsigned)ESP_PAYLOAD_HEADER);
+        return backend_error(m, ESP_E_ARG, "%s: slot_bytes is %llu, but a payload's header alone has %u bytes", what,
+                             (unsigned long long)c->slot_bytes, (unsigned)ESP_PAYLOAD_HEADER);
     if (c->slot_bytes && c->width > 1)
-        return backend_say(h, m->name, ESP_E_ARG, "%s: width %llu is for plain numbers: set it to 0 with payload slots",
-                           what, (unsigned long long)c->width);
+        return backend_error(m, ESP_E_ARG, "%s: width %llu is for plain numbers: set it to 0 with payload slots", what,
+                             (unsigned long long)c->width);
     if (!c->slot_bytes && !esp_dtype_bytes(c->dtype))
-        return backend_say(h, m->name, ESP_E_ARG, "%s: there is no dtype %u: use ESP_F32 to ESP_I32", what,
-                           (unsigned)c->dtype);
+        return backend_error(m, ESP_E_ARG, "%s: there is no dtype %u: use ESP_F32 to ESP_I32", what,
+                             (unsigned)c->dtype);
     if (c->reduce > ESP_REDUCE_MIN)
-        return backend_say(h, m->name, ESP_E_ARG, "%s: there is no reduction %u: use ESP_REDUCE_*", what,
-                           (unsigned)c->reduce);
+        return backend_error(m, ESP_E_ARG, "%s: there is no reduction %u: use ESP_REDUCE_*", what, (unsigned)c->reduce);
     if (reduces && backend_scales(c) && (!floats || c->reduce > ESP_REDUCE_SUM))
-        return backend_say(h, m->name, ESP_E_ARG,
-                           "%s: scale %g is for sums of f32, f16 and bf16: set it to 0 for integers, MAX and MIN", what,
-                           (double)c->scale);
+        return backend_error(m, ESP_E_ARG,
+                             "%s: scale %g is for sums of f32, f16 and bf16: set it to 0 for integers, MAX and MIN",
+                             what, (double)c->scale);
     return ESP_OK;
 }
 /* How many items there are, over how many ranks, and from which root. */
@@ -119,43 +117,40 @@ static esp_status backend_check_shape(const backend_who *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
     const uint64_t most = UINT64_MAX / 16, width = backend_max(c->width, 1);
     if (backend_op_rooted(c->op) && (c->root < 0 || c->root >= m->size))
-        return backend_say(m->host, m->name, ESP_E_ARG, "%s: root %d is not in 0..%d", what, (int)c->root,
-                           (int)m->size - 1);
+        return backend_error(m, ESP_E_ARG, "%s: root %d is not in 0..%d", what, (int)c->root, (int)m->size - 1);
     if (c->op == ESP_COLL_ALLTOALL && c->count % (uint64_t)m->size)
-        return backend_say(m->host, m->name, ESP_E_ARG, "alltoall: count %llu must be a multiple of the %d ranks",
-                           (unsigned long long)c->count, (int)m->size);
+        return backend_error(m, ESP_E_ARG, "alltoall: count %llu must be a multiple of the %d ranks",
+                             (unsigned long long)c->count, (int)m->size);
     if (width > most / 4 || c->count > most / (c->slot_bytes ? c->slot_bytes : 4 * width))
-        return backend_say(m->host, m->name, ESP_E_ARG, "%s: count %llu of width %llu is too large", what,
-                           (unsigned long long)c->count, (unsigned long long)width);
+        return backend_error(m, ESP_E_ARG, "%s: count %llu of width %llu is too large", what,
+                             (unsigned long long)c->count, (unsigned long long)width);
     return ESP_OK;
 }
-static esp_status backend_check_buffers(const backend_who *m, const esp_coll *c) {
-    const char *what = backend_op_name(c->op);
-    int root = m->rank == c->root;
-    if (c->src.dev.kind > ESP_CPU || c->dst.dev.kind > ESP_CPU)
-        return backend_say(m->host, m->name, ESP_E_UNSUPPORTED, "%s: moves host memory only: copy to the CPU first",
-                           what);
-    uint64_t per = (c->count + (uint64_t)m->size - 1) / (uint64_t)m->size;
-    int own = (uint64_t)m->rank * per < c->count; /* this rank's part has items */
-    int needs_src = c->op == ESP_COLL_BROADCAST                               ? root
-                    : c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER ? own
-                                                                              : 1;
-    int needs_dst = c->op == ESP_COLL_BROADCAST        ? !root
-                    : backend_op_rooted(c->op)         ? root
-                    : c->op == ESP_COLL_REDUCE_SCATTER ? own
-                                                       : 1;
-    if (c->count && ((needs_src && !c->src.ptr) || (needs_dst && !c->dst.ptr)))
-        return backend_say(m->host, m->name, ESP_E_ARG, "%s: %s is NULL", what,
-                           needs_src && !c->src.ptr ? "src" : "dst");
-    return ESP_OK;
+/* Has this rank's own part items? */
+static int backend_has_part(const backend_who *m, const esp_coll *c) {
+    return (uint64_t)m->rank * ((c->count + (uint64_t)m->size - 1) / (uint64_t)m->size) < c->count;
+}
+ESP__FN int backend_needs_src(const backend_who *m, const esp_coll *c) {
+    if (c->op == ESP_COLL_BROADCAST) return m->rank == c->root;
+    return (c->op != ESP_COLL_ALLGATHER && c->op != ESP_COLL_GATHER) || backend_has_part(m, c);
+}
+ESP__FN int backend_needs_dst(const backend_who *m, const esp_coll *c) {
+    if (backend_op_rooted(c->op)) return (m->rank == c->root) != (c->op == ESP_COLL_BROADCAST);
+    return c->op != ESP_COLL_REDUCE_SCATTER || backend_has_part(m, c);
 }
 ESP__FN esp_status backend_check_call(const backend_who *m, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
-        return backend_say(m->host, m->name, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
-    const esp_status s = backend_check_items(m, c);
-    return s == ESP_OK ? backend_check_shape(m, c) : s;
+        return backend_error(m, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
+    esp_status s = backend_check_items(m, c);
+    if (s == ESP_OK) s = backend_check_shape(m, c);
+    if (s != ESP_OK || !c->count) return s;
+    const int no_src = backend_needs_src(m, c) && !c->src.ptr, no_dst = backend_needs_dst(m, c) && !c->dst.ptr;
+    if (!no_src && !no_dst) return ESP_OK;
+    return backend_error(m, ESP_E_ARG, "%s: %s is NULL", backend_op_name(c->op), no_src ? "src" : "dst");
 }
 ESP__FN esp_status backend_check(const backend_who *m, const esp_coll *c) {
     const esp_status s = backend_check_call(m, c);
-    return s == ESP_OK ? backend_check_buffers(m, c) : s;
+    if (s != ESP_OK || (c->src.dev.kind <= ESP_CPU && c->dst.dev.kind <= ESP_CPU)) return s;
+    return backend_error(m, ESP_E_UNSUPPORTED, "%s: moves host memory only: copy to the CPU first",
+                         backend_op_name(c->op));
 }

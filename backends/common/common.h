@@ -35,6 +35,8 @@ static inline uint64_t backend_now_ns(void) {
 /* Passes the error text to the host and returns `s`; ESP_OK: for information. */
 ESP__PRINTF(4, 5)
 ESP__FN esp_status backend_say(const esp_host *h, const char *name, esp_status s, const char *fmt, ...);
+/* The same, where `m` is a struct with host and name. */
+#define backend_error(m, ...) backend_say((m)->host, (m)->name, __VA_ARGS__)
 /* Zeroed memory, or NULL. */
 ESP__FN void *backend_alloc(const esp_host *h, uint64_t bytes);
 ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes);
@@ -71,7 +73,10 @@ static inline uint64_t backend_item(const esp_coll *c) {
 }
 /* The whole struct: a caller of an older version has a shorter one. */
 ESP__FN esp_coll backend_whole_call(const esp_coll *c);
-/* Refuses a malformed call, with a message that says what to do: of any memory, and with buffers in host memory. */
+/* Does this rank need the buffer? Its own part may be empty. */
+ESP__FN int backend_needs_src(const backend_who *m, const esp_coll *c);
+ESP__FN int backend_needs_dst(const backend_who *m, const esp_coll *c);
+/* Refuses a malformed call, with a message that says what to do. backend_check also refuses memory that is not the host's. */
 ESP__FN esp_status backend_check_call(const backend_who *m, const esp_coll *c);
 ESP__FN esp_status backend_check(const backend_who *m, const esp_coll *c);
 /* Of what must be the same on all ranks of a collective, but for the op. */

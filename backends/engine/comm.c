@@ -14,8 +14,7 @@ ESP__FN esp_status engine_start(void *comm, const esp_coll *c, esp_stream s, voi
     esp_status st = backend_check(&who, &call);
     if (st != ESP_OK) return st;
     if (r->used)
-        return backend_say(m->host, m->name, ESP_E_STATE, "%d requests are open: test them before starting more",
-                           ENGINE_QUEUE);
+        return backend_error(m, ESP_E_STATE, "%d requests are open: test them before starting more", ENGINE_QUEUE);
     memset(r, 0, sizeof *r);
     r->c = call;
     r->used = 1;
@@ -52,16 +51,16 @@ ESP__FN int32_t engine_late(void *comm, void *req) {
     engine_comm *m = (engine_comm *)comm;
     return ((engine_req *)req)->done || !engine_running(m) ? -1 : m->waits_for;
 }
-/* What a comm keeps on each rank of each of its ranks, beside the region. */
-static uint64_t engine_rank_bytes(void) {
-    return 4 * sizeof(int32_t) + sizeof(uint8_t) + sizeof(engine_bell *) + ENGINE_NICS * sizeof(engine_nic *) +
-           sizeof(uint64_t) + sizeof(engine_hello) + 2 * sizeof(engine_flow);
-}
+/* The arrays of a comm, beside the region: name, and how many for each rank. */
+#define ENGINE_ARRAYS(X)                                                                                               \
+    X(job_rank, 1)                                                                                                     \
+    X(level, 1) X(bells, 1) X(nics, 1) X(outer.nics, 1) X(used, 1) X(ring_rank, 1) X(order, 1) X(pid, 1) X(hello, 1)   \
+        X(flows, 2)
+#define ENGINE_BYTES(array, each) +(uint64_t)m->size *each * sizeof *m->array
 ESP__FN esp_status engine_traffic(void *comm, esp_traffic *out) {
     engine_comm *m = (engine_comm *)comm;
     return backend_traffic(out, m->level_bytes,
-                           m->region_bytes / (uint64_t)m->size + m->scratch_bytes +
-                               engine_rank_bytes() * (uint64_t)m->size);
+                           m->region_bytes / (uint64_t)m->size + m->scratch_bytes ENGINE_ARRAYS(ENGINE_BYTES));
 }
 
 /* ---- the region ---- */
@@ -77,22 +76,11 @@ static engine_nic *engine_nics(engine_head *h, int32_t n) { return (engine_nic *
 
 /* ---- closing ---- */
 ESP__FN void engine_free(engine_comm *m) {
-    const esp_host *h = m->host;
-    uint64_t n = (uint64_t)m->size;
     if (m->head) m->drop_region(m);
-    backend_release(h, m->scratch, m->scratch_bytes);
-    backend_release(h, m->job_rank, n * sizeof *m->job_rank);
-    backend_release(h, m->ring_rank, n * sizeof *m->ring_rank);
-    backend_release(h, m->order, n * sizeof *m->order);
-    backend_release(h, m->pid, n * sizeof *m->pid);
-    backend_release(h, m->bells, n * sizeof *m->bells);
-    backend_release(h, m->nics, n * sizeof *m->nics);
-    backend_release(h, m->used, n * sizeof *m->used);
-    backend_release(h, m->flows, 2 * n * sizeof *m->flows);
-    backend_release(h, m->hello, n * sizeof *m->hello);
-    backend_release(h, m->level, n * sizeof *m->level);
-    backend_release(h, m->outer.nics, n * sizeof *m->outer.nics);
-    backend_release(h, m, sizeof *m);
+    backend_release(m->host, m->scratch, m->scratch_bytes);
+#define ENGINE_RELEASE(array, each) backend_release(m->host, m->array, ENGINE_BYTES(array, each));
+    ENGINE_ARRAYS(ENGINE_RELEASE)
+    backend_release(m->host, m, sizeof *m);
 }
 /* The comm of level 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
  * closed. */
@@ -119,25 +107,15 @@ ESP__FN esp_status engine_new(const esp_host *h, const esp_group *g, const char 
     *out = NULL;
     const esp_status s = backend_check_group(h, name, g, BACKEND_RANKS);
     if (s != ESP_OK) return s;
-    uint64_t n = (uint64_t)g->size;
     engine_comm *m = (engine_comm *)backend_alloc(h, sizeof *m);
     if (!m) return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator");
     m->host = h, m->name = name, m->rank = g->rank, m->size = g->size, m->waits_for = -1, m->simd = esp_simd_level();
-    m->job_rank = (int32_t *)backend_alloc(h, n * sizeof *m->job_rank);
-    m->ring_rank = (int32_t *)backend_alloc(h, n * sizeof *m->ring_rank);
-    m->order = (int32_t *)backend_alloc(h, n * sizeof *m->order);
-    m->pid = (int32_t *)backend_alloc(h, n * sizeof *m->pid);
-    m->bells = (engine_bell **)backend_alloc(h, n * sizeof *m->bells);
-    m->nics = (engine_nic **)backend_alloc(h, n * sizeof *m->nics);
-    m->used = (uint64_t *)backend_alloc(h, n * sizeof *m->used);
-    m->hello = (engine_hello *)backend_alloc(h, n * sizeof *m->hello);
-    m->flows = (engine_flow *)backend_alloc(h, 2 * n * sizeof *m->flows);
-    m->level = (uint8_t *)backend_alloc(h, n * sizeof *m->level);
-    m->outer.nics = (engine_nic **)backend_alloc(h, n * sizeof *m->outer.nics);
     m->scratch_bytes = 4 * (uint64_t)ENGINE_CHUNK;
     m->scratch = backend_alloc(h, m->scratch_bytes);
-    if (m->job_rank && m->ring_rank && m->order && m->pid && m->bells && m->nics && m->used && m->hello && m->flows &&
-        m->level && m->outer.nics && m->scratch) {
+    bool all = m->scratch != NULL;
+#define ENGINE_ALLOC(array, each) all &= (m->array = backend_alloc(h, ENGINE_BYTES(array, each))) != NULL;
+    ENGINE_ARRAYS(ENGINE_ALLOC)
+    if (all) {
         m->sum_acc = (uint8_t *)m->scratch; /* halves are summed as f32: twice the bytes */
         m->sum_in = m->sum_acc + 2 * ENGINE_CHUNK;
         m->outer.on = g->place && g->n_levels > 2;
@@ -146,7 +124,7 @@ ESP__FN esp_status engine_new(const esp_host *h, const esp_group *g, const char 
         return ESP_OK;
     }
     engine_free(m);
-    return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
+    return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
 }
 
 ESP__FN engine_hello engine_hello_of(const engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
@@ -168,20 +146,19 @@ ESP__FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const eng
     for (int32_t q = 0; q < m->size; q++) {
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
         if (all[q].job_rank < 0 || all[q].job_rank >= ranks)
-            return backend_say(m->host, m->name, ESP_E_MISMATCH, "rank %d says it is rank %d of a job of %d", (int)q,
-                               (int)all[q].job_rank, (int)ranks);
+            return backend_error(m, ESP_E_MISMATCH, "rank %d says it is rank %d of a job of %d", (int)q,
+                                 (int)all[q].job_rank, (int)ranks);
         if (all[q].status == ESP_OK) continue;
         if (mine->status != ESP_OK) return mine->status;
-        return backend_say(m->host, m->name, all[q].status, "rank %d could not open: see its own error",
-                           (int)all[q].job_rank);
+        return backend_error(m, all[q].status, "rank %d could not open: see its own error", (int)all[q].job_rank);
     }
     return ESP_OK;
 }
 ESP__FN esp_status engine_same_params(engine_comm *m) {
     for (int32_t q = 1; q < m->size; q++)
         if (m->hello[q].params != m->hello[0].params)
-            return backend_say(m->host, m->name, ESP_E_MISMATCH,
-                               "ranks 0 and %d were given different parameters: make them the same", (int)q);
+            return backend_error(m, ESP_E_MISMATCH,
+                                 "ranks 0 and %d were given different parameters: make them the same", (int)q);
     return ESP_OK;
 }
 
@@ -198,7 +175,7 @@ ESP__FN esp_status engine_join(engine_comm *m, const esp_group *g, void *region)
         m->job = parent->job;
     } else {
         m->job = (engine_job *)backend_alloc(m->host, sizeof *m->job);
-        if (!m->job) return backend_say(m->host, m->name, ESP_E_NOMEM, "no memory for a communicator");
+        if (!m->job) return backend_error(m, ESP_E_NOMEM, "no memory for a communicator");
         m->job->owner = m;
         m->job->wait_fd = m->job->socket = m->job->timer = m->job->sender = -1;
         m->job->bell = engine_bells(m->head) + m->rank;

@@ -27,8 +27,8 @@ static esp_status engine_call_compare(engine_comm *m) {
         behind += (int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(mine >> 32)) < 0;
         if (theirs >> 32 != mine >> 32 || theirs == mine) continue;
         const uint32_t op = (uint32_t)(theirs >> 24) & 255u;
-        return backend_say(
-            m->host, m->name, ESP_E_MISMATCH,
+        return backend_error(
+            m, ESP_E_MISMATCH,
             "rank %d of %d runs %s%s at the same time as this rank runs %s of %llu items: all ranks must "
             "make the same calls in the same order",
             (int)m->job_rank[q], (int)m->size, op == m->op.c.op ? "another " : "", backend_op_name(op),
@@ -91,8 +91,7 @@ ESP__FN int engine_drive(engine_comm *m) {
         if (any < 0) return engine_fail(m, any);
         if (m->news) engine_tell(m);
         if (m->news)
-            return engine_fail(
-                m, backend_say(m->host, m->name, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
+            return engine_fail(m, backend_error(m, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
         moved |= any;
         if (any || !(m->op.ring ? engine_ring_finished(m) : engine_finished(m))) continue;
         if ((any = engine_call_compare(m)) != ESP_OK) return engine_fail(m, any);

@@ -90,34 +90,25 @@ ESP__FN void engine_link_look(engine_comm *m, uint64_t now) {
     if (!wrong)
         l->phases[0] = read.phases[0];
     else if (!l->warned)
-        backend_say(m->host, m->name, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was",
-                    l->file, wrong);
+        backend_error(m, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was", l->file, wrong);
     l->warned = wrong != NULL;
 }
 /* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): a link at the start, and its changes. */
 static esp_status engine_link_text(engine_comm *m, char *text, engine_link *link) {
     const char *where, *wrong = engine_parse_phases(text, link, &where);
     if (!wrong && !*where) return ESP_OK;
-    return backend_say(m->host, m->name, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
-                       (int)(where - text) + 1, where, wrong ? wrong : "the end");
+    return backend_error(m, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
+                         (int)(where - text) + 1, where, wrong ? wrong : "the end");
 }
-/* Reads outer=(RATE,LATENCY;...). */
-static esp_status engine_outer_param(engine_comm *m, char *text) {
-    size_t n = strlen(text);
-    if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
-    return engine_link_text(m, text, &m->outer.link);
-}
-/* The same for machines, link=(...), or link=(file:PATH). */
+/* Reads link=(...), or link=(file:PATH): the machines' link. */
 static esp_status engine_link_param(engine_comm *m, char *text) {
     const char *wrong;
-    size_t n = strlen(text);
-    if (n >= 2 && text[0] == '(' && text[n - 1] == ')') text[n - 1] = 0, text++;
     if (!strncmp(text, "file:", 5)) {
         snprintf(m->link.file, sizeof m->link.file, "%s", text + 5);
         wrong = engine_read_link(m->link.file, &m->link);
         if (wrong)
-            return backend_say(m->host, m->name, ESP_E_ARG,
-                               "the link's file %s: %s: write one line into it, as in 1gbit,50us", m->link.file, wrong);
+            return backend_error(m, ESP_E_ARG, "the link's file %s: %s: write one line into it, as in 1gbit,50us",
+                                 m->link.file, wrong);
     } else if (engine_link_text(m, text, &m->link)) {
         return ESP_E_ARG;
     }
@@ -130,30 +121,30 @@ ESP__FN esp_status engine_params(engine_comm *m, const char *params, const char 
     char key[32], val[ENGINE_LINK_MAX + 8];
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
-        double bits = engine_parse_rate(val), ns = engine_parse_span(val, ENGINE_LATENCY_MOST);
+        const double bits = engine_parse_rate(val), ns = engine_parse_span(val, ENGINE_LATENCY_MOST);
+        const size_t n = strlen(val);
+        char *inner = val;
+        if (n >= 2 && val[0] == '(' && val[n - 1] == ')') val[n - 1] = 0, inner++;
         if (!strcmp(key, "inter")) {
             if (bits <= 0)
-                return backend_say(m->host, m->name, ESP_E_ARG,
-                                   "inter=%s is not a rate: write inter=1gbit, 100mbit or 64kbit", val);
+                return backend_error(m, ESP_E_ARG, "inter=%s is not a rate: write inter=1gbit, 100mbit or 64kbit", val);
             m->pace.ns_per_byte = 8e9 / bits;
         } else if (!strcmp(key, "latency")) {
             if (ns < 0)
-                return backend_say(m->host, m->name, ESP_E_ARG,
-                                   "latency=%s is not a time up to 10s: write latency=50us or 1ms", val);
+                return backend_error(m, ESP_E_ARG, "latency=%s is not a time up to 10s: write latency=50us or 1ms",
+                                     val);
             m->pace.latency_ns = (uint64_t)ns;
         } else if (!strcmp(key, "link")) {
-            esp_status s = engine_link_param(m, val);
-            if (s != ESP_OK) return s;
+            if (engine_link_param(m, inner)) return ESP_E_ARG;
         } else if (!strcmp(key, "outer")) {
-            esp_status s = engine_outer_param(m, val);
-            if (s != ESP_OK) return s;
+            if (engine_link_text(m, inner, &m->outer.link)) return ESP_E_ARG;
         } else if (!strcmp(key, "cma") && cma && (val[0] == '0' || val[0] == '1') && !val[1]) {
             *cma = val[0] == '1';
         } else {
-            return backend_say(m->host, m->name, ESP_E_ARG, "does not know %s=%s: it takes %s", key, val, known);
+            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s", key, val, known);
         }
     }
-    if (more < 0) return backend_say(m->host, m->name, ESP_E_ARG, "parameters are malformed: write %s", known);
+    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s", known);
     m->pace.on = m->pace.ns_per_byte > 0 || m->pace.latency_ns > 0;
     if (!m->link.n) m->link.phases[m->link.n++] = (engine_phase){m->pace.ns_per_byte, m->pace.latency_ns, 0};
     return ESP_OK;

@@ -95,12 +95,12 @@ static void engine_leave(engine_comm *m) {
 }
 ESP__FN esp_status engine_lost(engine_comm *m, int32_t rank) {
     if (BACKEND_LOAD(&m->lines[rank].gone) == (uint32_t)-ESP_E_MISMATCH)
-        return backend_say(m->host, m->name, ESP_E_MISMATCH,
-                           "rank %d of %d ran another collective at the same time as one of its peers: see its own "
-                           "error: all ranks must make the same calls in the same order",
-                           (int)m->job_rank[rank], (int)m->size);
-    return backend_say(m->host, m->name, ESP_E_PEER, "rank %d of %d gave up %s: see its own error", (int)rank,
-                       (int)m->size, backend_op_name(m->op.c.op));
+        return backend_error(m, ESP_E_MISMATCH,
+                             "rank %d of %d ran another collective at the same time as one of its peers: see its own "
+                             "error: all ranks must make the same calls in the same order",
+                             (int)m->job_rank[rank], (int)m->size);
+    return backend_error(m, ESP_E_PEER, "rank %d of %d gave up %s: see its own error", (int)rank, (int)m->size,
+                         backend_op_name(m->op.c.op));
 }
 
 /* memcpy with stores that bypass the caches. For results too large to stay in a cache, it saves reading the memory

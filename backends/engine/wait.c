@@ -107,7 +107,7 @@ ESP__FN int32_t engine_wait_fd(void *comm) {
     if (j->wait_fd >= 0) return j->wait_fd;
     j->socket = engine_local_bound(SOCK_DGRAM, j->bell->socket);
     if (j->socket < 0 || (j->owner->pace.on && engine_wait_timer(j))) {
-        backend_say(m->host, m->name, ESP_OK, "no descriptor to wait on: %s", strerror(errno));
+        backend_error(m, ESP_OK, "no descriptor to wait on: %s", strerror(errno));
         engine_wait_close(j);
         return -1;
     }

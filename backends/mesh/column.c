@@ -142,6 +142,21 @@ static void mesh_own(mesh_comm *m, mesh_column *x) {
     if (to && from && to != from) memcpy(to, from, mesh_used(r, from, len));
 }
 
+/* Stage 1: sends each rank its part of the source. */
+static int mesh_deal(mesh_comm *m, mesh_column *x) {
+    const mesh_req *r = x->r;
+    int s = 0;
+    for (int32_t k = 1; k < m->who.size && !s; k++) {
+        const int32_t to = mesh_peer(m, k);
+        uint64_t at;
+        const uint64_t len = mesh_piece(r, r->whole ? 0 : to, x->i, &at);
+        const uint8_t *from = (const uint8_t *)r->c.src.ptr + (r->whole ? 0 : mesh_part_at(r, to)) + at;
+        if (!len || (r->whole && r->c.op == ESP_COLL_REDUCE && to != r->c.root)) continue;
+        x->outs++;
+        s = mesh_post(m, x, MESH_OUT, to, 0, from, len);
+    }
+    return s;
+}
 /* Stage 1 of sums: inputs go to the ranks of their parts; those for this rank arrive in the cell. */
 static int mesh_begin_sum(mesh_comm *m, mesh_column *x) {
     const mesh_req *r = x->r;
@@ -152,35 +167,19 @@ static int mesh_begin_sum(mesh_comm *m, mesh_column *x) {
         x->ins++;
         s = mesh_post(m, x, MESH_IN, from, 0, x->cell + (uint64_t)from * r->width, own);
     }
-    for (int32_t k = 1; k < m->who.size && !s; k++) {
-        const int32_t to = mesh_peer(m, k);
-        const uint64_t len = mesh_piece(r, r->whole ? 0 : to, x->i, &at);
-        const uint8_t *from = (const uint8_t *)r->c.src.ptr + (r->whole ? 0 : mesh_part_at(r, to)) + at;
-        if (r->whole && r->c.op == ESP_COLL_REDUCE && to != r->c.root) continue;
-        if (!len) continue;
-        x->outs++;
-        s = mesh_post(m, x, MESH_OUT, to, 0, from, len);
-    }
+    if (!s) s = mesh_deal(m, x);
     return s; /* a result may overwrite the input of its part, so it is asked for when that input has been sent */
 }
 /* Stage 1 of a broadcast: the root deals out the parts. */
 static int mesh_begin_scatter(mesh_comm *m, mesh_column *x) {
     const mesh_req *r = x->r;
     uint64_t at, own = mesh_piece(r, m->who.rank, x->i, &at);
-    int s = 0;
     if (m->who.rank != r->c.root) {
         if (!own) return 0;
         x->ins++;
         return mesh_post(m, x, MESH_IN, r->c.root, 0, (uint8_t *)r->c.dst.ptr + mesh_part_at(r, m->who.rank) + at, own);
     }
-    for (int32_t k = 1; k < m->who.size && !s; k++) {
-        const int32_t to = mesh_peer(m, k);
-        const uint64_t len = mesh_piece(r, to, x->i, &at);
-        if (!len) continue;
-        x->outs++;
-        s = mesh_post(m, x, MESH_OUT, to, 0, (const uint8_t *)r->c.src.ptr + mesh_part_at(r, to) + at, len);
-    }
-    return s;
+    return mesh_deal(m, x);
 }
 
 /* Adds the inputs of the own piece in rank order. The own input is read where it lies. */

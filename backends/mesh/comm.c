@@ -88,19 +88,19 @@ static int mesh_take(mesh_comm *m) {
 
 /* Moves what can be moved now. Returns 1 when something moved, 0 when not, or an error. */
 static int mesh_drive(mesh_comm *m) {
+    static int (*const steps[3])(mesh_comm *) = {mesh_begin_some, mesh_take, mesh_go_all};
     const uint64_t until = backend_now_ns() + MESH_BUDGET_NS;
     int moved = 0;
     if (m->error != ESP_OK) return m->error;
     if (!mesh_pending(m)) return 0;
     if (BACKEND_LOAD(&m->aborted)) return mesh_fail(m, ESP_E_PEER);
     for (;;) {
-        int s, any = 0;
-        if ((s = mesh_begin_some(m)) < 0) return mesh_fail(m, s);
-        any |= s;
-        if ((s = mesh_take(m)) < 0) return mesh_fail(m, s);
-        any |= s;
-        if ((s = mesh_go_all(m)) < 0) return mesh_fail(m, s);
-        any |= s;
+        int any = 0;
+        for (int k = 0; k < 3; k++) {
+            const int s = steps[k](m);
+            if (s < 0) return mesh_fail(m, s);
+            any |= s;
+        }
         if (!any) break;
         moved = 1;
         mesh_end_some(m);
@@ -136,12 +136,11 @@ ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void 
     esp_status st = backend_check(&m->who, &call);
     if (st != ESP_OK) return st;
     if (call.slot_bytes > MESH_MESSAGE)
-        return backend_say(m->who.host, m->who.name, ESP_E_UNSUPPORTED,
-                           "payload slots of %llu bytes: at most %d go into one message: cut the tensor into chunks",
-                           (unsigned long long)call.slot_bytes, (int)MESH_MESSAGE);
+        return backend_error(&m->who, ESP_E_UNSUPPORTED,
+                             "payload slots of %llu bytes: at most %d go into one message: cut the tensor into chunks",
+                             (unsigned long long)call.slot_bytes, (int)MESH_MESSAGE);
     if (r->used)
-        return backend_say(m->who.host, m->who.name, ESP_E_STATE,
-                           "%d requests are open: test them before starting more", MESH_QUEUE);
+        return backend_error(&m->who, ESP_E_STATE, "%d requests are open: test them before starting more", MESH_QUEUE);
     mesh_plan(m, &call, r);
     if (m->who.size == 1) backend_alone(&call, m->simd), r->cols = 0;
     r->used = 1;
