@@ -45,7 +45,7 @@ static void backend_widen(const backend_sums *s, float *acc, const uint8_t *x, u
     const half_u16 *h = (const half_u16 *)(const void *)x;
     half_add_for(s->type == ESP_F16, s->level)(acc, h, 1.0f, set, n);
 }
-/* out = x scale, rounded. A NaN becomes the one quiet NaN of half.h, as in reduce.h. */
+/* out = x scale, rounded. */
 static void backend_round(const backend_sums *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
     if (s->type == ESP_BF16)

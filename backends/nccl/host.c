@@ -81,6 +81,17 @@ static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
     }
 }
 
+/* Copies a piece from the source into pinned memory (in), or from there to the result. */
+static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int in) {
+    const int rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
+    const uint64_t row = s->n * nccl_staged_bytes(m, c);
+    for (int32_t q = rows ? 0 : m->rank; q < (rows ? m->size : m->rank + 1); q++) {
+        uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
+        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or there are no parts */
+        if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
+        if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
+    }
+}
 /* The next piece: into pinned memory, to the device and to NCCL. */
 static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     const nccl_library *l = m->library;
@@ -88,18 +99,9 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     nccl_slot *s = &m->slots[m->slot_next % NCCL_SLOTS];
     const uint64_t most = nccl_host_most(m, c), e = nccl_staged_bytes(m, c),
                    rows = nccl_parted(c) ? (uint64_t)m->size : 1;
-    uint64_t at;
     s->at = r->filled;
     s->n = r->total - r->filled < most ? r->total - r->filled : most;
-    if (nccl_sends(m, c) && nccl_rows_in(c)) {
-        for (int32_t q = 0; q < m->size; q++) {
-            const uint64_t n = nccl_piece_of(m, c, s, q, &at);
-            if (n) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + (uint64_t)q * s->n * e, n);
-        }
-    } else if (nccl_sends(m, c)) { /* the source has this rank's part only, or there are no parts */
-        const uint64_t n = nccl_piece_of(m, c, s, m->rank, &at);
-        if (n) nccl_put(m, c, (const uint8_t *)c->src.ptr + s->at * nccl_host_bytes(c), s->in, n);
-    }
+    if (nccl_sends(m, c)) nccl_piece_copy(m, c, s, 1);
     esp_coll inner = *c;
     inner.slot_bytes = 0, inner.width = 1;
     inner.dtype = nccl_ordered(m, c) ? ESP_I32 : backend_op_sums(c->op) ? c->dtype : ESP_I8;
@@ -134,19 +136,10 @@ static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     const esp_coll *c = &r->c;
     const nccl_slot *s = &m->slots[m->slot_first % NCCL_SLOTS];
     const int passed = m->library->cuEventQuery(s->event);
-    uint64_t at;
     if (passed == CUDA_NOT_READY) return ESP_PENDING;
     const esp_status st = nccl_check_cuda(m, "cuEventQuery", passed);
     if (st) return st;
-    if (nccl_receives(m, c) && nccl_rows_out(c)) {
-        for (int32_t q = 0; q < m->size; q++) {
-            const uint64_t n = nccl_piece_of(m, c, s, q, &at);
-            if (n) nccl_get(m, c, s->out + (uint64_t)q * s->n * nccl_staged_bytes(m, c), (uint8_t *)c->dst.ptr + at, n);
-        }
-    } else if (nccl_receives(m, c)) {
-        const uint64_t n = nccl_piece_of(m, c, s, m->rank, &at);
-        if (n) nccl_get(m, c, s->out, (uint8_t *)c->dst.ptr + s->at * nccl_host_bytes(c), n);
-    }
+    if (nccl_receives(m, c)) nccl_piece_copy(m, c, s, 0);
     r->drained += s->n;
     m->slot_first++;
     return ESP_OK;

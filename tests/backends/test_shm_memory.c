@@ -11,9 +11,15 @@
 #pragma GCC diagnostic pop
 #include "tests/common/skip.h"
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { BYTES = 1 << 16 };
 

@@ -10,6 +10,7 @@
 
 #include "backends/engine/engine.h"
 #include "ranks.h"
+#include <errno.h>
 #include "tests/common/repeats.h"
 
 enum { LATE_MS = 20000 }; /* a poll that takes so long has missed something */

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "backends/engine/engine.h"
+#include "codecs/common/simd.h"
 #include "ranks.h"
 
 static const char *const both[] = {"loop", "shm"};
