@@ -85,20 +85,22 @@ static int32_t nccl_local_rank(const esp_group *g) {
 static esp_status nccl_pick_device(nccl_comm *m, const esp_group *g, const nccl_params *p) {
     const nccl_library *l = m->library;
     int count = 0, r = l->cuInit(0);
-    if (r) return nccl_cuda_failed(m->host, l, "cuInit", r);
-    if ((r = l->cuDeviceGetCount(&count)) != 0) return nccl_cuda_failed(m->host, l, "cuDeviceGetCount", r);
-    if (!count) return nccl_say(m->host, ESP_E_DEVICE, "the CUDA driver has no device here (see CUDA_VISIBLE_DEVICES)");
+    if (r) return nccl_cuda_failed(m->who.host, l, "cuInit", r);
+    if ((r = l->cuDeviceGetCount(&count)) != 0) return nccl_cuda_failed(m->who.host, l, "cuDeviceGetCount", r);
+    if (!count)
+        return backend_error(&m->who, ESP_E_DEVICE, "the CUDA driver has no device here (see CUDA_VISIBLE_DEVICES)");
     m->job->ordinal = p->device >= 0 ? p->device : nccl_local_rank(g) % count;
     if (p->device == NCCL_DEVICE_CURRENT && (r = l->cuCtxGetDevice(&m->job->ordinal)) != 0)
-        return nccl_say(m->host, ESP_E_DEVICE,
-                        "device=current, but this thread has no device: call cudaSetDevice before esp_open, or leave "
-                        "device= out");
+        return backend_error(
+            &m->who, ESP_E_DEVICE,
+            "device=current, but this thread has no device: call cudaSetDevice before esp_open, or leave "
+            "device= out");
     if (m->job->ordinal >= count)
-        return nccl_say(m->host, ESP_E_ARG, "device=%d: there are %d devices, from 0 on", m->job->ordinal, count);
+        return backend_error(&m->who, ESP_E_ARG, "device=%d: there are %d devices, from 0 on", m->job->ordinal, count);
     if ((r = l->cuDeviceGet(&m->job->device, m->job->ordinal)) != 0)
-        return nccl_cuda_failed(m->host, l, "cuDeviceGet", r);
+        return nccl_cuda_failed(m->who.host, l, "cuDeviceGet", r);
     r = l->cuDevicePrimaryCtxRetain(&m->job->context, m->job->device);
-    return r ? nccl_cuda_failed(m->host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
+    return r ? nccl_cuda_failed(m->who.host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
 }
 /* Streams, events and the memory that pieces pass. The context is entered. */
 static esp_status nccl_take_memory(nccl_comm *m) {
@@ -149,7 +151,7 @@ static void nccl_disconnect(nccl_comm *m) {
 static void nccl_close(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!m) return;
-    const esp_host *h = m->host;
+    const esp_host *h = m->who.host;
     nccl_job *j = m->job;
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
@@ -168,7 +170,7 @@ static void nccl_close(void *comm) {
         backend_release(h, j, sizeof *j);
     }
     pthread_mutex_destroy(&m->lock);
-    backend_release(h, m->level, (uint64_t)m->size);
+    backend_release(h, m->level, (uint64_t)m->who.size);
     backend_release(h, m, sizeof *m);
 }
 
@@ -176,7 +178,7 @@ static void nccl_close(void *comm) {
 static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     nccl_comm *m = (nccl_comm *)backend_alloc(h, sizeof *m);
     if (!m) return NULL;
-    m->host = h, m->rank = g->rank, m->size = g->size;
+    m->who = (backend_who){h, "nccl", g->rank, g->size};
     pthread_mutex_init(&m->lock, NULL);
     m->level = (uint8_t *)backend_alloc(h, (uint64_t)g->size);
     if (g->parent)
@@ -193,10 +195,10 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
 /* What this rank can do alone. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
-    esp_status s = nccl_read_params(m->host, params, p);
+    esp_status s = nccl_read_params(m->who.host, params, p);
     if (s) return s;
     m->library = nccl_open_libraries(why, sizeof why);
-    if (!m->library) return nccl_say(m->host, ESP_E_UNSUPPORTED, "%s", why);
+    if (!m->library) return backend_error(&m->who, ESP_E_UNSUPPORTED, "%s", why);
     m->job->library = m->library;
     if (!g->parent) s = nccl_pick_device(m, g, p);
     if (s) return s;
@@ -211,15 +213,16 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     nccl_hello hello = all[0];
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
-    const esp_status s = m->size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
+    const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
     if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a rank that died explains what else failed */
-    for (int32_t q = 0; q < m->size; q++)
-        if (all[q].status) return nccl_say(m->host, all[q].status, "rank %d could not open: see its own error", (int)q);
-    for (int32_t q = 0; q < m->size; q++)
+    for (int32_t q = 0; q < m->who.size; q++)
+        if (all[q].status)
+            return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);
+    for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].version != hello.version)
-            return nccl_say(m->host, ESP_E_MISMATCH,
-                            "this rank has version %d of NCCL, rank %d has %d: use the same library on all ranks",
-                            (int)hello.version, (int)q, (int)all[q].version);
+            return backend_error(&m->who, ESP_E_MISMATCH,
+                                 "this rank has version %d of NCCL, rank %d has %d: use the same library on all ranks",
+                                 (int)hello.version, (int)q, (int)all[q].version);
     return ESP_OK;
 }
 
@@ -229,14 +232,14 @@ static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_param
         sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
     const uint64_t end = backend_now_ns() / 1000000u + p->timeout_ms;
     esp_status s = nccl_check(m, "ncclCommInitRankConfig",
-                              m->library->ncclCommInitRankConfig(&m->handle, m->size, *id, m->rank, &config));
+                              m->library->ncclCommInitRankConfig(&m->handle, m->who.size, *id, m->who.rank, &config));
     while (!s && (s = nccl_settled(m)) == ESP_PENDING && backend_now_ns() / 1000000u < end) nccl_pause(), s = ESP_OK;
     if (s == ESP_PENDING)
-        s = nccl_broken(m,
-                        nccl_say(m->host, ESP_E_TIMEOUT,
-                                 "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
-                                 "it waits for, or timeout=",
-                                 (int)m->size, (unsigned long long)p->timeout_ms));
+        s = nccl_broken(
+            m, backend_error(&m->who, ESP_E_TIMEOUT,
+                             "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
+                             "it waits for, or timeout=",
+                             (int)m->who.size, (unsigned long long)p->timeout_ms));
     return s;
 }
 
@@ -254,7 +257,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
         return nccl_say(h, ESP_E_NOMEM, "no memory for a communicator");
     }
     s = nccl_prepare(m, g, params, &p);
-    if (!s && m->rank == 0) {
+    if (!s && m->who.rank == 0) {
         const int r = m->library->ncclGetUniqueId(&all[0].id);
         if (r) s = nccl_failed(h, m->library, "ncclGetUniqueId", r, NULL);
     }
@@ -276,14 +279,13 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
 
 /* ---- collectives -------------------------------------------------------------------------------------------------------------- */
 static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s) {
-    const esp_host *h = m->host;
+    const esp_host *h = m->who.host;
     const char *what = backend_op_name(c->op);
-    const backend_who who = {h, "nccl", m->rank, m->size};
-    const esp_status st = backend_check_call(&who, c);
+    const esp_status st = backend_check_call(&m->who, c);
     if (st) return st;
     if (backend_op_sums(c->op) && c->dtype == ESP_I16)
         return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
-    const int sends = backend_needs_src(&who, c), receives = backend_needs_dst(&who, c);
+    const int sends = backend_needs_src(&m->who, c), receives = backend_needs_dst(&m->who, c);
     if ((sends && c->src.dev.kind != s.dev.kind && c->src.dev.kind + s.dev.kind > 1) ||
         (receives && c->dst.dev.kind != s.dev.kind && c->dst.dev.kind + s.dev.kind > 1))
         return nccl_say(h, ESP_E_ARG, "%s: the buffers and the stream must be of one device", what);
@@ -306,11 +308,12 @@ static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_device_table *t = NULL;
     void *self = NULL;
     const uint64_t n =
-        (c->op == ESP_COLL_REDUCE_SCATTER ? nccl_part(m, c, m->rank) : c->count) * backend_max(c->width, 1);
+        (c->op == ESP_COLL_REDUCE_SCATTER ? nccl_part(m, c, m->who.rank) : c->count) * backend_max(c->width, 1);
     const esp_stream stream = {c->dst.dev, r->stream};
-    if (!n || !nccl_receives(m, c)) return ESP_OK;
-    esp_status s = ESP_HAS(esp_host, m->host, device) ? m->host->device(m->host->user, c->dst.dev, &t, &self)
-                                                      : nccl_say(m->host, ESP_E_UNSUPPORTED, "the host has no devices");
+    if (!n || !backend_needs_dst(&m->who, c)) return ESP_OK;
+    esp_status s = ESP_HAS(esp_host, m->who.host, device)
+                       ? m->who.host->device(m->who.host->user, c->dst.dev, &t, &self)
+                       : backend_error(&m->who, ESP_E_UNSUPPORTED, "the host has no devices");
     if (!s) s = t->convert(self, c->dst.ptr, ESP_F32, c->dst.ptr, ESP_F32, c->scale, 0, n, stream);
     return s ? nccl_broken(m, s) : ESP_OK;
 }
@@ -346,7 +349,7 @@ static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void *
     if (m->error) return m->error;
     const esp_status st = nccl_check_call(m, &copy, s);
     if (st) return st;
-    if (r->used) return nccl_say(m->host, ESP_E_STATE, "64 requests are open: test them before starting more");
+    if (r->used) return backend_error(&m->who, ESP_E_STATE, "64 requests are open: test them before starting more");
     memset(r, 0, sizeof *r);
     r->c = copy;
     r->host = s.dev.kind <= ESP_CPU;
@@ -428,7 +431,7 @@ static esp_status nccl_abort(void *comm) {
 /* NCCL does not tell whom it waits for; of two ranks it is the other. */
 static int32_t nccl_late(void *comm, void *req) {
     const nccl_comm *m = (nccl_comm *)comm;
-    return m->size == 2 && !((nccl_req *)req)->done ? 1 - m->rank : -1;
+    return m->who.size == 2 && !((nccl_req *)req)->done ? 1 - m->who.rank : -1;
 }
 static esp_status nccl_traffic(void *comm, esp_traffic *out) {
     return backend_traffic(out, ((nccl_comm *)comm)->level_bytes, 0);

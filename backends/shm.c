@@ -107,10 +107,13 @@ static esp_status shm_share(engine_comm *m, const esp_group *g, engine_hello *mi
     return ESP_OK;
 }
 
-static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
+static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
+    const char *env = getenv("ESPRESSO_SHM_CMA");
     shm_meeting t = {-1, -1, -1, NULL};
     uint64_t secret = engine_local_random();
     char name[ENGINE_LOCAL_NAME] = "";
+    m->drop_region = shm_drop_region;
+    if (env && (env[0] == '0' || env[0] == '1')) m->reach = env[0] == '1' ? ENGINE_REACH_PULL : ENGINE_REACH_WINDOW;
     if (m->rank == 0 && so_far == ESP_OK) {
         t.fd = shm_make(engine_region_bytes(m->size));
         if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(name, m->size);
@@ -126,7 +129,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     if (s == ESP_OK) {
         s = shm_share(m, g, &mine, &t);
         if (s == ESP_OK) {
-            mine.params = cma && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
+            mine.params = m->reach && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
             s = engine_exchange(m, g, &mine);
         }
     }
@@ -134,7 +137,6 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     engine_local_shut(t.listener);
     engine_local_shut(t.asked);
     if (s == ESP_OK) {
-        m->reach = ENGINE_REACH_PULL;
         for (int32_t q = 0; q < m->size; q++)
             if (!m->hello[q].params) m->reach = ENGINE_REACH_WINDOW;
         return engine_join(m, g, t.region);
@@ -144,23 +146,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
 }
 
 static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    engine_comm *m;
-    const char *env = getenv("ESPRESSO_SHM_CMA");
-    int cma = 0;
-    esp_status s = engine_new(h, g, "shm", &m);
-    *comm = NULL;
-    if (s != ESP_OK) return s;
-    m->drop_region = shm_drop_region;
-    m->pull = shm_pull;
-    s = engine_params(m, params,
-                      "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms),cma=1", &cma);
-    if (env && (env[0] == '0' || env[0] == '1')) cma = env[0] == '1';
-    s = shm_meet(m, g, s, params, cma);
-    if (s == ESP_OK)
-        *comm = m;
-    else
-        engine_free(m);
-    return s;
+    return engine_open(h, g, "shm", params, shm_pull, shm_meet, comm);
 }
 
 ENGINE_BACKEND(shm, "ranks are processes of one machine, sharing memory", "inter=,latency=,link=,outer=,cma=0")

@@ -54,8 +54,8 @@ ESP__FN int32_t engine_late(void *comm, void *req) {
 /* The arrays of a comm, beside the region: name, and how many for each rank. */
 #define ENGINE_ARRAYS(X)                                                                                               \
     X(job_rank, 1)                                                                                                     \
-    X(level, 1) X(bells, 1) X(nics, 1) X(outer.nics, 1) X(used, 1) X(ring_rank, 1) X(order, 1) X(pid, 1) X(hello, 1)   \
-        X(flows, 2)
+    X(level, 1)                                                                                                        \
+    X(bells, 1) X(nics, 1) X(outer.nics, 1) X(used, 1) X(ring_rank, 1) X(order, 1) X(pid, 1) X(hello, 1) X(flows, 2)
 #define ENGINE_BYTES(array, each) +(uint64_t)m->size *each * sizeof *m->array
 ESP__FN esp_status engine_traffic(void *comm, esp_traffic *out) {
     engine_comm *m = (engine_comm *)comm;
@@ -75,7 +75,7 @@ static engine_bell *engine_bells(engine_head *h) { return (engine_bell *)(void *
 static engine_nic *engine_nics(engine_head *h, int32_t n) { return (engine_nic *)(void *)(engine_bells(h) + n); }
 
 /* ---- closing ---- */
-ESP__FN void engine_free(engine_comm *m) {
+static void engine_free(engine_comm *m) {
     if (m->head) m->drop_region(m);
     backend_release(m->host, m->scratch, m->scratch_bytes);
 #define ENGINE_RELEASE(array, each) backend_release(m->host, m->array, ENGINE_BYTES(array, each));
@@ -103,7 +103,7 @@ ESP__FN void engine_close(void *comm) {
 }
 
 /* ---- opening ---- */
-ESP__FN esp_status engine_new(const esp_host *h, const esp_group *g, const char *name, engine_comm **out) {
+static esp_status engine_new(const esp_host *h, const esp_group *g, const char *name, engine_comm **out) {
     *out = NULL;
     const esp_status s = backend_check_group(h, name, g, BACKEND_RANKS);
     if (s != ESP_OK) return s;
@@ -127,6 +127,20 @@ ESP__FN esp_status engine_new(const esp_host *h, const esp_group *g, const char 
     return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
 }
 
+ESP__FN esp_status engine_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
+                               engine_pull pull, engine_meet meet, void **comm) {
+    engine_comm *m;
+    esp_status s = engine_new(h, g, name, &m);
+    *comm = NULL;
+    if (s != ESP_OK) return s;
+    m->pull = pull;
+    s = meet(m, g, engine_params(m, params), params);
+    if (s == ESP_OK)
+        *comm = m;
+    else
+        engine_free(m);
+    return s;
+}
 ESP__FN engine_hello engine_hello_of(const engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
     engine_hello mine;
     memset(&mine, 0, sizeof mine);

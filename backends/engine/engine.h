@@ -266,8 +266,8 @@ ESP__FN const char *engine_parse_phases(const char *text, engine_link *l, const 
 ESP__FN const char *engine_read_link(const char *path, engine_link *l);
 /* Reads the file again every 100 ms. While the file is malformed the link stays as it is. */
 ESP__FN void engine_link_look(engine_comm *m, uint64_t now);
-/* Reads the parameters that both backends know. "cma=0" or "cma=1" sets *cma. */
-ESP__FN esp_status engine_params(engine_comm *m, const char *params, const char *known, int *cma);
+/* Reads the parameters, which are those of both backends; cma=1, where peers can be pulled from, sets `reach`. */
+ESP__FN esp_status engine_params(engine_comm *m, const char *params);
 /* Gives `bytes` of `rank`, ready at `from`, to all links between it and this rank. Returns when the last of them is done, without
  * the latency. */
 ESP__FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
@@ -339,9 +339,11 @@ ESP__FN esp_status engine_abort(void *comm);
 ESP__FN int32_t engine_late(void *comm, void *req);
 ESP__FN esp_status engine_traffic(void *comm, esp_traffic *out);
 ESP__FN void engine_close(void *comm);
-/* Makes a comm that has no region yet. */
-ESP__FN esp_status engine_new(const esp_host *h, const esp_group *g, const char *name, engine_comm **out);
-ESP__FN void engine_free(engine_comm *m);
+typedef int (*engine_pull)(engine_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
+typedef esp_status (*engine_meet)(engine_comm *m, const esp_group *g, esp_status so_far, const char *params);
+/* Makes a comm, reads its parameters, and calls `meet`, by which the ranks get their region: it calls what follows here. */
+ESP__FN esp_status engine_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
+                               engine_pull pull, engine_meet meet, void **comm);
 /* What this rank tells the group; a backend adds its own. */
 ESP__FN engine_hello engine_hello_of(const engine_comm *m, const esp_group *g, esp_status so_far, const char *params);
 /* Gives every rank's hello to every rank. Returns the same status on all of them. */

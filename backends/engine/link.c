@@ -117,7 +117,9 @@ static esp_status engine_link_param(engine_comm *m, char *text) {
     return ESP_OK;
 }
 
-ESP__FN esp_status engine_params(engine_comm *m, const char *params, const char *known, int *cma) {
+ESP__FN esp_status engine_params(engine_comm *m, const char *params) {
+    static const char known[] = "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms)";
+    const char *pulls = m->pull ? ",cma=1" : "";
     char key[32], val[ENGINE_LINK_MAX + 8];
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
@@ -138,13 +140,13 @@ ESP__FN esp_status engine_params(engine_comm *m, const char *params, const char 
             if (engine_link_param(m, inner)) return ESP_E_ARG;
         } else if (!strcmp(key, "outer")) {
             if (engine_link_text(m, inner, &m->outer.link)) return ESP_E_ARG;
-        } else if (!strcmp(key, "cma") && cma && (val[0] == '0' || val[0] == '1') && !val[1]) {
-            *cma = val[0] == '1';
+        } else if (!strcmp(key, "cma") && m->pull && (val[0] == '0' || val[0] == '1') && !val[1]) {
+            m->reach = val[0] == '1' ? ENGINE_REACH_PULL : ENGINE_REACH_WINDOW;
         } else {
-            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s", key, val, known);
+            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s%s", key, val, known, pulls);
         }
     }
-    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s", known);
+    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s%s", known, pulls);
     m->pace.on = m->pace.ns_per_byte > 0 || m->pace.latency_ns > 0;
     if (!m->link.n) m->link.phases[m->link.n++] = (engine_phase){m->pace.ns_per_byte, m->pace.latency_ns, 0};
     return ESP_OK;

@@ -7,9 +7,9 @@
 #endif
 
 /* ---- flows ---- */
-/* flow.h: what a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A
- * few columns of each flow are given to the links as soon as they are ready, before a stage asks for them: links
- * then stay busy although ranks wake late and read one peer after the other. Knows the plan, not the stages. */
+/* What a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A few columns of each flow are
+ * given to the links as soon as they are ready, before a stage asks for them: links then stay busy although ranks wake late and read
+ * one peer after the other. */
 /* Which part of the buffer get() reads from `rank`. */
 static int32_t engine_get_part(const engine_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
@@ -28,6 +28,11 @@ static uint64_t engine_flow_bytes(engine_comm *m, int get, int32_t rank, uint64_
     for (uint64_t s = 0; s < len; s += o->unit) sum += backend_slot_used(p + s, o->unit);
     return sum;
 }
+/* Logical time at which column `i` of a peer was ready. */
+static uint64_t engine_ready_ns(const engine_op *o, const engine_line *l, int get, uint64_t i) {
+    return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
+                           __ATOMIC_RELAXED);
+}
 /* Gives the links those columns of `rank` that are ready, at most ENGINE_AHEAD ahead of the stage. */
 static void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
     engine_op *o = &m->op;
@@ -38,8 +43,7 @@ static void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
     if (!engine_is_far(m, rank)) return;
     for (; f->next < end && o->base + f->next < shown; f->next++) {
         uint64_t i = f->next, *due = &f->due[i % ENGINE_AHEAD];
-        uint64_t from = __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
-                                        __ATOMIC_RELAXED);
+        uint64_t from = engine_ready_ns(o, l, get, i);
         if (i >= ENGINE_AHEAD) from = backend_max(from, *due - engine_latency(m, rank, *due));
         from = backend_max(from, o->start_ns);
         uint64_t bytes = engine_flow_bytes(m, get, rank, i, f);
@@ -51,9 +55,7 @@ static void engine_flow_ahead(engine_comm *m, int get, int32_t rank) {
 static uint64_t engine_flow_due(engine_comm *m, int get, int32_t rank, uint64_t i) {
     engine_op *o = &m->op;
     engine_line *l = &m->lines[rank];
-    if (!engine_is_far(m, rank))
-        return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % ENGINE_STAMPS] : &l->start_ns,
-                               __ATOMIC_RELAXED);
+    if (!engine_is_far(m, rank)) return engine_ready_ns(o, l, get, i);
     engine_flow_ahead(m, get, rank);
     return m->flows[get * m->size + rank].due[i % ENGINE_AHEAD];
 }

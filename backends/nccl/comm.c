@@ -17,10 +17,10 @@ ESP__FN esp_status nccl_broken(nccl_comm *m, esp_status s) { return m->error = s
 
 ESP__FN esp_status nccl_check(nccl_comm *m, const char *call, int result) {
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return ESP_OK;
-    return nccl_broken(m, nccl_failed(m->host, m->library, call, result, m->handle));
+    return nccl_broken(m, nccl_failed(m->who.host, m->library, call, result, m->handle));
 }
 ESP__FN esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result) {
-    return result == CUDA_SUCCESS_ ? ESP_OK : nccl_broken(m, nccl_cuda_failed(m->host, m->library, call, result));
+    return result == CUDA_SUCCESS_ ? ESP_OK : nccl_broken(m, nccl_cuda_failed(m->who.host, m->library, call, result));
 }
 
 ESP__FN esp_status nccl_settled(nccl_comm *m) {
@@ -67,8 +67,8 @@ static void nccl_memory_register(nccl_known *k, nccl_comm *m, const esp_buf *b) 
     if (nccl_settled(m) == ESP_OK) r = l->ncclCommRegister(m->handle, b->ptr, b->bytes, &k->handle);
     if (r) k->handle = NULL;
     if (r && r != NCCL_IN_PROGRESS) /* collectives work all the same */
-        nccl_say(m->host, ESP_OK, "NCCL does not register %llu bytes at %p: %s", (unsigned long long)b->bytes, b->ptr,
-                 l->ncclGetErrorString(r));
+        backend_error(&m->who, ESP_OK, "NCCL does not register %llu bytes at %p: %s", (unsigned long long)b->bytes,
+                      b->ptr, l->ncclGetErrorString(r));
     nccl_leave(m);
 }
 static void nccl_memory_forget(nccl_known *k) {
@@ -90,9 +90,9 @@ ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
         !m->library->ncclCommDeregister)
         return ESP_OK; /* the host's memory passes the device in pieces */
     for (const nccl_comm *c = j->comms; c; c = c->next_comm) n++;
-    nccl_memory *all = (nccl_memory *)backend_alloc(m->host, sizeof *all + (uint64_t)n * sizeof *all->of);
-    if (!all) return nccl_say(m->host, ESP_E_NOMEM, "no memory for a list of %d communicators", n);
-    all->host = m->host, all->job = j, all->n = n, all->next = j->memory;
+    nccl_memory *all = (nccl_memory *)backend_alloc(m->who.host, sizeof *all + (uint64_t)n * sizeof *all->of);
+    if (!all) return backend_error(&m->who, ESP_E_NOMEM, "no memory for a list of %d communicators", n);
+    all->host = m->who.host, all->job = j, all->n = n, all->next = j->memory;
     j->memory = all;
     for (nccl_comm *c = j->comms; c; c = c->next_comm) nccl_memory_register(&all->of[--n], c, b);
     *mh = all;

@@ -44,7 +44,7 @@ ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
     return (nccl_parted(c) ? nccl_part(m, c, 0) : c->count) * nccl_host_units(c);
 }
 static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
-    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_parted(c) ? (uint64_t)m->size : 1);
+    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_parted(c) ? (uint64_t)m->who.size : 1);
 }
 /* How many of the piece's units part p has, and where they begin in the whole buffer, in bytes. */
 static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
@@ -85,7 +85,7 @@ static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
 static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int in) {
     const int rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
-    for (int32_t q = rows ? 0 : m->rank; q < (rows ? m->size : m->rank + 1); q++) {
+    for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
         if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or there are no parts */
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
@@ -98,10 +98,10 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[m->slot_next % NCCL_SLOTS];
     const uint64_t most = nccl_host_most(m, c), e = nccl_staged_bytes(m, c),
-                   rows = nccl_parted(c) ? (uint64_t)m->size : 1;
+                   rows = nccl_parted(c) ? (uint64_t)m->who.size : 1;
     s->at = r->filled;
     s->n = r->total - r->filled < most ? r->total - r->filled : most;
-    if (nccl_sends(m, c)) nccl_piece_copy(m, c, s, 1);
+    if (backend_needs_src(&m->who, c)) nccl_piece_copy(m, c, s, 1);
     esp_coll inner = *c;
     inner.slot_bytes = 0, inner.width = 1;
     inner.dtype = nccl_ordered(m, c) ? ESP_I32 : backend_op_sums(c->op) ? c->dtype : ESP_I8;
@@ -109,7 +109,7 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     inner.scale = nccl_scales_first(c) ? c->scale : 0;
     inner.src.ptr = (void *)(uintptr_t)s->device_in, inner.dst.ptr = (void *)(uintptr_t)s->device_out;
     esp_status st = ESP_OK;
-    if (nccl_sends(m, c))
+    if (backend_needs_src(&m->who, c))
         st = nccl_check_cuda(
             m, "cuMemcpyHtoDAsync",
             l->cuMemcpyHtoDAsync_v2(s->device_in, s->in, s->n * e * (nccl_rows_in(c) ? rows : 1), m->stream));
@@ -124,10 +124,10 @@ static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[(m->slot_next - 1) % NCCL_SLOTS];
-    const uint64_t bytes = s->n * nccl_staged_bytes(m, c) * (nccl_rows_out(c) ? (uint64_t)m->size : 1);
+    const uint64_t bytes = s->n * nccl_staged_bytes(m, c) * (nccl_rows_out(c) ? (uint64_t)m->who.size : 1);
     esp_status st = ESP_OK;
     m->launching = 0;
-    if (nccl_receives(m, c))
+    if (backend_needs_dst(&m->who, c))
         st = nccl_check_cuda(m, "cuMemcpyDtoHAsync", l->cuMemcpyDtoHAsync_v2(s->out, s->device_out, bytes, m->stream));
     return st ? st : nccl_check_cuda(m, "cuEventRecord", l->cuEventRecord(s->event, m->stream));
 }
@@ -139,7 +139,7 @@ static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     if (passed == CUDA_NOT_READY) return ESP_PENDING;
     const esp_status st = nccl_check_cuda(m, "cuEventQuery", passed);
     if (st) return st;
-    if (nccl_receives(m, c)) nccl_piece_copy(m, c, s, 0);
+    if (backend_needs_dst(&m->who, c)) nccl_piece_copy(m, c, s, 0);
     r->drained += s->n;
     m->slot_first++;
     return ESP_OK;

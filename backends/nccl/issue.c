@@ -49,8 +49,9 @@ static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     const int result = m->library->ncclRedOpCreatePreMulSum(&s->op, &scalar, s->type, NCCL_SCALAR_IN_HOST, m->handle);
     s->made = result == NCCL_SUCCESS;
     *op = s->op;
-    return s->made ? ESP_OK
-                   : nccl_broken(m, nccl_failed(m->host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
+    return s->made
+               ? ESP_OK
+               : nccl_broken(m, nccl_failed(m->who.host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
 }
 
 /* ---- the calls ---------------------------------------------------------------------------------------------------------- */
@@ -75,19 +76,22 @@ static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
 /* Parts that differ in length: one call for each. */
 static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
-    const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->rank), at = nccl_at(m, k, q);
+    const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
     int r = NCCL_SUCCESS;
     switch (k->c->op) {
     case ESP_COLL_ALLGATHER:
         if (n)
-            r = l->ncclBroadcast(q == m->rank ? k->src : k->dst + at, k->dst + at, n, k->type, q, m->handle, k->stream);
+            r = l->ncclBroadcast(q == m->who.rank ? k->src : k->dst + at, k->dst + at, n, k->type, q, m->handle,
+                                 k->stream);
         return r;
     case ESP_COLL_REDUCE_SCATTER:
-        if (n) r = l->ncclReduce(k->src + at, q == m->rank ? k->dst : NULL, n, k->type, k->op, q, m->handle, k->stream);
+        if (n)
+            r = l->ncclReduce(k->src + at, q == m->who.rank ? k->dst : NULL, n, k->type, k->op, q, m->handle,
+                              k->stream);
         return r;
     case ESP_COLL_GATHER:
         if (q == k->c->root && own) r = l->ncclSend(k->src, own, k->type, q, m->handle, k->stream);
-        if (!r && m->rank == k->c->root && n) r = l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
+        if (!r && m->who.rank == k->c->root && n) r = l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
         return r;
     default: /* alltoall */
         r = l->ncclSend(k->src + at, n, k->type, q, m->handle, k->stream);
@@ -97,14 +101,14 @@ static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
 static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
-    for (int32_t q = 0; q < m->size && !r; q++) r = nccl_one_part(m, k, q);
+    for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
     const int end = m->library->ncclGroupEnd(); /* in any case: groups nest */
     return r ? r : end;
 }
 
 static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
     const nccl_library *l = m->library;
-    const int equal = k->c->count % (uint64_t)m->size == 0, root = k->c->root == m->rank;
+    const int equal = k->c->count % (uint64_t)m->who.size == 0, root = k->c->root == m->who.rank;
     const uint64_t all = k->c->count * k->unit, part = nccl_units(m, k, 0);
     switch (k->c->op) {
     case ESP_COLL_ALLREDUCE: return l->ncclAllReduce(k->src, k->dst, all, k->type, k->op, m->handle, k->stream);
@@ -139,22 +143,22 @@ ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
 
 /* ---- traffic ------------------------------------------------------------------------------------------------------------- */
 static void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
-    if (from != m->rank) m->level_bytes[m->level[from] - 1] += bytes;
+    if (from != m->who.rank) m->level_bytes[m->level[from] - 1] += bytes;
 }
 /* NCCL does not tell what it moves. Alltoall and gather bring each rank's part from that rank; all else is counted as by a ring in
  * rank order, in which all comes from the rank before. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c) {
-    const uint64_t item = backend_item(c), all = c->count * item, own = nccl_part(m, c, m->rank) * item;
-    const int32_t before = (m->rank + m->size - 1) % m->size;
-    const int root = m->rank == c->root;
+    const uint64_t item = backend_item(c), all = c->count * item, own = nccl_part(m, c, m->who.rank) * item;
+    const int32_t before = (m->who.rank + m->who.size - 1) % m->who.size;
+    const int root = m->who.rank == c->root;
     switch (c->op) {
-    case ESP_COLL_ALLREDUCE: nccl_came(m, before, 2 * (all - all / (uint64_t)m->size)); break;
-    case ESP_COLL_REDUCE_SCATTER: nccl_came(m, before, all - all / (uint64_t)m->size); break;
+    case ESP_COLL_ALLREDUCE: nccl_came(m, before, 2 * (all - all / (uint64_t)m->who.size)); break;
+    case ESP_COLL_REDUCE_SCATTER: nccl_came(m, before, all - all / (uint64_t)m->who.size); break;
     case ESP_COLL_ALLGATHER: nccl_came(m, before, all - own); break;
     case ESP_COLL_BROADCAST: nccl_came(m, before, root ? 0 : all); break;
     case ESP_COLL_REDUCE: nccl_came(m, before, before == c->root ? 0 : all); break; /* the chain ends at the root */
     default:
-        for (int32_t q = 0; q < m->size; q++)
+        for (int32_t q = 0; q < m->who.size; q++)
             if (c->op == ESP_COLL_ALLTOALL || root) nccl_came(m, q, nccl_part(m, c, q) * item);
     }
 }

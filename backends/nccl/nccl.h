@@ -47,11 +47,10 @@ typedef struct nccl_job {
 } nccl_job;
 
 typedef struct nccl_comm {
-    const esp_host *host;
+    backend_who who;
     const nccl_library *library;
     nccl_job *job;
     struct nccl_comm *next_comm; /* of the job */
-    int32_t rank, size;
     uint8_t *level;       /* [size] the outermost level at which the rank's place differs                        */
     pthread_mutex_t lock; /* of the handle: abort() comes from any thread                                  */
     nccl_handle handle;
@@ -106,7 +105,7 @@ ESP__FN void nccl_memory_leave(const nccl_comm *m);
 /* ---- facts of a collective ---- */
 /* Where part p begins, in items. */
 static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
-    const uint64_t n = (uint64_t)m->size, at = (c->count + n - 1) / n * (uint64_t)p;
+    const uint64_t n = (uint64_t)m->who.size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
 }
 static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
@@ -116,14 +115,7 @@ static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t 
 static inline int nccl_parted(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
-/* Does this rank send, and does it receive? Rows of a piece: parts that it has. */
-static inline int nccl_sends(const nccl_comm *m, const esp_coll *c) {
-    return c->op != ESP_COLL_BROADCAST || c->root == m->rank;
-}
-static inline int nccl_receives(const nccl_comm *m, const esp_coll *c) {
-    if (c->op == ESP_COLL_BROADCAST) return c->root != m->rank;
-    return (c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_GATHER) || c->root == m->rank;
-}
+/* Has a piece a row for each rank on its way in, or out? */
 static inline int nccl_rows_in(const esp_coll *c) {
     return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL;
 }
@@ -134,7 +126,7 @@ static inline int nccl_rows_out(const esp_coll *c) {
 static inline int nccl_has_scale(const esp_coll *c) { return backend_op_sums(c->op) && backend_scales(c); }
 /* MAX and MIN of floats go as integers of the same order: NCCL's own leave out NaNs, and take -0 and +0 as they come. */
 static inline int nccl_ordered(const nccl_comm *m, const esp_coll *c) {
-    return m->size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
+    return m->who.size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 
 /* ---- issue.c: on the device's memory ---- */
