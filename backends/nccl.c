@@ -344,7 +344,8 @@ static esp_status nccl_drive(nccl_comm *m) {
 static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     nccl_comm *m = (nccl_comm *)comm;
     nccl_req *r = &m->reqs[m->next % NCCL_QUEUE];
-    const esp_coll copy = backend_whole_call(c);
+    esp_coll copy;
+    backend_whole_call(c, &copy);
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     if (m->error) return m->error;
     const esp_status st = nccl_check_call(m, &copy, s);

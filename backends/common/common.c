@@ -62,12 +62,6 @@ ESP__FN const char *backend_op_name(uint32_t op) {
                                        "broadcast", "gather",    "reduce"};
     return op <= ESP_COLL_REDUCE ? name[op] : "?";
 }
-ESP__FN esp_coll backend_whole_call(const esp_coll *c) {
-    esp_coll whole;
-    memset(&whole, 0, sizeof whole);
-    memcpy(&whole, c, backend_min(c->struct_size ? c->struct_size : sizeof whole, sizeof whole));
-    return whole;
-}
 ESP__FN uint64_t backend_call_hash(const esp_coll *c) {
     const uint64_t parts[] = {c->dtype,
                               c->count,

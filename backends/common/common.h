@@ -71,8 +71,15 @@ static inline int backend_scales(const esp_coll *c) {
 static inline uint64_t backend_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * backend_max(c->width, 1);
 }
-/* The whole struct: a caller of an older version has a shorter one. */
-ESP__FN esp_coll backend_whole_call(const esp_coll *c);
+/* Copies the struct to `whole`: a caller of an older version has a shorter one. */
+static inline void backend_whole_call(const esp_coll *c, esp_coll *whole) {
+    if (c->struct_size >= sizeof *whole || !c->struct_size) {
+        *whole = *c;
+        return;
+    }
+    memset(whole, 0, sizeof *whole);
+    memcpy(whole, c, c->struct_size);
+}
 /* Does this rank need the buffer? Its own part may be empty. */
 ESP__FN int backend_needs_src(const backend_who *m, const esp_coll *c);
 ESP__FN int backend_needs_dst(const backend_who *m, const esp_coll *c);

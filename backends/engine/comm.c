@@ -9,15 +9,13 @@ ESP__FN esp_status engine_start(void *comm, const esp_coll *c, esp_stream s, voi
     (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
-    const esp_coll call = backend_whole_call(c);
-    const backend_who who = {m->host, m->name, m->rank, m->size};
-    esp_status st = backend_check(&who, &call);
-    if (st != ESP_OK) return st;
     if (r->used)
         return backend_error(m, ESP_E_STATE, "%d requests are open: test them before starting more", ENGINE_QUEUE);
-    memset(r, 0, sizeof *r);
-    r->c = call;
-    r->used = 1;
+    backend_whole_call(c, &r->c);
+    const backend_who who = {m->host, m->name, m->rank, m->size};
+    const esp_status st = backend_check(&who, &r->c);
+    if (st != ESP_OK) return st;
+    r->used = 1, r->done = 0;
     r->start_ns = m->pace.on ? backend_now_ns() : 0;
     m->req_next++;
     engine_next(m);

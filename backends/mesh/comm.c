@@ -129,10 +129,11 @@ enum { MESH_LOOKS = 32 }; /* with a yield between, before the first nap */
 ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     mesh_comm *m = (mesh_comm *)comm;
     mesh_req *r = &m->reqs[m->next_req % MESH_QUEUE];
+    esp_coll call;
     (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
-    const esp_coll call = backend_whole_call(c);
+    backend_whole_call(c, &call);
     esp_status st = backend_check(&m->who, &call);
     if (st != ESP_OK) return st;
     if (call.slot_bytes > MESH_MESSAGE)
