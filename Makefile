@@ -96,7 +96,7 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl.c $(TEST_SRC); do \
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl.c $(NCCL_SRC) $(wildcard backends/mesh/*.c) $(TEST_SRC); do \
 	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------
@@ -123,14 +123,22 @@ $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 $(BUILD)/bin/espresso: $(TOOLS_SRC:%.c=$(BUILD)/obj/%.o) $(OBJECTS) | $(BUILD)/bin/
 	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 
-PLUGIN_LINK = $(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
-$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl.c $(STAMP) | $(BUILD)/lib/espresso/
-	$(PLUGIN_LINK)
-$(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(STAMP) | $(BUILD)/lib/espresso/
-	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< -o $@ $(LIBS)
-$(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(STAMP) | $(BUILD)/lib/espresso/
+# a plugin is one file and, of a backend, the objects of the folders that it uses
+PLUGIN_FLAGS = -fPIC -fvisibility=hidden
+PLUGIN_LINK  = $(PLUGIN_FLAGS) -shared -Wl,-z,defs $(filter %.c %.cc %.o,$^) -o $@
+NCCL_SRC := $(wildcard backends/nccl/*.c)
+NCCL_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(NCCL_SRC))
+MESH_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/mesh/*.c))
+$(BUILD)/plugin/%.o: %.c $(STAMP)
+	@mkdir -p $(@D)
+	$(CCACHE) $(CC) $(FLAGS) $(PLUGIN_FLAGS) -c $< -o $@
+$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl.c $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
+$(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
+$(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
-	$(GLOO_CXX) $(DEP) -fPIC -fvisibility=hidden -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/gloo.map $< -o $@ -lgloo
+	$(GLOO_CXX) $(DEP) $(PLUGIN_LINK) -Wl,--version-script=$(BUILD)/gloo.map -lgloo
 
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
@@ -143,7 +151,7 @@ TRAINER := $(wildcard bench/trainers/*.c) examples/train/gemm.c examples/gpt/tex
 $(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
 	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) $(TRAINER) -o $@ $(LIB) $(LIBS)
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
-$(BUILD)/bench/codec: bench/codec.c $(OBJECTS) | $(BUILD)/bench/
+$(patsubst %,$(BUILD)/bench/%,codec coll matrix): $(BUILD)/bench/%: bench/%.c $(OBJECTS) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< $(OBJECTS) -o $@ $(JSON_LIBS) $(LIBS)
 $(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)

@@ -12,10 +12,11 @@ parts='
 codecs/common:
 codecs: codecs/common
 espresso_impl/base:
-backends/engine: codecs/common espresso_impl/base
-backends/mesh: codecs/common backends/engine espresso_impl/base
-backends/nccl: codecs/common backends/engine espresso_impl/base
-backends: codecs/common backends/engine backends/mesh backends/nccl espresso_impl/base
+backends/common: codecs/common espresso_impl/base
+backends/engine: backends/common codecs/common espresso_impl/base
+backends/mesh: backends/common codecs/common espresso_impl/base
+backends/nccl: backends/common codecs/common espresso_impl/base
+backends: backends/common backends/engine backends/mesh backends/nccl codecs/common espresso_impl/base
 espresso_impl/plugins: espresso_impl/base codecs/common
 espresso_impl/device: espresso_impl/base espresso_impl/plugins codecs/common
 espresso_impl/job: espresso_impl/base
@@ -44,6 +45,7 @@ sources() { # FOLDER
     case $1 in
     codecs | backends) ;; # each is a plugin, too
     planner) sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -v '^planner/builtin/' ;; # one part: they share planner/plan.h
+    backends/*) find "$1" -name '*.c' | sort ;; # plugins' parts are not in the list
     planner/files) find planner/files -name '*.c' -not -name write_builtin.c | sort ;;
     *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso.c | grep -v no_autopilot ;;
     esac
@@ -60,7 +62,7 @@ calls() {
     nm "$tmp/part.o" | awk 'NF == 3 && $2 ~ /[A-Z]/ { print $3 }' >"$names/$(echo "$part" | tr / -)"
     for folder in $part $known; do cat "$names/$(echo "$folder" | tr / -)" 2>/dev/null; done >"$tmp/defined"
     echo "$upward" | sed -n "s|^$part ||p" >"$tmp/upward"
-    nm "$tmp/part.o" | sed -n 's/^ *U \(\(esp\|files\)_.*\)/\1/p' | grep -vxFf "$tmp/defined" | grep -vxf "$tmp/upward" |
+    nm "$tmp/part.o" | sed -n 's/^ *U \(\(esp\|files\|backend\|engine\|mesh\|nccl\|shm\)_.*\)/\1/p' | grep -vxFf "$tmp/defined" | grep -vxf "$tmp/upward" |
         sed "s|^|error: calls |; s|\$|, which no folder that it may know defines|" >"$tmp/called"
     cat "$tmp/called" >>"$tmp/log"
     [ ! -s "$tmp/called" ]
@@ -87,16 +89,11 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
     if [ -n "$list" ]; then
         compiles "-c -o $tmp/part.o" $list && calls || ok=0
     else
-        case $part in
-        backends/engine | backends/mesh) compiles -fsyntax-only "$part/${part#backends/}.h" || ok=0 ;; # one header reads the others
-        *)
-            for f in "$part"/*.[ch]; do
-                flags=
-                if [ "$f" = backends/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
-                compiles "-fsyntax-only $flags" "$f" || ok=0
-            done
-            ;;
-        esac
+        for f in "$part"/*.[ch]; do
+            flags=
+            if [ "$f" = backends/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
+            compiles "-fsyntax-only $flags" "$f" || ok=0
+        done
     fi
     [ "$ok" -eq 1 ] || {
         echo "check-parts: $part needs more than it may know (${known:-nothing else}):"

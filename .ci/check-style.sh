@@ -27,7 +27,7 @@ fi
 
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
-    for file in espresso.c codecs/*.c backends/*.c planner/files/*.c tools/*.c tools/*/*.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
+    for file in espresso.c codecs/*.c backends/*.c backends/*/*.c planner/files/*.c tools/*.c tools/*/*.c bench/*.c bench/trainers/*.c examples/*/*.c plugins/*/*.c tests/abi/plugin_*.c; do
         [ -f "$file" ] || continue
         # some of gcc's warnings come from its optimiser, none of clang's do
         mpi=

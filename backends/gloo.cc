@@ -1,11 +1,9 @@
 /* gloo.cc: backend "gloo": ranks are processes on any number of machines, connected by TCP; no launcher is needed but one that says
- * who the ranks are. This file moves messages by the library gloo; mesh.h makes collectives of them, so results have the same bits as with
- * the other backends.
+ * who the ranks are. This file moves messages by the library gloo; backends/mesh makes collectives of them, so results have the same
+ * bits as with the other backends.
  *
  * gloo's calls wait until a message is through, and offer no look at it. So each message that may be under way has a thread that
  * waits for it: 16 times as many threads as the group has members. That serves small clusters; for others there is MPI. */
-#include "espresso.h"
-
 #include "backends/mesh/mesh.h"
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -17,6 +15,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define GLOO_NAME "gloo"
 enum { GLOO_RANKS = 32, GLOO_STACK = 128 * 1024 };
@@ -162,8 +161,8 @@ int gloo_post(Wire *w, uint32_t place, int work, int32_t peer, uint32_t tag, con
             at.body->recv(peer, body, (size_t)p, bytes);
         }
     } catch (const std::exception &e) {
-        return engine_say(w->host, GLOO_NAME, ESP_E_PEER, "a message %s rank %d: %.300s", work == 1 ? "to" : "from",
-                          (int)peer, e.what());
+        return backend_say(w->host, GLOO_NAME, ESP_E_PEER, "a message %s rank %d: %.300s", work == 1 ? "to" : "from",
+                           (int)peer, e.what());
     }
     pthread_mutex_lock(&w->lock);
     at.work = work;
@@ -192,7 +191,7 @@ int gloo_some(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
     pthread_mutex_unlock(&w->lock);
     w->active -= n;
     /* usually as the peer's process has ended */
-    return failed ? engine_say(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
+    return failed ? backend_say(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
 }
 
 /* Closes the connections; then every thread that waits for a message gives up. */
@@ -270,13 +269,13 @@ esp_status gloo_params(const esp_host *h, const char *params, Params *out) {
         else if (!strcmp(key, "iface"))
             out->iface = val;
         else
-            return engine_say(
+            return backend_say(
                 h, GLOO_NAME, ESP_E_ARG,
                 "does not know %s=%s: it takes address=, this host's in the network between the hosts, or "
                 "iface=, as in iface=eth0",
                 key, val);
     }
-    if (more < 0) return engine_say(h, GLOO_NAME, ESP_E_ARG, "parameters are malformed: write iface=eth0, or none");
+    if (more < 0) return backend_say(h, GLOO_NAME, ESP_E_ARG, "parameters are malformed: write iface=eth0, or none");
     if (out->address.empty() && out->iface.empty()) out->address = gloo_address_towards(getenv("ESPRESSO_ROOT"));
     return ESP_OK;
 }
@@ -292,10 +291,10 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
         w->context->connectFullMesh(store, device);
     } catch (const std::exception &e) {
         w->context.reset();
-        return engine_say(w->host, GLOO_NAME, ESP_E_COMM,
-                          "cannot connect the ranks: %.300s. This host's address is taken to be '%s': if that is not "
-                          "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
-                          e.what(), params.address.c_str());
+        return backend_say(w->host, GLOO_NAME, ESP_E_COMM,
+                           "cannot connect the ranks: %.300s. This host's address is taken to be '%s': if that is not "
+                           "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
+                           e.what(), params.address.c_str());
     }
     return ESP_OK;
 }
@@ -319,8 +318,8 @@ esp_status gloo_threads(Wire *w) {
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    return rc ? engine_say(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
-                           strerror(rc))
+    return rc ? backend_say(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
+                            strerror(rc))
               : ESP_OK;
 }
 
@@ -332,8 +331,8 @@ esp_status gloo_agree(const esp_host *h, const esp_group *g, esp_status mine) {
     for (int q = 0; q < g->size && s == ESP_OK; q++)
         if (all[(size_t)q] != ESP_OK)
             s = mine != ESP_OK ? mine
-                               : engine_say(h, GLOO_NAME, (esp_status)all[(size_t)q],
-                                            "rank %d could not open: see its own error", q);
+                               : backend_say(h, GLOO_NAME, (esp_status)all[(size_t)q],
+                                             "rank %d could not open: see its own error", q);
     return s;
 }
 
@@ -344,9 +343,9 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     *comm = NULL;
     esp_status s = gloo_params(h, params, &own);
     if (s == ESP_OK && g->size > GLOO_RANKS)
-        s = engine_say(h, GLOO_NAME, ESP_E_UNSUPPORTED,
-                       "%d ranks: at most %d are connected. Use levels, as in levels:intra=(shm),inter=(gloo), or mpi",
-                       (int)g->size, (int)GLOO_RANKS);
+        s = backend_say(h, GLOO_NAME, ESP_E_UNSUPPORTED,
+                        "%d ranks: at most %d are connected. Use levels, as in levels:intra=(shm),inter=(gloo), or mpi",
+                        (int)g->size, (int)GLOO_RANKS);
     if (s == ESP_OK) s = mesh_new(h, g, GLOO_NAME, &m);
     if (s == ESP_OK) {
         w = new (std::nothrow) Wire();
@@ -357,7 +356,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
             w->through.resize(m->places);
             m->wire = &gloo_messages, m->self = w;
         } else {
-            s = engine_say(h, GLOO_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
+            s = backend_say(h, GLOO_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
         }
     }
     if (g->size > 1) {
@@ -377,20 +376,8 @@ esp_status gloo_probe(const esp_host *, int32_t *score) {
     return ESP_OK;
 }
 
-const esp_backend *gloo_table() {
-    static esp_backend b;
-    b.struct_size = sizeof b;
-    b.caps =
-        ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS;
-    b.colls = ENGINE_COLLS, b.devices = ESP_BIT(ESP_CPU), b.dtypes = ENGINE_DTYPES, b.reduces = ENGINE_REDUCTIONS;
-    b.name = GLOO_NAME;
-    b.summary = "ranks are processes on hosts that TCP connects, without MPI";
-    b.params = "address=,iface=";
-    b.probe = gloo_probe, b.open = gloo_open, b.close = mesh_close, b.start = mesh_start, b.test = mesh_test;
-    b.progress = mesh_progress, b.wake = mesh_wake, b.wait_fd = mesh_wait_fd, b.abort = mesh_abort;
-    b.late = mesh_late, b.traffic = mesh_traffic;
-    return &b;
-}
+const esp_backend gloo_backend =
+    MESH_TABLE(gloo, 0, "ranks are processes on hosts that TCP connects, without MPI", "address=,iface=", NULL);
 } // namespace
 
-ESP_PLUGIN_BACKEND(gloo, gloo_table())
+ESP_PLUGIN_BACKEND(gloo, &gloo_backend)

@@ -1,28 +1,8 @@
 /* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their
  * addresses. For tests, and for programs that run each rank as a thread. This file makes and shares the region;
- * engine.h moves the data. */
-#include "espresso.h"
-
+ * backends/engine moves the data. */
 #include "backends/engine/engine.h"
-
-/* The region's address travels through the caller's exchange, which may be a socket. The thread sanitizer cannot see
- * that this exchange orders rank 0's writes before the other ranks' reads, so it is told. */
-#if defined(__SANITIZE_THREAD__)
-#define LOOP_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define LOOP_TSAN 1
-#endif
-#endif
-#ifdef LOOP_TSAN
-void __tsan_acquire(void *address);
-void __tsan_release(void *address);
-#define loop_acquire __tsan_acquire
-#define loop_release __tsan_release
-#else
-static inline void loop_acquire(void *address) { (void)address; }
-static inline void loop_release(void *address) { (void)address; }
-#endif
+#include <sys/mman.h>
 
 static esp_status loop_probe(const esp_host *h, int32_t *score) {
     (void)h;
@@ -39,78 +19,37 @@ static esp_status loop_same_process(engine_comm *m) {
     const engine_hello *all = m->hello;
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].pid != all[0].pid)
-            return engine_say(m->host, m->name, ESP_E_UNSUPPORTED,
-                              "ranks 0 and %d are not threads of one process: use backend shm", (int)q);
+            return backend_error(m, ESP_E_UNSUPPORTED, "ranks 0 and %d are not threads of one process: use backend shm",
+                                 (int)q);
     return ESP_OK;
 }
 
-static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_far, uint32_t params) {
+static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
     uint64_t bytes = engine_region_bytes(m->size);
-    engine_hello mine;
     void *region = MAP_FAILED;
-    memset(&mine, 0, sizeof mine);
+    m->reach = ENGINE_REACH_POINTER;
+    m->drop_region = loop_drop_region;
     if (m->rank == 0 && so_far == ESP_OK) {
         region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (region == MAP_FAILED)
-            so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
+            so_far = backend_error(m, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
         else
-            ((engine_head *)region)->refs = (uint32_t)m->size, loop_release(region);
+            BACKEND_STORE(&((engine_head *)region)->refs, (uint32_t)m->size);
     }
-    mine.status = so_far;
-    mine.pid = (int32_t)getpid();
-    mine.opened_ns = engine_now_ns();
-    mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
-    mine.params = params;
+    engine_hello mine = engine_hello_of(m, g, so_far, params);
     mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
     esp_status s = engine_exchange(m, g, &mine);
     if (s == ESP_OK) s = engine_same_params(m);
     if (s == ESP_OK) s = loop_same_process(m);
     if (s == ESP_OK)
-        region = (void *)(uintptr_t)m->hello[0].address, loop_acquire(region);
+        s = engine_join(m, g, (void *)(uintptr_t)m->hello[0].address);
     else if (region != MAP_FAILED)
         munmap(region, bytes); /* every rank got the same status, so no rank uses the region */
-    return s == ESP_OK ? engine_join(m, g, region) : s;
-}
-
-static esp_status loop_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    engine_comm *m;
-    esp_status s = engine_new(h, g, "loop", &m);
-    *comm = NULL;
-    if (s != ESP_OK) return s;
-    m->reach = ENGINE_REACH_POINTER;
-    m->drop_region = loop_drop_region;
-    s = engine_params(m, params, "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms)",
-                      NULL);
-    s = loop_meet(m, g, s, esp_name_hash(params));
-    if (s == ESP_OK)
-        *comm = m;
-    else
-        engine_free(m);
     return s;
 }
 
-static const esp_backend loop_backend = {
-    .struct_size = sizeof(esp_backend),
-    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED |
-            ESP_BACKEND_REOPENS | ESP_BACKEND_DELIVERS,
-    .colls = ENGINE_COLLS,
-    .devices = ESP_BIT(ESP_CPU),
-    .dtypes = ENGINE_DTYPES,
-    .reduces = ENGINE_REDUCTIONS,
-    .name = "loop",
-    .summary = "ranks are threads of one process",
-    .params = "inter=,latency=,link=,outer=",
-    .probe = loop_probe,
-    .open = loop_open,
-    .close = engine_close,
-    .start = engine_start,
-    .test = engine_test,
-    .progress = engine_progress,
-    .wake = engine_wake,
-    .wait_fd = engine_wait_fd,
-    .abort = engine_abort,
-    .late = engine_late,
-    .traffic = engine_traffic,
-};
+static esp_status loop_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
+    return engine_open(h, g, "loop", params, NULL, loop_meet, comm);
+}
 
-ESP_PLUGIN_BACKEND(loop, &loop_backend)
+ENGINE_BACKEND(loop, "ranks are threads of one process", "inter=,latency=,link=,outer=")

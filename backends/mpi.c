@@ -1,15 +1,15 @@
 /* mpi.c: backend "mpi": ranks are processes that an MPI launcher started, on any number of machines. This file joins or starts MPI
- * and moves messages; mesh.h makes collectives of them. Needs MPI 3: Open MPI and MPICH have it.
+ * and moves messages; backends/mesh makes collectives of them. Needs MPI 3: Open MPI and MPICH have it.
  *
  * Who calls MPI: one thread at a time, the one that drives the links. MPI must allow that other threads of the program call it
  * too: MPI_THREAD_MULTIPLE, which this file asks for where it starts MPI. A program that has called MPI_Init_thread with less keeps
  * working: then the trainer's calls run all ops (ESP_BACKEND_CALLER), on the thread that calls esp_push and esp_wait, and this
  * must be the one that called MPI_Init_thread (with MPI_THREAD_SERIALIZED: any, as long as one calls MPI at a time). */
-#include "espresso.h"
-
 #include "backends/mesh/mesh.h"
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #if defined(MPICH_NAME) && defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wstringop-overflow" /* MPICH declares MPI_STATUSES_IGNORE as room that is written */
@@ -27,7 +27,7 @@ static esp_status mpi_error(const esp_host *h, esp_status s, const char *what, i
     char text[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
     MPI_Error_string(rc, text, &n);
-    return engine_say(h, MPI_NAME, s, "%s failed: %.300s", what, text);
+    return backend_say(h, MPI_NAME, s, "%s failed: %.300s", what, text);
 }
 /* Of a message. But for a wrong call, a connection has ended, usually as the peer's process has. */
 static esp_status mpi_message_error(const esp_host *h, const char *what, int rc) {
@@ -78,20 +78,20 @@ static esp_status mpi_begin(const esp_host *h) {
     int over = 0, level = -1;
     MPI_Finalized(&over);
     if (over)
-        return engine_say(h, MPI_NAME, ESP_E_STATE,
-                          "MPI_Finalize was called already: call esp_open before it and esp_close too");
+        return backend_say(h, MPI_NAME, ESP_E_STATE,
+                           "MPI_Finalize was called already: call esp_open before it and esp_close too");
     if (mpi_is_on()) return ESP_OK;
     if (!mpi_launched())
-        return engine_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
-                          "no MPI launcher started this process: start it with mpirun, or with srun --mpi=pmix");
+        return backend_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
+                           "no MPI launcher started this process: start it with mpirun, or with srun --mpi=pmix");
     const int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (rc != MPI_SUCCESS) return mpi_error(h, ESP_E_COMM, "MPI_Init_thread", rc);
     mpi_started = 1;
     on_exit(mpi_end, NULL);
     if (level >= MPI_THREAD_SERIALIZED) return ESP_OK;
-    return engine_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
-                      "this MPI library cannot be called by a thread of the library: call MPI_Init_thread yourself, "
-                      "before esp_open; the trainer's thread then calls MPI");
+    return backend_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
+                       "this MPI library cannot be called by a thread of the library: call MPI_Init_thread yourself, "
+                       "before esp_open; the trainer's thread then calls MPI");
 }
 
 /* ---- messages ----------------------------------------------------------------------------------------------------------- */
@@ -157,23 +157,23 @@ static int mpi_some(void *self, uint32_t *places, uint64_t *bytes, uint32_t most
 /* Receives are cancelled. A send cannot be: MPI may still read its memory, until the process ends. */
 static void mpi_drop(void *self) {
     mpi_wire *w = self;
-    const uint64_t until = engine_now_ns() + (uint64_t)MPI_CANCEL_MS * 1000000u;
+    const uint64_t until = backend_now_ns() + (uint64_t)MPI_CANCEL_MS * 1000000u;
     int left = w->active > 0;
     mpi_failed = 1;
     for (uint32_t k = 0; k < w->top; k++)
         if (w->requests[k] != MPI_REQUEST_NULL) MPI_Cancel(&w->requests[k]);
-    while (left && engine_now_ns() < until) {
+    while (left && backend_now_ns() < until) {
         if (MPI_Testall((int)w->top, w->requests, &left, MPI_STATUSES_IGNORE) != MPI_SUCCESS) break;
         left = !left;
         if (left) sched_yield();
     }
 }
 static void mpi_wire_free(mpi_wire *w) {
-    engine_release(w->host, w->requests, w->places * sizeof *w->requests);
-    engine_release(w->host, w->statuses, w->places * sizeof *w->statuses);
-    engine_release(w->host, w->found, w->places * sizeof *w->found);
-    engine_release(w->host, w->ranks, w->n * sizeof *w->ranks);
-    engine_release(w->host, w, sizeof *w);
+    backend_release(w->host, w->requests, w->places * sizeof *w->requests);
+    backend_release(w->host, w->statuses, w->places * sizeof *w->statuses);
+    backend_release(w->host, w->found, w->places * sizeof *w->found);
+    backend_release(w->host, w->ranks, w->n * sizeof *w->ranks);
+    backend_release(w->host, w, sizeof *w);
 }
 static void mpi_wire_close(void *self, int failed) {
     mpi_wire *w = self;
@@ -184,13 +184,13 @@ static void mpi_wire_close(void *self, int failed) {
 static const mesh_wire mpi_messages = {mpi_send, mpi_recv, mpi_some, mpi_drop, mpi_wire_close};
 
 static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
-    mpi_wire *w = engine_alloc(h, sizeof *w);
+    mpi_wire *w = backend_alloc(h, sizeof *w);
     if (!w) return NULL;
     w->host = h, w->places = places, w->n = n, w->comm = MPI_COMM_NULL;
-    w->ranks = engine_alloc(h, n * sizeof *w->ranks);
-    w->requests = engine_alloc(h, places * sizeof *w->requests);
-    w->statuses = engine_alloc(h, places * sizeof *w->statuses);
-    w->found = engine_alloc(h, places * sizeof *w->found);
+    w->ranks = backend_alloc(h, n * sizeof *w->ranks);
+    w->requests = backend_alloc(h, places * sizeof *w->requests);
+    w->statuses = backend_alloc(h, places * sizeof *w->statuses);
+    w->found = backend_alloc(h, places * sizeof *w->found);
     for (uint32_t k = 0; w->requests && k < places; k++) w->requests[k] = MPI_REQUEST_NULL;
     if (w->requests && w->statuses && w->found && w->ranks) return w;
     mpi_wire_free(w);
@@ -214,14 +214,14 @@ static esp_status mpi_params(const esp_host *h, const char *params, MPI_Comm *ba
         const long handle = strtol(val, &end, 10);
         int size = 0;
         if (strcmp(key, "comm") != 0 || end == val || *end)
-            return engine_say(h, MPI_NAME, ESP_E_ARG,
-                              "does not know %s=%s: it takes comm=HANDLE, with the number that MPI_Comm_c2f gives", key,
-                              val);
+            return backend_say(h, MPI_NAME, ESP_E_ARG,
+                               "does not know %s=%s: it takes comm=HANDLE, with the number that MPI_Comm_c2f gives",
+                               key, val);
         *base = MPI_Comm_f2c((MPI_Fint)handle);
         if (*base == MPI_COMM_NULL || MPI_Comm_size(*base, &size) != MPI_SUCCESS)
-            return engine_say(h, MPI_NAME, ESP_E_ARG, "comm=%s is no communicator: use MPI_Comm_c2f(your_comm)", val);
+            return backend_say(h, MPI_NAME, ESP_E_ARG, "comm=%s is no communicator: use MPI_Comm_c2f(your_comm)", val);
     }
-    return more < 0 ? engine_say(h, MPI_NAME, ESP_E_ARG, "parameters are malformed: write comm=HANDLE, or none")
+    return more < 0 ? backend_say(h, MPI_NAME, ESP_E_ARG, "parameters are malformed: write comm=HANDLE, or none")
                     : ESP_OK;
 }
 
@@ -243,16 +243,16 @@ static esp_status mpi_group_shares(const esp_host *h, const mpi_hello *all, uint
     int32_t number = 0;
     for (uint64_t q = 0; q < n; q++) {
         if (all[q].meets < 0)
-            return engine_say(
+            return backend_say(
                 h, MPI_NAME, ESP_E_UNSUPPORTED,
                 "rank %d of the group did not meet the others over MPI, so it cannot go on without lost ranks", (int)q);
         w->ranks[q] = all[q].meets;
         if (all[q].number > number) number = all[q].number;
     }
     if (number > (mpi_most_tag() - (w->tags - 1)) / w->tags)
-        return engine_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
-                          "this MPI has no tags left for another group of ranks: start all ranks again, from the last "
-                          "state that was saved");
+        return backend_say(h, MPI_NAME, ESP_E_UNSUPPORTED,
+                           "this MPI has no tags left for another group of ranks: start all ranks again, from the last "
+                           "state that was saved");
     mpi_number = number + 1;
     w->shared = 1, w->comm = mpi_meeting, w->first_tag = number * w->tags;
     return ESP_OK;
@@ -274,10 +274,10 @@ static esp_status mpi_group_owns(const esp_host *h, const esp_group *g, MPI_Comm
 /* All ranks of the group tell their status and who they are; then they get their communicator. */
 static esp_status mpi_group_comm(const esp_host *h, const esp_group *g, esp_status so_far, MPI_Comm base, mpi_wire *w) {
     const uint64_t n = (uint64_t)g->size, bytes = n * sizeof(mpi_hello);
-    mpi_hello mine = {so_far, -1, mpi_failed, -1, mpi_number}, *all = engine_alloc(h, bytes);
+    mpi_hello mine = {so_far, -1, mpi_failed, -1, mpi_number}, *all = backend_alloc(h, bytes);
     int any = 0;
     if (!all && mine.status == ESP_OK)
-        mine.status = engine_say(h, MPI_NAME, ESP_E_NOMEM, "no memory for %d ranks", (int)n);
+        mine.status = backend_say(h, MPI_NAME, ESP_E_NOMEM, "no memory for %d ranks", (int)n);
     if (mine.status == ESP_OK) MPI_Comm_rank(base, &mine.rank);
     if (mine.status == ESP_OK && mpi_meeting != MPI_COMM_NULL) MPI_Comm_rank(mpi_meeting, &mine.meets);
     if (!all) return mine.status;
@@ -288,14 +288,14 @@ static esp_status mpi_group_comm(const esp_host *h, const esp_group *g, esp_stat
         if (all[q].status == ESP_OK) continue;
         s = mine.status != ESP_OK
                 ? mine.status
-                : engine_say(h, MPI_NAME, all[q].status, "rank %d could not open: see its own error", (int)q);
+                : backend_say(h, MPI_NAME, all[q].status, "rank %d could not open: see its own error", (int)q);
     }
     if (s == ESP_OK) w->tags = mpi_tags();
     if (s == ESP_OK && any)
         s = mpi_group_shares(h, all, n, w);
     else if (s == ESP_OK)
         s = mpi_group_owns(h, g, base, w);
-    engine_release(h, all, bytes);
+    backend_release(h, all, bytes);
     return s;
 }
 
@@ -308,7 +308,7 @@ static esp_status mpi_open(const esp_host *h, const esp_group *g, const char *pa
     if (s == ESP_OK && g->size > 1) s = mpi_params(h, params, &base);
     if (s == ESP_OK) s = mesh_new(h, g, MPI_NAME, &m);
     if (s == ESP_OK && !(w = mpi_wire_new(h, m->places, (uint64_t)g->size)))
-        s = engine_say(h, MPI_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
+        s = backend_say(h, MPI_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
     if (m) m->wire = &mpi_messages, m->self = w;
     if (m && !w) m->wire = NULL;
     if (g->size > 1) s = mpi_group_comm(h, g, s, base, w);
@@ -348,7 +348,7 @@ static esp_status mpi_meet(const esp_host *h, const char *params, esp_meeting *o
         MPI_Comm_size(mpi_meeting, &m.size);
         m.oob_allgather = mpi_allgather, m.user = &mpi_meeting;
     }
-    memcpy(out, &m, engine_min(out->struct_size, sizeof m));
+    memcpy(out, &m, backend_min(out->struct_size, sizeof m));
     return ESP_OK;
 }
 
@@ -358,17 +358,8 @@ static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     return ESP_OK;
 }
 
-#define MPI_CAPS (ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS)
-#define MPI_TABLE(capabilities)                                                                                        \
-    {                                                                                                                  \
-        .struct_size = sizeof(esp_backend), .caps = (capabilities), .colls = ENGINE_COLLS,                             \
-        .devices = ESP_BIT(ESP_CPU), .dtypes = ENGINE_DTYPES, .reduces = ENGINE_REDUCTIONS, .name = MPI_NAME,          \
-        .summary = "ranks are processes that mpirun or srun started", .params = "comm=", .probe = mpi_probe,           \
-        .open = mpi_open, .close = mesh_close, .start = mesh_start, .test = mesh_test, .progress = mesh_progress,      \
-        .wake = mesh_wake, .wait_fd = mesh_wait_fd, .abort = mesh_abort, .late = mesh_late, .traffic = mesh_traffic,   \
-        .meet = mpi_meet,                                                                                              \
-    }
-static const esp_backend mpi_backend = MPI_TABLE(MPI_CAPS), mpi_of_caller = MPI_TABLE(MPI_CAPS | ESP_BACKEND_CALLER);
+#define MPI_TABLE(caps) MESH_TABLE(mpi, caps, "ranks are processes that mpirun or srun started", "comm=", mpi_meet)
+static const esp_backend mpi_backend = MPI_TABLE(0), mpi_of_caller = MPI_TABLE(ESP_BACKEND_CALLER);
 /* A program that has started MPI for fewer threads gets the table that says so. */
 ESPRESSO_PLUGIN_ENTRY(mpi) {
     static const esp_backend *const any_thread[] = {&mpi_backend}, *const callers[] = {&mpi_of_caller};

@@ -1,14 +1,11 @@
 /* nccl.c: backend "nccl": ranks with a GPU each. Collectives on the device's memory are enqueued on the caller's stream and done when
  * the stream has passed them; those on host memory pass the device in pieces. One NCCL communicator for each group, all of the kind
- * that does not block. Knows NCCL and the CUDA driver, which nccl/library.h opens at run time.
+ * that does not block. Knows NCCL and the CUDA driver, which nccl/library.c opens at run time.
  *
  * A group's communicator is made from an id of its own and not by ncclCommSplit: a split is a call of all ranks of the parent, and
  * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. After
  * ranks were lost, those that are left open again in the same way, and not by ncclCommShrink. */
-#include "espresso.h"
-
-#include "backends/nccl/host.h"
-#include "backends/nccl/memory.h"
+#include "backends/nccl/nccl.h"
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -88,20 +85,22 @@ static int32_t nccl_local_rank(const esp_group *g) {
 static esp_status nccl_pick_device(nccl_comm *m, const esp_group *g, const nccl_params *p) {
     const nccl_library *l = m->library;
     int count = 0, r = l->cuInit(0);
-    if (r) return nccl_cuda_failed(m->host, l, "cuInit", r);
-    if ((r = l->cuDeviceGetCount(&count)) != 0) return nccl_cuda_failed(m->host, l, "cuDeviceGetCount", r);
-    if (!count) return nccl_say(m->host, ESP_E_DEVICE, "the CUDA driver has no device here (see CUDA_VISIBLE_DEVICES)");
+    if (r) return nccl_cuda_failed(m->who.host, l, "cuInit", r);
+    if ((r = l->cuDeviceGetCount(&count)) != 0) return nccl_cuda_failed(m->who.host, l, "cuDeviceGetCount", r);
+    if (!count)
+        return backend_error(&m->who, ESP_E_DEVICE, "the CUDA driver has no device here (see CUDA_VISIBLE_DEVICES)");
     m->job->ordinal = p->device >= 0 ? p->device : nccl_local_rank(g) % count;
     if (p->device == NCCL_DEVICE_CURRENT && (r = l->cuCtxGetDevice(&m->job->ordinal)) != 0)
-        return nccl_say(m->host, ESP_E_DEVICE,
-                        "device=current, but this thread has no device: call cudaSetDevice before esp_open, or leave "
-                        "device= out");
+        return backend_error(
+            &m->who, ESP_E_DEVICE,
+            "device=current, but this thread has no device: call cudaSetDevice before esp_open, or leave "
+            "device= out");
     if (m->job->ordinal >= count)
-        return nccl_say(m->host, ESP_E_ARG, "device=%d: there are %d devices, from 0 on", m->job->ordinal, count);
+        return backend_error(&m->who, ESP_E_ARG, "device=%d: there are %d devices, from 0 on", m->job->ordinal, count);
     if ((r = l->cuDeviceGet(&m->job->device, m->job->ordinal)) != 0)
-        return nccl_cuda_failed(m->host, l, "cuDeviceGet", r);
+        return nccl_cuda_failed(m->who.host, l, "cuDeviceGet", r);
     r = l->cuDevicePrimaryCtxRetain(&m->job->context, m->job->device);
-    return r ? nccl_cuda_failed(m->host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
+    return r ? nccl_cuda_failed(m->who.host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
 }
 /* Streams, events and the memory that pieces pass. The context is entered. */
 static esp_status nccl_take_memory(nccl_comm *m) {
@@ -136,11 +135,11 @@ static void nccl_give_memory(nccl_comm *m) {
 /* Ends NCCL's communicator in peace, if all is done and the others do the same within NCCL_CLOSE_MS; else by force. The context is
  * entered. */
 static void nccl_disconnect(nccl_comm *m) {
-    const uint64_t end = engine_now_ns() / 1000000u + NCCL_CLOSE_MS;
+    const uint64_t end = backend_now_ns() / 1000000u + NCCL_CLOSE_MS;
     const int idle = m->first == m->next && nccl_settled(m) == ESP_OK;
     int r = idle ? m->library->ncclCommFinalize(m->handle) : NCCL_BAD_USAGE, state = NCCL_IN_PROGRESS;
     while ((r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS) && state == NCCL_IN_PROGRESS &&
-           engine_now_ns() / 1000000u < end) {
+           backend_now_ns() / 1000000u < end) {
         r = m->library->ncclCommGetAsyncError(m->handle, &state);
         if (state == NCCL_IN_PROGRESS) nccl_pause();
     }
@@ -152,7 +151,7 @@ static void nccl_disconnect(nccl_comm *m) {
 static void nccl_close(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!m) return;
-    const esp_host *h = m->host;
+    const esp_host *h = m->who.host;
     nccl_job *j = m->job;
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
@@ -168,34 +167,26 @@ static void nccl_close(void *comm) {
     if (j && --j->refs == 0) {
         if (j->context) j->library->cuDevicePrimaryCtxRelease_v2(j->device);
         if (j->event >= 0) close(j->event);
-        engine_release(h, j, sizeof *j);
+        backend_release(h, j, sizeof *j);
     }
     pthread_mutex_destroy(&m->lock);
-    engine_release(h, m->level, (uint64_t)m->size);
-    engine_release(h, m, sizeof *m);
+    backend_release(h, m->level, (uint64_t)m->who.size);
+    backend_release(h, m, sizeof *m);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------------------ */
-static uint8_t nccl_level(const esp_group *g, int32_t q) {
-    if (q == g->rank) return 0;
-    if (!g->place || g->n_levels < 1 || g->n_levels > ESP_LEVELS)
-        return g->machine && g->machine[q] != g->machine[g->rank] ? 2 : 1;
-    int32_t level = g->n_levels;
-    while (level > 1 && g->place[q * g->n_levels + level - 1] == g->place[g->rank * g->n_levels + level - 1]) level--;
-    return (uint8_t)level;
-}
 static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
-    nccl_comm *m = (nccl_comm *)engine_alloc(h, sizeof *m);
+    nccl_comm *m = (nccl_comm *)backend_alloc(h, sizeof *m);
     if (!m) return NULL;
-    m->host = h, m->rank = g->rank, m->size = g->size;
+    m->who = (backend_who){h, "nccl", g->rank, g->size};
     pthread_mutex_init(&m->lock, NULL);
-    m->level = (uint8_t *)engine_alloc(h, (uint64_t)g->size);
+    m->level = (uint8_t *)backend_alloc(h, (uint64_t)g->size);
     if (g->parent)
         m->job = ((nccl_comm *)g->parent)->job;
-    else if ((m->job = (nccl_job *)engine_alloc(h, sizeof *m->job)) != NULL)
+    else if ((m->job = (nccl_job *)backend_alloc(h, sizeof *m->job)) != NULL)
         m->job->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (m->job) m->job->refs++;
-    for (int32_t q = 0; m->level && q < g->size; q++) m->level[q] = nccl_level(g, q);
+    for (int32_t q = 0; m->level && q < g->size; q++) m->level[q] = backend_level(g, q, g->rank);
     if (m->level && m->job && m->job->event >= 0) return m;
     nccl_close(m);
     return NULL;
@@ -204,10 +195,10 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
 /* What this rank can do alone. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
-    esp_status s = nccl_read_params(m->host, params, p);
+    esp_status s = nccl_read_params(m->who.host, params, p);
     if (s) return s;
     m->library = nccl_open_libraries(why, sizeof why);
-    if (!m->library) return nccl_say(m->host, ESP_E_UNSUPPORTED, "%s", why);
+    if (!m->library) return backend_error(&m->who, ESP_E_UNSUPPORTED, "%s", why);
     m->job->library = m->library;
     if (!g->parent) s = nccl_pick_device(m, g, p);
     if (s) return s;
@@ -222,15 +213,16 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     nccl_hello hello = all[0];
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
-    const esp_status s = m->size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
+    const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
     if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a rank that died explains what else failed */
-    for (int32_t q = 0; q < m->size; q++)
-        if (all[q].status) return nccl_say(m->host, all[q].status, "rank %d could not open: see its own error", (int)q);
-    for (int32_t q = 0; q < m->size; q++)
+    for (int32_t q = 0; q < m->who.size; q++)
+        if (all[q].status)
+            return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);
+    for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].version != hello.version)
-            return nccl_say(m->host, ESP_E_MISMATCH,
-                            "this rank has version %d of NCCL, rank %d has %d: use the same library on all ranks",
-                            (int)hello.version, (int)q, (int)all[q].version);
+            return backend_error(&m->who, ESP_E_MISMATCH,
+                                 "this rank has version %d of NCCL, rank %d has %d: use the same library on all ranks",
+                                 (int)hello.version, (int)q, (int)all[q].version);
     return ESP_OK;
 }
 
@@ -238,16 +230,16 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
 static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
     nccl_config config = {
         sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
-    const uint64_t end = engine_now_ns() / 1000000u + p->timeout_ms;
+    const uint64_t end = backend_now_ns() / 1000000u + p->timeout_ms;
     esp_status s = nccl_check(m, "ncclCommInitRankConfig",
-                              m->library->ncclCommInitRankConfig(&m->handle, m->size, *id, m->rank, &config));
-    while (!s && (s = nccl_settled(m)) == ESP_PENDING && engine_now_ns() / 1000000u < end) nccl_pause(), s = ESP_OK;
+                              m->library->ncclCommInitRankConfig(&m->handle, m->who.size, *id, m->who.rank, &config));
+    while (!s && (s = nccl_settled(m)) == ESP_PENDING && backend_now_ns() / 1000000u < end) nccl_pause(), s = ESP_OK;
     if (s == ESP_PENDING)
-        s = nccl_broken(m,
-                        nccl_say(m->host, ESP_E_TIMEOUT,
-                                 "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
-                                 "it waits for, or timeout=",
-                                 (int)m->size, (unsigned long long)p->timeout_ms));
+        s = nccl_broken(
+            m, backend_error(&m->who, ESP_E_TIMEOUT,
+                             "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
+                             "it waits for, or timeout=",
+                             (int)m->who.size, (unsigned long long)p->timeout_ms));
     return s;
 }
 
@@ -255,18 +247,17 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     const uint64_t bytes = (uint64_t)(g->size > 0 ? g->size : 1) * sizeof(nccl_hello);
     nccl_params p;
     *comm = NULL;
-    if (g->size < 1 || g->size > NCCL_RANKS || g->rank < 0 || g->rank >= g->size)
-        return nccl_say(h, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
-                        (int)g->size, (int)NCCL_RANKS);
+    esp_status s = backend_check_group(h, "nccl", g, NCCL_RANKS);
+    if (s) return s;
     nccl_comm *m = nccl_new(h, g);
-    nccl_hello *all = (nccl_hello *)engine_alloc(h, bytes);
+    nccl_hello *all = (nccl_hello *)backend_alloc(h, bytes);
     if (!m || !all) {
         nccl_close(m);
-        engine_release(h, all, bytes);
+        backend_release(h, all, bytes);
         return nccl_say(h, ESP_E_NOMEM, "no memory for a communicator");
     }
-    esp_status s = nccl_prepare(m, g, params, &p);
-    if (!s && m->rank == 0) {
+    s = nccl_prepare(m, g, params, &p);
+    if (!s && m->who.rank == 0) {
         const int r = m->library->ncclGetUniqueId(&all[0].id);
         if (r) s = nccl_failed(h, m->library, "ncclGetUniqueId", r, NULL);
     }
@@ -278,7 +269,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
-    engine_release(h, all, bytes);
+    backend_release(h, all, bytes);
     if (s)
         nccl_close(m);
     else
@@ -287,37 +278,14 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
 }
 
 /* ---- collectives -------------------------------------------------------------------------------------------------------------- */
-static esp_status nccl_check_items(nccl_comm *m, const esp_coll *c) {
-    const esp_host *h = m->host;
-    const char *what = engine_op_name(c->op);
-    if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
-        return nccl_say(h, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
-    if (c->slot_bytes ? engine_op_sums(c->op) || c->slot_bytes < ESP_PAYLOAD_HEADER || c->width > 1
-                      : !esp_dtype_bytes(c->dtype))
-        return nccl_say(h, ESP_E_ARG, "%s: needs a dtype, or payload slots of 64 bytes and more (not for sums)", what);
-    if (engine_op_sums(c->op) && (c->dtype == ESP_I16 || c->reduce > ESP_REDUCE_MIN))
+static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s) {
+    const esp_host *h = m->who.host;
+    const char *what = backend_op_name(c->op);
+    const esp_status st = backend_check_call(&m->who, c);
+    if (st) return st;
+    if (backend_op_sums(c->op) && c->dtype == ESP_I16)
         return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
-    if (nccl_has_scale(c) && (c->dtype > ESP_BF16 || c->reduce > ESP_REDUCE_SUM))
-        return nccl_say(h, ESP_E_ARG, "%s: scale %g is for sums of f32, f16 and bf16: set it to 0", what,
-                        (double)c->scale);
-    if (c->op == ESP_COLL_ALLTOALL && c->count % (uint64_t)m->size)
-        return nccl_say(h, ESP_E_ARG, "alltoall: count %llu must be a multiple of the %d ranks",
-                        (unsigned long long)c->count, (int)m->size);
-    if (c->width > UINT64_MAX / 64 || c->count > UINT64_MAX / 16 / nccl_item(c))
-        return nccl_say(h, ESP_E_ARG, "%s: count %llu is too large", what, (unsigned long long)c->count);
-    if ((c->op == ESP_COLL_BROADCAST || c->op == ESP_COLL_REDUCE || c->op == ESP_COLL_GATHER) &&
-        (c->root < 0 || c->root >= m->size))
-        return nccl_say(h, ESP_E_ARG, "%s: root %d is not in 0..%d", what, (int)c->root, (int)m->size - 1);
-    return ESP_OK;
-}
-static esp_status nccl_check_buffers(nccl_comm *m, const esp_coll *c, esp_stream s) {
-    const esp_host *h = m->host;
-    const char *what = engine_op_name(c->op);
-    const int own = nccl_part(m, c, m->rank) > 0,
-              sends = nccl_sends(m, c) && (nccl_parted(c) && !nccl_rows_in(c) ? own : 1);
-    const int receives = nccl_receives(m, c) && (c->op == ESP_COLL_REDUCE_SCATTER ? own : 1);
-    if (c->count && ((sends && !c->src.ptr) || (receives && !c->dst.ptr)))
-        return nccl_say(h, ESP_E_ARG, "%s: %s is NULL", what, sends && !c->src.ptr ? "src" : "dst");
+    const int sends = backend_needs_src(&m->who, c), receives = backend_needs_dst(&m->who, c);
     if ((sends && c->src.dev.kind != s.dev.kind && c->src.dev.kind + s.dev.kind > 1) ||
         (receives && c->dst.dev.kind != s.dev.kind && c->dst.dev.kind + s.dev.kind > 1))
         return nccl_say(h, ESP_E_ARG, "%s: the buffers and the stream must be of one device", what);
@@ -339,11 +307,13 @@ static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_coll *c = &r->c;
     const esp_device_table *t = NULL;
     void *self = NULL;
-    const uint64_t n = (c->op == ESP_COLL_REDUCE_SCATTER ? nccl_part(m, c, m->rank) : c->count) * nccl_width(c);
+    const uint64_t n =
+        (c->op == ESP_COLL_REDUCE_SCATTER ? nccl_part(m, c, m->who.rank) : c->count) * backend_max(c->width, 1);
     const esp_stream stream = {c->dst.dev, r->stream};
-    if (!n || !nccl_receives(m, c)) return ESP_OK;
-    esp_status s = ESP_HAS(esp_host, m->host, device) ? m->host->device(m->host->user, c->dst.dev, &t, &self)
-                                                      : nccl_say(m->host, ESP_E_UNSUPPORTED, "the host has no devices");
+    if (!n || !backend_needs_dst(&m->who, c)) return ESP_OK;
+    esp_status s = ESP_HAS(esp_host, m->who.host, device)
+                       ? m->who.host->device(m->who.host->user, c->dst.dev, &t, &self)
+                       : backend_error(&m->who, ESP_E_UNSUPPORTED, "the host has no devices");
     if (!s) s = t->convert(self, c->dst.ptr, ESP_F32, c->dst.ptr, ESP_F32, c->scale, 0, n, stream);
     return s ? nccl_broken(m, s) : ESP_OK;
 }
@@ -375,14 +345,12 @@ static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void *
     nccl_comm *m = (nccl_comm *)comm;
     nccl_req *r = &m->reqs[m->next % NCCL_QUEUE];
     esp_coll copy;
-    memset(&copy, 0, sizeof copy); /* a caller of an older version has a shorter struct */
-    memcpy(&copy, c, c->struct_size && c->struct_size < sizeof copy ? c->struct_size : sizeof copy);
-    if (__atomic_load_n(&m->aborted, __ATOMIC_SEQ_CST)) return ESP_E_PEER;
+    backend_whole_call(c, &copy);
+    if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     if (m->error) return m->error;
-    esp_status st = nccl_check_items(m, &copy);
-    if (!st) st = nccl_check_buffers(m, &copy, s);
+    const esp_status st = nccl_check_call(m, &copy, s);
     if (st) return st;
-    if (r->used) return nccl_say(m->host, ESP_E_STATE, "64 requests are open: test them before starting more");
+    if (r->used) return backend_error(&m->who, ESP_E_STATE, "64 requests are open: test them before starting more");
     memset(r, 0, sizeof *r);
     r->c = copy;
     r->host = s.dev.kind <= ESP_CPU;
@@ -413,7 +381,7 @@ static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     const struct timespec look = {0, NCCL_LOOK_US * 1000};
     struct pollfd p = {j->event, POLLIN, 0};
     uint64_t drop;
-    const int soon = __atomic_load_n(&j->open, __ATOMIC_SEQ_CST) && timeout_us; /* then it does not wait for wake() */
+    const int soon = BACKEND_LOAD(&j->open) && timeout_us; /* then it does not wait for wake() */
     if (soon) nanosleep(&look, NULL);
     if (poll(&p, 1, soon ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
     while (read(j->event, &drop, sizeof drop) > 0) {
@@ -464,24 +432,19 @@ static esp_status nccl_abort(void *comm) {
 /* NCCL does not tell whom it waits for; of two ranks it is the other. */
 static int32_t nccl_late(void *comm, void *req) {
     const nccl_comm *m = (nccl_comm *)comm;
-    return m->size == 2 && !((nccl_req *)req)->done ? 1 - m->rank : -1;
+    return m->who.size == 2 && !((nccl_req *)req)->done ? 1 - m->who.rank : -1;
 }
 static esp_status nccl_traffic(void *comm, esp_traffic *out) {
-    esp_traffic t = ((nccl_comm *)comm)->traffic;
-    t.struct_size = out->struct_size;
-    memcpy(out, &t, out->struct_size < sizeof t ? out->struct_size : sizeof t);
-    return ESP_OK;
+    return backend_traffic(out, ((nccl_comm *)comm)->level_bytes, 0);
 }
 
 static const esp_backend nccl_backend = {
     .struct_size = sizeof(esp_backend),
     .caps = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS,
-    .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |
-             ESP_BIT(ESP_COLL_REDUCE_SCATTER) | ESP_BIT(ESP_COLL_BROADCAST) | ESP_BIT(ESP_COLL_GATHER) |
-             ESP_BIT(ESP_COLL_REDUCE),
+    .colls = BACKEND_COLLS,
     .devices = ESP_BIT(ESP_CPU) | ESP_BIT(ESP_CUDA),
-    .dtypes = ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16) | ESP_BIT(ESP_I8) | ESP_BIT(ESP_I32),
-    .reduces = ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_REDUCE_MAX) | ESP_BIT(ESP_REDUCE_MIN),
+    .dtypes = BACKEND_DTYPES & ~ESP_BIT(ESP_I16),
+    .reduces = BACKEND_REDUCTIONS,
     .name = "nccl",
     .summary = "ranks have a GPU each, which NCCL connects",
     .params = "device=local,timeout=150000,ctas=0",

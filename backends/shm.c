@@ -1,15 +1,16 @@
 /* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. This file makes
- * and maps that memory; engine.h moves the data.
+ * and maps that memory; backends/engine moves the data.
  *
  * With cma=1 (or ESPRESSO_SHM_CMA=1) ranks read each other's buffers with process_vm_readv instead, where the kernel
  * permits it: one copy less. But the kernel's copy is slower than two copies through the caches (12 against 46 GB/s
  * between two cores, and 1 us a call). Windows are as fast or up to 3 times faster at every size and collective in
  * bench/coll, so they are the default. */
-#include "espresso.h"
-
 #include "backends/engine/engine.h"
-#include "backends/engine/shm_memory.h"
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 static esp_status shm_probe(const esp_host *h, int32_t *score) {
     int fd = shm_make(4096);
@@ -29,13 +30,12 @@ static int shm_pull(engine_comm *m, int32_t rank, uint64_t address, void *to, ui
         struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)address, bytes};
         long n = syscall(SYS_process_vm_readv, (long)m->pid[rank], &here, 1ul, &there, 1ul, 0ul);
         if (n < 0 && errno == ESRCH)
-            return engine_say(m->host, m->name, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank,
-                              (int)m->size);
-        if (n < 0 && ENGINE_LOAD(&m->lines[rank].gone))
+            return backend_error(m, ESP_E_PEER, "rank %d of %d: its process is gone", (int)rank, (int)m->size);
+        if (n < 0 && BACKEND_LOAD(&m->lines[rank].gone))
             return engine_lost(m, rank); /* the peer's buffers may be freed */
         if (n <= 0)
-            return engine_say(m->host, m->name, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank,
-                              (int)m->size, n ? strerror(errno) : "no bytes came");
+            return backend_error(m, ESP_E_COMM, "cannot read the buffer of rank %d of %d: %s", (int)rank, (int)m->size,
+                                 n ? strerror(errno) : "no bytes came");
         to = (uint8_t *)to + n, address += (uint64_t)n, bytes -= (uint64_t)n;
     }
     return 0;
@@ -56,10 +56,10 @@ static int shm_can_pull(engine_comm *m) {
             why = "process ids mean other processes here";
     }
     if (why)
-        engine_say(m->host, m->name, ESP_OK,
-                   "cma=1: reading other processes is not possible (%s; see kernel.yama.ptrace_scope): data goes "
-                   "through windows",
-                   why);
+        backend_error(m, ESP_OK,
+                      "cma=1: reading other processes is not possible (%s; see kernel.yama.ptrace_scope): data goes "
+                      "through windows",
+                      why);
     return !why;
 }
 
@@ -76,7 +76,7 @@ static esp_status shm_together(engine_comm *m, const esp_group *g, engine_hello 
     if (!ok) mine->status = ESP_E_COMM;
     const esp_status s = engine_exchange(m, g, mine);
     if (!ok && s != ESP_E_PEER) /* otherwise a death was the reason */
-        engine_say(m->host, m->name, s, "cannot %s: %s", what, why ? why : strerror(error));
+        backend_error(m, s, "cannot %s: %s", what, why ? why : strerror(error));
     return s;
 }
 
@@ -98,31 +98,30 @@ static esp_status shm_share(engine_comm *m, const esp_group *g, engine_hello *mi
     }
     void *p = t->fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
     if (t->fd < 0)
-        mine->status = engine_say(m->host, m->name, ESP_E_COMM, "cannot take the shared memory: %s", why);
+        mine->status = backend_error(m, ESP_E_COMM, "cannot take the shared memory: %s", why);
     else if (p == MAP_FAILED)
-        mine->status = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
-                                  (unsigned long long)bytes, strerror(errno));
+        mine->status = backend_error(m, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
+                                     (unsigned long long)bytes, strerror(errno));
     else
         t->region = p;
     return ESP_OK;
 }
 
-static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params, int cma) {
+static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
+    const char *env = getenv("ESPRESSO_SHM_CMA");
     shm_meeting t = {-1, -1, -1, NULL};
     uint64_t secret = engine_local_random();
-    engine_hello mine;
-    memset(&mine, 0, sizeof mine);
+    char name[ENGINE_LOCAL_NAME] = "";
+    m->drop_region = shm_drop_region;
+    if (env && (env[0] == '0' || env[0] == '1')) m->reach = env[0] == '1' ? ENGINE_REACH_PULL : ENGINE_REACH_WINDOW;
     if (m->rank == 0 && so_far == ESP_OK) {
         t.fd = shm_make(engine_region_bytes(m->size));
-        if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(mine.socket, m->size);
+        if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(name, m->size);
         if (t.fd < 0 || (m->size > 1 && t.listener < 0))
-            so_far = engine_say(m->host, m->name, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
+            so_far = backend_error(m, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
     }
-    mine.status = so_far;
-    mine.pid = (int32_t)getpid();
-    mine.opened_ns = engine_now_ns();
-    mine.job_rank = g->parent ? ((engine_comm *)g->parent)->rank : g->rank;
-    mine.params = esp_name_hash(params);
+    engine_hello mine = engine_hello_of(m, g, so_far, params);
+    memcpy(mine.socket, name, sizeof name);
     mine.address = (uint64_t)(uintptr_t)&secret;
     mine.secret = secret;
     esp_status s = engine_exchange(m, g, &mine);
@@ -130,7 +129,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     if (s == ESP_OK) {
         s = shm_share(m, g, &mine, &t);
         if (s == ESP_OK) {
-            mine.params = cma && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
+            mine.params = m->reach && t.region && shm_can_pull(m); /* the last exchange checks that all ranks agree */
             s = engine_exchange(m, g, &mine);
         }
     }
@@ -138,7 +137,6 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
     engine_local_shut(t.listener);
     engine_local_shut(t.asked);
     if (s == ESP_OK) {
-        m->reach = ENGINE_REACH_PULL;
         for (int32_t q = 0; q < m->size; q++)
             if (!m->hello[q].params) m->reach = ENGINE_REACH_WINDOW;
         return engine_join(m, g, t.region);
@@ -148,47 +146,7 @@ static esp_status shm_meet(engine_comm *m, const esp_group *g, esp_status so_far
 }
 
 static esp_status shm_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    engine_comm *m;
-    const char *env = getenv("ESPRESSO_SHM_CMA");
-    int cma = 0;
-    esp_status s = engine_new(h, g, "shm", &m);
-    *comm = NULL;
-    if (s != ESP_OK) return s;
-    m->drop_region = shm_drop_region;
-    m->pull = shm_pull;
-    s = engine_params(m, params,
-                      "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms),cma=1", &cma);
-    if (env && (env[0] == '0' || env[0] == '1')) cma = env[0] == '1';
-    s = shm_meet(m, g, s, params, cma);
-    if (s == ESP_OK)
-        *comm = m;
-    else
-        engine_free(m);
-    return s;
+    return engine_open(h, g, "shm", params, shm_pull, shm_meet, comm);
 }
 
-static const esp_backend shm_backend = {
-    .struct_size = sizeof(esp_backend),
-    .caps = ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_PACED |
-            ESP_BACKEND_REOPENS | ESP_BACKEND_DELIVERS,
-    .colls = ENGINE_COLLS,
-    .devices = ESP_BIT(ESP_CPU),
-    .dtypes = ENGINE_DTYPES,
-    .reduces = ENGINE_REDUCTIONS,
-    .name = "shm",
-    .summary = "ranks are processes of one machine, sharing memory",
-    .params = "inter=,latency=,link=,outer=,cma=0",
-    .probe = shm_probe,
-    .open = shm_comm_open,
-    .close = engine_close,
-    .start = engine_start,
-    .test = engine_test,
-    .progress = engine_progress,
-    .wake = engine_wake,
-    .wait_fd = engine_wait_fd,
-    .abort = engine_abort,
-    .late = engine_late,
-    .traffic = engine_traffic,
-};
-
-ESP_PLUGIN_BACKEND(shm, &shm_backend)
+ENGINE_BACKEND(shm, "ranks are processes of one machine, sharing memory", "inter=,latency=,link=,outer=,cma=0")

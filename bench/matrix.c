@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>
-#include "codecs/powersgd.c"
+#include "espresso_impl/plugins/builtin.h"
 
 enum { REPEATS = 15, SIDES = 2, RANKS = 4 };
 static const uint64_t sides[SIDES] = {1024, 4096}, ranks[RANKS] = {1, 2, 4, 16};
@@ -26,6 +26,7 @@ static void bench_free(void *user, esp_device d, void *p, uint64_t bytes) {
 }
 static const esp_host bench_host = {
     .struct_size = sizeof(esp_host), .abi_major = 1, .alloc = bench_alloc, .free_ = bench_free};
+static const esp_codec *powersgd;
 
 static double now(void) {
     struct timespec t;
@@ -60,11 +61,11 @@ static work work_open(uint64_t n, uint64_t r) {
     memset(&w, 0, sizeof w);
     w.n = n, w.r = r;
     snprintf(params, sizeof params, "rank=%d", (int)r);
-    if (powersgd_open(&bench_host, params, &w.self) != ESP_OK) exit(1);
+    if (powersgd->open(&bench_host, params, &w.self) != ESP_OK) exit(1);
     w.tensor = (esp_tensor){sizeof(esp_tensor), ESP_F32, 1, n * n, {NULL, n * n * 4, {ESP_CPU, 0}}, n, n};
     for (uint32_t round = 0; round < 2; round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};
-        if (powersgd_bound(w.self, &w.tensor, round, 1, &b) != ESP_OK) exit(1);
+        if (powersgd->bound(w.self, &w.tensor, round, 1, &b) != ESP_OK) exit(1);
         w.payload[round].data = (esp_buf){zeroed(b.payload_bytes), b.payload_bytes, {ESP_CPU, 0}};
         if (b.scratch_bytes > scratch) scratch = b.scratch_bytes;
         if (!round) w.state = (esp_buf){zeroed(b.state_bytes), b.state_bytes, {ESP_CPU, 0}};
@@ -81,7 +82,7 @@ static void work_close(work *w) {
     void *all[] = {w->g,         w->e,          w->out, w->p, w->q, w->payload[0].data.ptr, w->payload[1].data.ptr,
                    w->state.ptr, w->scratch.ptr};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-    esp_codec_self_free(w->self);
+    powersgd->close(w->self);
 }
 
 static void own(work *w, double best[2]) {
@@ -98,13 +99,13 @@ static void own(work *w, double best[2]) {
     for (a.round = 0; a.round < 2; a.round++) {
         a.payload = &w->payload[a.round];
         a.reduced = a.round ? &w->payload[0] : NULL;
-        if (powersgd_compress(w->self, &a) != ESP_OK) exit(1);
+        if (powersgd->compress(w->self, &a) != ESP_OK) exit(1);
     }
     better(&best[0], begin);
     t->data.ptr = w->out;
     a.residual = NULL;
     begin = now();
-    if (powersgd_decompress(w->self, &a) != ESP_OK) exit(1);
+    if (powersgd->decompress(w->self, &a) != ESP_OK) exit(1);
     better(&best[1], begin);
 }
 
@@ -143,6 +144,7 @@ static void stream(work *w, double best[2]) {
 
 int main(int argc, char **argv) {
     sgemm_fn sgemm = NULL;
+    powersgd = espresso_plugin_v1_powersgd(&bench_host)->codecs[0];
     void *lib = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
     void *symbol = lib ? dlsym(lib, argc > 2 ? argv[2] : "sgemm_") : NULL;
     memcpy(&sgemm, &symbol, sizeof sgemm);

@@ -1,12 +1,12 @@
 # tests.mk: how tests are built and run. Part of the Makefile. Each test is a program of its own; run.sh counts their test functions.
 FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,$(wildcard tests/abi/plugin_*.c))
 $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
-	$(PLUGIN_LINK)
+	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 # these bring the backend loop with something changed
+LOOP_PARTS := $(BUILD)/tests/abi/loop.o $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/engine/*.c))
 $(BUILD)/tests/abi/loop.o: backends/loop.c $(STAMP) | $(BUILD)/tests/abi/
-	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -DESPRESSO_STATIC_PLUGINS -c $< -o $@
-$(patsubst %,$(BUILD)/tests/abi/libespresso-%.so,faulty lazy): $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(BUILD)/tests/abi/loop.o $(STAMP)
-	$(CC) $(FLAGS) -fPIC -fvisibility=hidden -shared -Wl,-z,defs $< $(BUILD)/tests/abi/loop.o -o $@ $(LIBS)
+	$(CC) $(FLAGS) $(PLUGIN_FLAGS) -DESPRESSO_STATIC_PLUGINS -c $< -o $@
+$(patsubst %,$(BUILD)/tests/abi/libespresso-%.so,faulty lazy): $(LOOP_PARTS)
 
 # the stand-ins for NCCL and the CUDA driver, which the backend loads by the driver's name: the newest version, and the oldest
 FAKE_NCCL := $(BUILD)/tests/nccl/new/libcuda.so.1 $(BUILD)/tests/nccl/old/libcuda.so.1
@@ -17,7 +17,7 @@ $(FAKE_NCCL): $(BUILD)/tests/nccl/%/libcuda.so.1: tests/nccl/fake/fake.c $(STAMP
 FIXTURES += $(FAKE_NCCL) $(BUILD)/tests/nccl/libespresso-standin.so
 $(BUILD)/tests/nccl/libespresso-standin.so: tests/nccl/plugin_standin.c $(STAMP)
 	@mkdir -p $(@D)
-	$(PLUGIN_LINK)
+	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 
 # three ways to build them: plain, with the address and undefined-behaviour sanitizers, with the thread sanitizer. OpenMP is in the
 # first two: the thread sanitizer does not understand libgomp's barriers, and reports races that are none.
@@ -34,7 +34,7 @@ TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 # the files of the library and of the command, an object each, for each way; programs for tests that start the command are made of the
 # same objects. The plain way takes the objects that users get, but for those of OWN, which differ for tests.
 # ENTRIES: plugins that the library does not hold, which tests link.
-ENTRIES := backends/nccl plugins/template_backend/example
+ENTRIES := backends/nccl $(NCCL_SRC:%.c=%) plugins/template_backend/example
 OWN     := tools/espresso.c $(wildcard tools/check/*.c) espresso_impl/base/workers_omp.c
 PRODUCT := $(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC)
 OBJECTS_asan  = $(PRODUCT:%.c=$(BUILD)/asan/obj/%.o)
@@ -116,6 +116,8 @@ $(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-h
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
+# a rank may say that it has another version
+$(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_chaos): TEST_LIBS += -Wl,--wrap=esp__hello_make
 # what the library asks of libc itself goes through this test
 $(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_alloc): TEST_LIBS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 

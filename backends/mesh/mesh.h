@@ -20,18 +20,13 @@
  * Up to MESH_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
  * ranks, so a column's number is in its messages' tag; and so is a hash of what the collective is: where ranks run different ones
  * at the same time, their messages seldom meet (1 in MESH_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
- *
- * Reading order: this file, plan.h, column.h, drive.h, comm.h. */
+ */
 #ifndef MESH_H
 #define MESH_H
-#include "backends/engine/common.h"
-
-#include "backends/engine/check.h"
-#include <errno.h>
-#include <poll.h>
-#include <sched.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
+#include "backends/common/common.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum {
     MESH_QUEUE = 64,         /* requests open at the same time on one comm                                 */
@@ -73,7 +68,7 @@ typedef struct mesh_req {
     uint8_t used, done, whole;   /* whole: there is one part, which all ranks have                           */
     uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
     float scale;
-    engine_sums how;
+    backend_sums how;
 } mesh_req;
 
 /* One column under way. */
@@ -103,7 +98,7 @@ typedef struct mesh_job {
 } mesh_job;
 
 typedef struct mesh_comm {
-    engine_who who;
+    backend_who who;
     mesh_job *job;
     struct mesh_comm *next;
     const mesh_wire *wire;
@@ -126,11 +121,41 @@ typedef struct mesh_comm {
     int simd;
 } mesh_comm;
 
-#include "backends/mesh/plan.h"
+/* ---- column.c: a collective in columns, and one column ---- */
+/* Cuts a collective into columns. All ranks must make the same plan from the same call. */
+ESP__FN void mesh_plan(const mesh_comm *m, const esp_coll *c, mesh_req *r);
+/* The widest column whose inputs fit the staging of one. */
+ESP__FN uint64_t mesh_widest(int32_t ranks);
+/* Begins a column: everything that needs no message of this column first. */
+ESP__FN int mesh_begin(mesh_comm *m, mesh_column *x);
+/* A message came through. */
+ESP__FN int mesh_through(mesh_comm *m, mesh_column *x, const mesh_message *t);
+/* Goes on where stage 1 is complete. Returns 1 when the column is done. */
+ESP__FN int mesh_go_on(mesh_comm *m, mesh_column *x);
 
-#include "backends/mesh/column.h"
-
-#include "backends/mesh/drive.h"
-
-#include "backends/mesh/comm.h"
+/* ---- comm.c: makes a comm without a wire; the backend table ---- */
+ESP__FN esp_status mesh_new(const esp_host *h, const esp_group *g, const char *name, mesh_comm **out);
+ESP__FN void mesh_close(void *comm);
+ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void **req);
+ESP__FN esp_status mesh_test(void *comm, void *req);
+ESP__FN esp_status mesh_progress(void *comm, uint64_t timeout_us);
+ESP__FN void mesh_wake(void *comm);
+ESP__FN int32_t mesh_wait_fd(void *comm);
+ESP__FN esp_status mesh_abort(void *comm);
+ESP__FN int32_t mesh_late(void *comm, void *req);
+ESP__FN esp_status mesh_traffic(void *comm, esp_traffic *out);
+/* The table of backend `id`: id_probe and id_open are its own; meet_with: how its ranks meet, or NULL. */
+#define MESH_TABLE(id, more_caps, text, parameters, meet_with)                                                         \
+    {                                                                                                                  \
+        .struct_size = sizeof(esp_backend),                                                                            \
+        .caps =                                                                                                        \
+            ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS | (more_caps),   \
+        .colls = BACKEND_COLLS, .devices = ESP_BIT(ESP_CPU), .dtypes = BACKEND_DTYPES, .reduces = BACKEND_REDUCTIONS,  \
+        .name = #id, .summary = text, .params = parameters, .probe = id##_probe, .open = id##_open,                    \
+        .close = mesh_close, .start = mesh_start, .test = mesh_test, .progress = mesh_progress, .wake = mesh_wake,     \
+        .wait_fd = mesh_wait_fd, .abort = mesh_abort, .late = mesh_late, .traffic = mesh_traffic, .meet = meet_with,   \
+    }
+#ifdef __cplusplus
+}
+#endif
 #endif

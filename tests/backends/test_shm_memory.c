@@ -2,9 +2,11 @@
 #include "tests/common/test.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "backends/engine/shm_memory.h"
+#include "backends/engine/engine.h"
 #pragma GCC diagnostic pop
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 
 enum { BYTES = 1 << 16 };
 

@@ -5,6 +5,7 @@
 #include "tests/common/test.h"
 
 #include "backends/engine/engine.h"
+#include "codecs/common/simd.h"
 #include "ranks.h"
 
 static const char *const both[] = {"loop", "shm"};
@@ -92,14 +93,14 @@ TEST(halves) {
     static float wide[65536];
     for (uint32_t i = 0; i < 65536; i++) in[i] = (uint16_t)i, zero[i] = 0x8000u;
     for (int level = 0; level <= esp_simd_level(); level++) {
-        const engine_sums s = {ESP_F16, ESP_REDUCE_SUM, level}, b = {ESP_BF16, ESP_REDUCE_SUM, level};
-        engine_sum_halves(&s, NULL, wide, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f); /* x + -0 is x */
+        const backend_sums s = {ESP_F16, ESP_REDUCE_SUM, level}, b = {ESP_BF16, ESP_REDUCE_SUM, level};
+        backend_reduce_step(&s, NULL, wide, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f); /* x + -0 is x */
         for (uint32_t i = 0; i < 65536; i++) {
             float want = plain_f16(i);
             if (memcmp(&wide[i], &want, 4) && !(want != want && wide[i] != wide[i]))
                 fail_msg("f16 %04x read wrongly", i);
         }
-        engine_reduce(&s, (uint8_t *)out, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f);
+        backend_reduce(&s, (uint8_t *)out, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f);
         for (uint32_t i = 0; i < 65536; i++)
             if (out[i] != ((i & 0x7fffu) > 0x7c00u ? 0x7e00u : i)) /* all NaNs become the same one */
                 fail_msg("f16 %04x became %04x", i, out[i]);
@@ -110,13 +111,13 @@ TEST(halves) {
                     (i * 2654435761u & 0x7ff000u); /* f16's range, and ties */
             memcpy(&wide[i], &u, 4);
         }
-        engine_sum_halves(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd: the tail too */
+        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd: the tail too */
         for (uint32_t i = 0; i < 65535; i++)
             if (wide[i] == wide[i] && out[i] != plain_to_f16(wide[i]) && (out[i] & 0x7fffu))
                 fail_msg("%.9g became f16 %04x", (double)wide[i], out[i]);
         for (uint32_t i = 0; i < 65535; i++)
             if (wide[i] != wide[i] && out[i] != 0x7e00u) fail_msg("a NaN became f16 %04x", out[i]);
-        engine_sum_halves(&b, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f);
+        backend_reduce_step(&b, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f);
         for (uint32_t i = 0; i < 65535; i++) {
             uint32_t u, r;
             memcpy(&u, &wide[i], 4);

@@ -3,8 +3,8 @@
 #ifndef NCCL_RIG_H
 #define NCCL_RIG_H
 #include "tests/backends/ranks.h"
-#include "backends/nccl/host.h"
-#include "backends/nccl/memory.h"
+#include "backends/nccl/nccl.h"
+#include <dlfcn.h>
 #include "tests/common/entries.h"
 
 /* What the tests need besides what the backend calls. */

@@ -135,7 +135,7 @@ static void bad_calls(ranks_me *me) {
         refuses(me, comm, c, s, want, text);                                                                           \
     } while (0)
     BAD(c.op = 9, cpu, ESP_E_ARG, "there is no collective 9");
-    BAD(c.slot_bytes = 96, cpu, ESP_E_ARG, "not for sums");
+    BAD(c.slot_bytes = 96, cpu, ESP_E_ARG, "payload slots cannot be reduced");
     BAD(c.dtype = ESP_I16, cpu, ESP_E_UNSUPPORTED, "reduces f32, f16, bf16, i8 and i32");
     BAD((c.dtype = ESP_I32, c.scale = 0.5f), cpu, ESP_E_ARG, "scale 0.5 is for sums of f32");
     BAD((c.op = ESP_COLL_ALLTOALL, c.count = 3), cpu, ESP_E_ARG, "must be a multiple of the 2 ranks");

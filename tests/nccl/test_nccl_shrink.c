@@ -8,7 +8,7 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl/library.h"
+#include "backends/nccl/nccl.h"
 #include "tests/common/entries.h"
 
 enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };

@@ -7,7 +7,7 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl/library.h"
+#include "backends/nccl/nccl.h"
 #include "tests/common/entries.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"

@@ -8,7 +8,7 @@
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/tree_rig.h"
 #include "tests/nccl/fake/control.h"
-#include "backends/nccl/library.h"
+#include "backends/nccl/nccl.h"
 #include "tests/common/entries.h"
 
 static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }

@@ -1,4 +1,4 @@
-/* ring.h: collectives around a ring, used only where the emulated link is on and reading peers directly would carry
+/* ring.c: collectives around a ring, used only where the emulated link is on and reading peers directly would carry
  * the same bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters
  * and leaves each machine once. A link carries (n-1)/n of the data each way for reduce_scatter and allgather, and
  * 2(n-1)/n for allreduce. Broadcast and reduce form a chain that begins or ends at the root; a link carries their
@@ -11,8 +11,7 @@
  * group g. A rank does its ring items in order and counts them in `sum`. A ring item reads what the previous rank
  * left `lag` items ago, one step before, and leaves its own data in the window, over data that the next rank has
  * read. The rank that is furthest behind can always go on. */
-#ifndef ENGINE_RING_H
-#define ENGINE_RING_H
+#include "backends/engine/engine.h"
 
 typedef struct engine_item {
     uint64_t chunk;
@@ -21,9 +20,29 @@ typedef struct engine_item {
     int reads, keeps; /* reads from the previous rank; leaves data for the next */
 } engine_item;
 
+/* Does rank a come before b in a ring that enters and leaves every unit of every level once? */
+static int engine_ring_before(const engine_comm *m, const esp_group *g, int32_t a, int32_t b) {
+    for (uint32_t k = m->outer.on ? 2 : 1; k >= 1; k--) {
+        int32_t x = engine_unit(g, k, a), y = engine_unit(g, k, b);
+        if (x != y) return x < y;
+    }
+    return a < b;
+}
+/* Orders ranks so that those of one machine, and of one rack, are side by side, machines in the order of their first rank. A ring
+ * in this order enters and leaves each machine once. */
+ESP__FN void engine_ring_order(engine_comm *m, const esp_group *g) {
+    for (int32_t a = 0; a < m->size; a++) {
+        int32_t at = a;
+        m->machines += engine_unit(g, 1, a) == a;
+        for (; at > 0 && engine_ring_before(m, g, a, m->ring_rank[at - 1]); at--)
+            m->ring_rank[at] = m->ring_rank[at - 1];
+        m->ring_rank[at] = a;
+    }
+}
+
 /* Finds this rank's neighbours. The root and the ranks of its machine are at one end of a chain, so a chain too
  * enters and leaves each machine once. */
-ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
+static void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     int reduce = o->c.op == ESP_COLL_REDUCE;
     if (o->chain) {
@@ -40,8 +59,7 @@ ENGINE_FN void engine_ring_neighbours(const engine_comm *m, engine_op *o) {
     o->next = m->order[(at + (reduce ? n - 1 : 1)) % n];
 }
 
-/* Turns a plan into a ring, where the link then carries fewer bytes. */
-ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
+ESP__FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
     int chain = o->c.op == ESP_COLL_BROADCAST || o->c.op == ESP_COLL_REDUCE;
     int around = o->c.op == ESP_COLL_ALLREDUCE || o->c.op == ESP_COLL_REDUCE_SCATTER || o->c.op == ESP_COLL_ALLGATHER;
     double direct_ns = (double)(o->c.count * o->unit) * m->pace.ns_per_byte * (m->size - 1);
@@ -57,12 +75,12 @@ ENGINE_FN void engine_ring_plan(const engine_comm *m, engine_op *o) {
     engine_plan_columns(m, o);
     o->slots = m->cells * ENGINE_CELL / o->width;
     o->steps = chain ? 1 : (uint64_t)m->size + (o->c.op == ESP_COLL_ALLREDUCE ? (uint64_t)m->size - 1 : 0);
-    o->group = engine_min(engine_min(o->slots / 2, ENGINE_STAMPS / 3), o->cols);
+    o->group = backend_min(backend_min(o->slots / 2, ENGINE_STAMPS / 3), o->cols);
     o->lag = chain ? 0 : o->group;
     o->cols = (o->cols + o->group - 1) / o->group * o->group * o->steps;
 }
 
-ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
+static engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
     const engine_op *o = &m->op;
     engine_item t;
     int32_t n = m->size, x = o->place;
@@ -80,15 +98,15 @@ ENGINE_FN engine_item engine_ring_item(const engine_comm *m, uint64_t idx) {
     t.keeps = t.step < (int32_t)o->steps - 1;
     return t;
 }
-ENGINE_FN uint8_t *engine_ring_slot(const engine_comm *m, int32_t rank, uint64_t idx) {
+static uint8_t *engine_ring_slot(const engine_comm *m, int32_t rank, uint64_t idx) {
     return m->windows + (uint64_t)rank * m->cells * ENGINE_CELL + idx % m->op.slots * m->op.width;
 }
-ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, uint64_t len, uint8_t *to,
-                                    const uint8_t *from) {
+static uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, uint64_t len, uint8_t *to,
+                                 const uint8_t *from) {
     engine_op *o = &m->op;
-    if (o->c.slot_bytes && !o->per_slot) return engine_copy_slots(o, to, from, len);
+    if (o->c.slot_bytes && !o->per_slot) return backend_copy_slots(to, from, len, o->unit);
     if (o->per_slot) {
-        if (at % o->unit == 0) m->used[part] = engine_slot_used(from, o->unit);
+        if (at % o->unit == 0) m->used[part] = backend_slot_used(from, o->unit);
         len = engine_used_here(m->used[part], at % o->unit, len);
     }
     if (to != from) memcpy(to, from, len);
@@ -96,18 +114,18 @@ ENGINE_FN uint64_t engine_ring_copy(engine_comm *m, int32_t part, uint64_t at, u
 }
 
 /* Does ring item `t`. Returns the bytes that came from the previous rank. */
-ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64_t at, uint64_t len) {
+static uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64_t at, uint64_t len) {
     engine_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : engine_part_at(o, t->part);
     const uint8_t *in = t->reads ? engine_ring_slot(m, o->prev, idx - o->lag) : NULL;
     uint8_t *keep = t->keeps ? engine_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
-    int sums = engine_op_sums(o->c.op) && (o->chain || t->step < m->size);
+    int sums = backend_op_sums(o->c.op) && (o->chain || t->step < m->size);
     int last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum holds all ranks' inputs */
     if (sums) {
         uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
         if (in)
-            engine_reduce(&o->sum, out, in, src + part_at + at, count, last ? o->scale : 1.0f);
+            backend_reduce(&o->sum, out, in, src + part_at + at, count, last ? o->scale : 1.0f);
         else
             memcpy(out, src + part_at + at, len);
         if (last && keep) memcpy(keep, out, len);
@@ -123,46 +141,45 @@ ENGINE_FN uint64_t engine_ring_move(engine_comm *m, const engine_item *t, uint64
     return moved;
 }
 
-ENGINE_FN int engine_ring_shown(engine_comm *m) {
+static int engine_ring_shown(engine_comm *m) {
     engine_op *o = &m->op;
     engine_line *mine = &m->lines[m->rank];
     o->sum_due_ns = 0;
     __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % ENGINE_STAMPS], o->end_ns, __ATOMIC_RELAXED);
-    ENGINE_STORE(&mine->sum, o->base + ++o->sum_i);
-    if (o->sum_i == o->cols) ENGINE_STORE(&mine->got, o->base + o->cols);
+    BACKEND_STORE(&mine->sum, o->base + ++o->sum_i);
+    if (o->sum_i == o->cols) BACKEND_STORE(&mine->got, o->base + o->cols);
     return m->news = 1;
 }
-ENGINE_FN int engine_ring(engine_comm *m) {
+ESP__FN int engine_ring(engine_comm *m) {
     engine_op *o = &m->op;
     uint64_t idx = o->sum_i, at, len;
     int32_t prev = o->prev, next = o->next;
     if (idx == o->cols) return 0;
-    if (o->sum_due_ns) return engine_now_ns() >= o->sum_due_ns ? engine_ring_shown(m) : 0;
+    if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? engine_ring_shown(m) : 0;
     engine_item t = engine_ring_item(m, idx);
     len = engine_piece(o, t.part, t.chunk, &at);
     if (!len) return engine_ring_shown(m);
-    if (t.reads && ENGINE_LOAD(&m->lines[prev].sum) <= o->base + idx - o->lag) return engine_waits(m, prev);
+    if (t.reads && BACKEND_LOAD(&m->lines[prev].sum) <= o->base + idx - o->lag) return engine_waits(m, prev);
     if (t.keeps && !engine_all_through(m, o->base)) return 0; /* windows still hold an earlier collective */
-    if (t.keeps && idx >= o->slots && ENGINE_LOAD(&m->lines[next].sum) <= o->base + idx - o->slots + o->lag)
+    if (t.keeps && idx >= o->slots && BACKEND_LOAD(&m->lines[next].sum) <= o->base + idx - o->slots + o->lag)
         return engine_waits(m, next);
     uint64_t came = engine_ring_move(m, &t, at, len);
     m->moved += len;
     if (!t.reads) return engine_ring_shown(m);
     uint64_t ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % ENGINE_STAMPS], __ATOMIC_RELAXED);
     engine_count(m, prev, came);
-    if (m->nics[prev] == m->nics[m->rank]) { /* same machine: no link between the two */
-        o->end_ns = engine_max(o->end_ns, ready);
+    if (!engine_is_far(m, prev)) { /* same machine: no link between the two */
+        o->end_ns = backend_max(o->end_ns, ready);
         return engine_ring_shown(m);
     }
-    o->clock_ns = engine_transfer(m, prev, engine_max(o->clock_ns, ready), came);
+    o->clock_ns = engine_transfer(m, prev, backend_max(o->clock_ns, ready), came);
     o->sum_due_ns = o->clock_ns + engine_latency(m, prev, o->clock_ns);
-    o->end_ns = engine_max(o->end_ns, o->sum_due_ns);
+    o->end_ns = backend_max(o->end_ns, o->sum_due_ns);
     return m->waits_for = -1, 1;
 }
-ENGINE_FN int engine_ring_finished(engine_comm *m) {
+ESP__FN int engine_ring_finished(engine_comm *m) {
     engine_op *o = &m->op;
     if (o->sum_i < o->cols) return 0;
     if (o->chain && o->place == m->size - 1) return 1;
-    return ENGINE_LOAD(&m->lines[o->next].sum) >= o->base + o->cols ? 1 : engine_waits(m, o->next);
+    return BACKEND_LOAD(&m->lines[o->next].sum) >= o->base + o->cols ? 1 : engine_waits(m, o->next);
 }
-#endif

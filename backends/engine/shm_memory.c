@@ -1,18 +1,53 @@
-/* shm_memory.h: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
- * last process that has it open. Rank 0 sends its descriptor over a local socket. Knows no engine. */
-#ifndef SHM_MEMORY_H
-#define SHM_MEMORY_H
-#include "backends/engine/local_socket.h"
+/* shm_memory.c: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
+ * last process that has it open. Rank 0 sends its descriptor over a local socket. Knows no comm. */
+#include "backends/engine/engine.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+/* ---- Unix sockets with random abstract names: they need no file and end with the process. Any process of the machine that guesses a
+ * name can send to it ---- */
+/* An abstract name begins with a zero byte and has no end mark: the length
+ * ends it. */
+ESP__FN socklen_t engine_local_address(const char *name, struct sockaddr_un *a) {
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+    size_t n = strnlen(name, ENGINE_LOCAL_NAME - 1);
+    memcpy(a->sun_path + 1, name, n);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+ESP__FN uint64_t engine_local_random(void) {
+    uint64_t x = 0;
+    if (syscall(SYS_getrandom, &x, sizeof x, 0) != (long)sizeof x)
+        x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
+    return x;
+}
+ESP__FN void engine_local_shut(int fd) {
+    int e = errno;
+    if (fd >= 0) close(fd);
+    errno = e;
+}
+ESP__FN int engine_local_bound(int type, char name[ENGINE_LOCAL_NAME]) {
+    struct sockaddr_un a;
+    int s = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    snprintf(name, ENGINE_LOCAL_NAME, "espresso.%08x%016llx", (unsigned)(engine_local_random() >> 32),
+             (unsigned long long)engine_local_random());
+    if (s >= 0 && bind(s, (struct sockaddr *)&a, engine_local_address(name, &a))) {
+        engine_local_shut(s);
+        s = -1;
+    }
+    return s;
+}
+
+/* ---- memory ---- */
 /* Seals of a memfd (fcntl(2)): its size can no longer change, so that no access to its mapping is beyond its end. */
 enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SEAL_SEALS = 1 };
 
-/* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
-static int shm_make(uint64_t bytes) {
+ESP__FN int shm_make(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
         engine_local_shut(fd);
@@ -21,8 +56,7 @@ static int shm_make(uint64_t bytes) {
     if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
     return fd;
 }
-/* 1: this system has seals. */
-static int shm_has_seals(void) {
+ESP__FN int shm_has_seals(void) {
     int fd = shm_make(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
     engine_local_shut(fd);
     return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
@@ -39,8 +73,7 @@ static const char *shm_wrong(int fd, uint64_t bytes) {
     if (seals < 0) return "it is a file, not memory";
     return (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE ? NULL : "its size may change";
 }
-/* Opens a socket at which others ask for the memory, with a random `name`. Returns -1 with errno on error. */
-static int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
+ESP__FN int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
     int s = engine_local_bound(SOCK_STREAM, name);
     if (s >= 0 && listen(s, backlog)) {
         engine_local_shut(s);
@@ -65,24 +98,27 @@ typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
     struct cmsghdr align;
 } shm_control;
 
+/* A message of one byte and `room` bytes of control data. */
+static struct msghdr shm_message(struct iovec *byte, shm_control *control, size_t room) {
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(control, 0, sizeof *control);
+    msg.msg_iov = byte, msg.msg_iovlen = 1;
+    msg.msg_control = control->data, msg.msg_controllen = room;
+    return msg;
+}
 /* Sends `fd` over the connection. Returns 0, or -1 with errno. */
 static int shm_send(int s, int fd) {
     char byte = 'm';
     struct iovec io = {&byte, 1};
     shm_control control;
-    struct msghdr msg;
-    memset(&msg, 0, sizeof msg);
-    memset(&control, 0, sizeof control);
-    msg.msg_iov = &io, msg.msg_iovlen = 1;
-    msg.msg_control = control.data, msg.msg_controllen = sizeof control.data;
+    struct msghdr msg = shm_message(&io, &control, sizeof control.data);
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
     return sendmsg(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 ? 0 : -1;
 }
-/* Gives `fd` to all that have asked. Waits for nobody: a rank that has not asked has died, and the ranks' next exchange says so.
- * Returns 0, or -1 with errno. */
-static int shm_give(int listener, int fd) {
+ESP__FN int shm_give(int listener, int fd) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
         int n = poll(&p, 1, 0);
@@ -96,26 +132,20 @@ static int shm_give(int listener, int fd) {
         if (failed) return -1;
     }
 }
-/* Receives one descriptor. Returns -1 if anything else came. */
-static int shm_receive(int s) {
+ESP__FN int shm_receive(int s) {
     char byte;
     int fd = -1;
     struct iovec io = {&byte, 1};
     shm_control control;
-    struct msghdr msg;
-    memset(&msg, 0, sizeof msg);
-    memset(&control, 0, sizeof control);
-    msg.msg_iov = &io, msg.msg_iovlen = 1;
     /* room for exactly one: the kernel closes the others that a sender may have added */
-    msg.msg_control = control.data, msg.msg_controllen = CMSG_LEN(sizeof fd);
+    struct msghdr msg = shm_message(&io, &control, CMSG_LEN(sizeof fd));
     ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
 }
-/* Asks for the memory. Returns the connection, or -1 and what is wrong. */
-static int shm_ask(const char *name, const char **why) {
+ESP__FN int shm_ask(const char *name, const char **why) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0 || connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0)
@@ -127,12 +157,10 @@ static int shm_ask(const char *name, const char **why) {
     engine_local_shut(s);
     return -1;
 }
-/* Takes the memory that was given before, which must be of `bytes` bytes. Returns its descriptor, or -1 and what is wrong. */
-static int shm_take(int s, uint64_t bytes, const char **why) {
+ESP__FN int shm_take(int s, uint64_t bytes, const char **why) {
     int fd = shm_receive(s);
     *why = fd < 0 ? "none came, or this process has too many files open" : shm_wrong(fd, bytes);
     if (fd < 0 || !*why) return fd;
     engine_local_shut(fd);
     return -1;
 }
-#endif

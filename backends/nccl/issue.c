@@ -1,27 +1,12 @@
-/* issue.h: one collective on the device's memory as calls of NCCL. Knows nothing of requests and of host memory.
+/* issue.c: one collective on the device's memory as calls of NCCL. Knows nothing of requests and of host memory.
  *
  * NCCL wants equal parts for allgather, reduce_scatter and gather; ours are ceil(count / n) items each, the last ones shorter or
  * empty. Unequal parts go as a group of broadcasts, reductions, or sends and receives, one for each part. Payload slots travel
  * whole: their used lengths lie in the device's memory, where the host would have to wait for them, and the others' lengths too. */
-#ifndef NCCL_ISSUE_H
-#define NCCL_ISSUE_H
-#include "backends/nccl/comm.h"
+#include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
-ENGINE_FN uint64_t nccl_width(const esp_coll *c) { return c->width ? c->width : 1; }
-/* Bytes of an item. */
-ENGINE_FN uint64_t nccl_item(const esp_coll *c) {
-    return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * nccl_width(c);
-}
-/* Where part p begins, in items. */
-ENGINE_FN uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
-    const uint64_t n = (uint64_t)m->size, at = (c->count + n - 1) / n * (uint64_t)p;
-    return at < c->count ? at : c->count;
-}
-ENGINE_FN uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
-    return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
-}
-ENGINE_FN int nccl_type(esp_dtype d) {
+static int nccl_type(esp_dtype d) {
     return d == ESP_F32    ? NCCL_FLOAT32
            : d == ESP_F16  ? NCCL_FLOAT16
            : d == ESP_BF16 ? NCCL_BFLOAT16
@@ -30,21 +15,18 @@ ENGINE_FN int nccl_type(esp_dtype d) {
 }
 
 /* ---- scale ------------------------------------------------------------------------------------------------------------- */
-ENGINE_FN int nccl_has_scale(const esp_coll *c) {
-    return engine_op_sums(c->op) && (c->scale < 0 || c->scale > 0) && !(c->scale >= 1 && c->scale <= 1);
-}
-ENGINE_FN int nccl_power_of_two(float x) {
+static int nccl_power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return !(bits & 0x7FFFFFu) && bits >> 23 & 255u; /* no fraction, and not 0 or denormal */
 }
 /* NCCL multiplies what each rank sends, and not the sum. With a power of two this is the same. Halves are multiplied so in any case:
  * NCCL rounds their sums to halves, which might overflow. Other sums of f32 are multiplied when they are there. */
-ENGINE_FN int nccl_scales_first(const esp_coll *c) {
+ESP__FN int nccl_scales_first(const esp_coll *c) {
     return nccl_has_scale(c) && (c->dtype != ESP_F32 || nccl_power_of_two(c->scale));
 }
 /* The number as NCCL wants it, in the type of the sum. */
-ENGINE_FN void nccl_scalar(esp_dtype d, float x, void *out) {
+static void nccl_scalar(esp_dtype d, float x, void *out) {
     const uint16_t half = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
     if (d == ESP_F32)
         memcpy(out, &x, 4);
@@ -52,9 +34,9 @@ ENGINE_FN void nccl_scalar(esp_dtype d, float x, void *out) {
         memcpy(out, &half, 2);
 }
 /* NCCL's operation of a reduction, into *op. */
-ENGINE_FN esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
+static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
-    if (!engine_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
+    if (!backend_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
     for (int i = 0; i < NCCL_OPS; i++) {
         const nccl_scaled *s = &m->scaled[i];
         if (s->made && s->type == nccl_type(c->dtype) && !memcmp(&s->scale, &c->scale, 4)) return *op = s->op, ESP_OK;
@@ -67,8 +49,9 @@ ENGINE_FN esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     const int result = m->library->ncclRedOpCreatePreMulSum(&s->op, &scalar, s->type, NCCL_SCALAR_IN_HOST, m->handle);
     s->made = result == NCCL_SUCCESS;
     *op = s->op;
-    return s->made ? ESP_OK
-                   : nccl_broken(m, nccl_failed(m->host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
+    return s->made
+               ? ESP_OK
+               : nccl_broken(m, nccl_failed(m->who.host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
 }
 
 /* ---- the calls ---------------------------------------------------------------------------------------------------------- */
@@ -82,47 +65,50 @@ typedef struct nccl_call {
     int type, op;
 } nccl_call;
 
-ENGINE_FN uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
+static uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_part(m, k->c, part) * k->unit;
 }
 /* Where a part begins, in bytes. */
-ENGINE_FN uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
+static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
 /* Parts that differ in length: one call for each. */
-ENGINE_FN int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
+static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
-    const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->rank), at = nccl_at(m, k, q);
+    const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
     int r = NCCL_SUCCESS;
     switch (k->c->op) {
     case ESP_COLL_ALLGATHER:
         if (n)
-            r = l->ncclBroadcast(q == m->rank ? k->src : k->dst + at, k->dst + at, n, k->type, q, m->handle, k->stream);
+            r = l->ncclBroadcast(q == m->who.rank ? k->src : k->dst + at, k->dst + at, n, k->type, q, m->handle,
+                                 k->stream);
         return r;
     case ESP_COLL_REDUCE_SCATTER:
-        if (n) r = l->ncclReduce(k->src + at, q == m->rank ? k->dst : NULL, n, k->type, k->op, q, m->handle, k->stream);
+        if (n)
+            r = l->ncclReduce(k->src + at, q == m->who.rank ? k->dst : NULL, n, k->type, k->op, q, m->handle,
+                              k->stream);
         return r;
     case ESP_COLL_GATHER:
         if (q == k->c->root && own) r = l->ncclSend(k->src, own, k->type, q, m->handle, k->stream);
-        if (!r && m->rank == k->c->root && n) r = l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
+        if (!r && m->who.rank == k->c->root && n) r = l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
         return r;
     default: /* alltoall */
         r = l->ncclSend(k->src + at, n, k->type, q, m->handle, k->stream);
         return r ? r : l->ncclRecv(k->dst + at, n, k->type, q, m->handle, k->stream);
     }
 }
-ENGINE_FN int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
+static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
-    for (int32_t q = 0; q < m->size && !r; q++) r = nccl_one_part(m, k, q);
+    for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
     const int end = m->library->ncclGroupEnd(); /* in any case: groups nest */
     return r ? r : end;
 }
 
-ENGINE_FN int nccl_call_it(nccl_comm *m, const nccl_call *k) {
+static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
     const nccl_library *l = m->library;
-    const int equal = k->c->count % (uint64_t)m->size == 0, root = k->c->root == m->rank;
+    const int equal = k->c->count % (uint64_t)m->who.size == 0, root = k->c->root == m->who.rank;
     const uint64_t all = k->c->count * k->unit, part = nccl_units(m, k, 0);
     switch (k->c->op) {
     case ESP_COLL_ALLREDUCE: return l->ncclAllReduce(k->src, k->dst, all, k->type, k->op, m->handle, k->stream);
@@ -147,37 +133,32 @@ ENGINE_FN int nccl_call_it(nccl_comm *m, const nccl_call *k) {
     return nccl_by_parts(m, k);
 }
 
-/* Enqueues the collective, of at least one item; nccl_settled() says when it is in the stream. */
-ENGINE_FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
-    nccl_call k = {c, (const uint8_t *)c->src.ptr, (uint8_t *)c->dst.ptr, stream, nccl_item(c), 1, NCCL_INT8, 0};
-    if (engine_op_sums(c->op))
-        k.unit = nccl_width(c), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
+ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
+    nccl_call k = {c, (const uint8_t *)c->src.ptr, (uint8_t *)c->dst.ptr, stream, backend_item(c), 1, NCCL_INT8, 0};
+    if (backend_op_sums(c->op))
+        k.unit = backend_max(c->width, 1), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
     const esp_status s = nccl_operation(m, c, &k.op);
-    return s ? s : nccl_check(m, engine_op_name(c->op), nccl_call_it(m, &k));
+    return s ? s : nccl_check(m, backend_op_name(c->op), nccl_call_it(m, &k));
 }
 
 /* ---- traffic ------------------------------------------------------------------------------------------------------------- */
-ENGINE_FN void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
-    const uint8_t level = m->level[from];
-    if (from == m->rank || !bytes) return;
-    *(level > 1 ? &m->traffic.inter_bytes : &m->traffic.intra_bytes) += bytes;
-    if (level) m->traffic.level_bytes[level - 1] += bytes;
+static void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
+    if (from != m->who.rank) m->level_bytes[m->level[from] - 1] += bytes;
 }
 /* NCCL does not tell what it moves. Alltoall and gather bring each rank's part from that rank; all else is counted as by a ring in
  * rank order, in which all comes from the rank before. */
-ENGINE_FN void nccl_count(nccl_comm *m, const esp_coll *c) {
-    const uint64_t item = nccl_item(c), all = c->count * item, own = nccl_part(m, c, m->rank) * item;
-    const int32_t before = (m->rank + m->size - 1) % m->size;
-    const int root = m->rank == c->root;
+ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c) {
+    const uint64_t item = backend_item(c), all = c->count * item, own = nccl_part(m, c, m->who.rank) * item;
+    const int32_t before = (m->who.rank + m->who.size - 1) % m->who.size;
+    const int root = m->who.rank == c->root;
     switch (c->op) {
-    case ESP_COLL_ALLREDUCE: nccl_came(m, before, 2 * (all - all / (uint64_t)m->size)); break;
-    case ESP_COLL_REDUCE_SCATTER: nccl_came(m, before, all - all / (uint64_t)m->size); break;
+    case ESP_COLL_ALLREDUCE: nccl_came(m, before, 2 * (all - all / (uint64_t)m->who.size)); break;
+    case ESP_COLL_REDUCE_SCATTER: nccl_came(m, before, all - all / (uint64_t)m->who.size); break;
     case ESP_COLL_ALLGATHER: nccl_came(m, before, all - own); break;
     case ESP_COLL_BROADCAST: nccl_came(m, before, root ? 0 : all); break;
     case ESP_COLL_REDUCE: nccl_came(m, before, before == c->root ? 0 : all); break; /* the chain ends at the root */
     default:
-        for (int32_t q = 0; q < m->size; q++)
+        for (int32_t q = 0; q < m->who.size; q++)
             if (c->op == ESP_COLL_ALLTOALL || root) nccl_came(m, q, nccl_part(m, c, q) * item);
     }
 }
-#endif

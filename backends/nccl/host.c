@@ -1,15 +1,10 @@
-/* host.h: collectives on host memory. NCCL moves the device's memory only, so they pass it in pieces: into pinned memory, to the
+/* host.c: collectives on host memory. NCCL moves the device's memory only, so they pass it in pieces: into pinned memory, to the
  * device, through NCCL, and back. Two pieces are on their way at a time. In a piece all parts have the same length, whatever the
  * buffer's parts have; what is beyond a part's end travels and is not used. Knows nothing of streams of others. */
-#ifndef NCCL_HOST_H
-#define NCCL_HOST_H
-#include "backends/nccl/issue.h"
+#include "backends/nccl/nccl.h"
+#include "codecs/common/half.h"
 
-/* MAX and MIN of floats go as integers of the same order: NCCL's own leave out NaNs, and take -0 and +0 as they come. */
-ENGINE_FN int nccl_ordered(const nccl_comm *m, const esp_coll *c) {
-    return m->size > 1 && engine_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
-}
-ENGINE_FN int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
+static int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
     uint16_t h;
     float x;
     int32_t bits;
@@ -22,7 +17,7 @@ ENGINE_FN int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
     memcpy(&bits, &x, 4);
     return bits < 0 ? bits ^ INT32_MAX : bits;
 }
-ENGINE_FN void nccl_disorder(esp_dtype d, int32_t order, uint8_t *p) {
+static void nccl_disorder(esp_dtype d, int32_t order, uint8_t *p) {
     const int nan = order == INT32_MAX || order == INT32_MIN;
     const int32_t bits = nan ? 0x7FC00000 : order < 0 ? order ^ INT32_MAX : order;
     float x;
@@ -37,44 +32,28 @@ ENGINE_FN void nccl_disorder(esp_dtype d, int32_t order, uint8_t *p) {
 }
 
 /* ---- shape ----------------------------------------------------------------------------------------------------------------- */
-/* Does each rank have a part of its own, in the source or in the result? Else the pieces are of the whole buffer. */
-ENGINE_FN int nccl_parted(const esp_coll *c) {
-    return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
-}
 /* Numbers, or bytes, of an item in the caller's memory; and their size there and in a piece. */
-ENGINE_FN uint64_t nccl_host_units(const esp_coll *c) { return engine_op_sums(c->op) ? nccl_width(c) : nccl_item(c); }
-ENGINE_FN uint64_t nccl_host_bytes(const esp_coll *c) { return engine_op_sums(c->op) ? esp_dtype_bytes(c->dtype) : 1; }
-ENGINE_FN uint64_t nccl_staged_bytes(const nccl_comm *m, const esp_coll *c) {
+static uint64_t nccl_host_units(const esp_coll *c) {
+    return backend_op_sums(c->op) ? backend_max(c->width, 1) : backend_item(c);
+}
+static uint64_t nccl_host_bytes(const esp_coll *c) { return backend_op_sums(c->op) ? esp_dtype_bytes(c->dtype) : 1; }
+static uint64_t nccl_staged_bytes(const nccl_comm *m, const esp_coll *c) {
     return nccl_ordered(m, c) ? 4 : nccl_host_bytes(c);
 }
-/* What a piece covers: units of the longest part, or of the whole buffer. */
-ENGINE_FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
+ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
     return (nccl_parted(c) ? nccl_part(m, c, 0) : c->count) * nccl_host_units(c);
 }
-ENGINE_FN uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
-    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_parted(c) ? (uint64_t)m->size : 1);
+static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
+    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_parted(c) ? (uint64_t)m->who.size : 1);
 }
 /* How many of the piece's units part p has, and where they begin in the whole buffer, in bytes. */
-ENGINE_FN uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
+static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
     const uint64_t units = nccl_host_units(c), all = nccl_parted(c) ? nccl_part(m, c, p) * units : c->count * units;
     *at = ((nccl_parted(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
     return s->at >= all ? 0 : all - s->at < s->n ? all - s->at : s->n;
 }
-/* Does this rank send, and does it receive? Rows of a piece: parts that it has. */
-ENGINE_FN int nccl_sends(const nccl_comm *m, const esp_coll *c) {
-    return c->op != ESP_COLL_BROADCAST || c->root == m->rank;
-}
-ENGINE_FN int nccl_receives(const nccl_comm *m, const esp_coll *c) {
-    if (c->op == ESP_COLL_BROADCAST) return c->root != m->rank;
-    return (c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_GATHER) || c->root == m->rank;
-}
-ENGINE_FN int nccl_rows_in(const esp_coll *c) { return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL; }
-ENGINE_FN int nccl_rows_out(const esp_coll *c) {
-    return c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER || c->op == ESP_COLL_ALLTOALL;
-}
-
 /* ---- moving ---------------------------------------------------------------------------------------------------------------- */
-ENGINE_FN void nccl_put(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
+static void nccl_put(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
     const uint64_t e = nccl_host_bytes(c);
     if (!nccl_ordered(m, c)) {
         if (n) memcpy(to, from, (size_t)(n * e));
@@ -85,7 +64,7 @@ ENGINE_FN void nccl_put(const nccl_comm *m, const esp_coll *c, const uint8_t *fr
         memcpy(to + i * 4, &order, 4);
     }
 }
-ENGINE_FN void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
+static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
     const uint64_t e = nccl_host_bytes(c);
     const int scale = nccl_has_scale(c) && !nccl_scales_first(c);
     if (!nccl_ordered(m, c) && !scale && n) memcpy(to, from, (size_t)(n * e));
@@ -102,33 +81,35 @@ ENGINE_FN void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *fr
     }
 }
 
+/* Copies a piece from the source into pinned memory (in), or from there to the result. */
+static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int in) {
+    const int rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
+    const uint64_t row = s->n * nccl_staged_bytes(m, c);
+    for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
+        uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
+        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or there are no parts */
+        if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
+        if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
+    }
+}
 /* The next piece: into pinned memory, to the device and to NCCL. */
-ENGINE_FN esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
+static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[m->slot_next % NCCL_SLOTS];
     const uint64_t most = nccl_host_most(m, c), e = nccl_staged_bytes(m, c),
-                   rows = nccl_parted(c) ? (uint64_t)m->size : 1;
-    uint64_t at;
+                   rows = nccl_parted(c) ? (uint64_t)m->who.size : 1;
     s->at = r->filled;
     s->n = r->total - r->filled < most ? r->total - r->filled : most;
-    if (nccl_sends(m, c) && nccl_rows_in(c)) {
-        for (int32_t q = 0; q < m->size; q++) {
-            const uint64_t n = nccl_piece_of(m, c, s, q, &at);
-            if (n) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + (uint64_t)q * s->n * e, n);
-        }
-    } else if (nccl_sends(m, c)) { /* the source has this rank's part only, or there are no parts */
-        const uint64_t n = nccl_piece_of(m, c, s, m->rank, &at);
-        if (n) nccl_put(m, c, (const uint8_t *)c->src.ptr + s->at * nccl_host_bytes(c), s->in, n);
-    }
+    if (backend_needs_src(&m->who, c)) nccl_piece_copy(m, c, s, 1);
     esp_coll inner = *c;
     inner.slot_bytes = 0, inner.width = 1;
-    inner.dtype = nccl_ordered(m, c) ? ESP_I32 : engine_op_sums(c->op) ? c->dtype : ESP_I8;
+    inner.dtype = nccl_ordered(m, c) ? ESP_I32 : backend_op_sums(c->op) ? c->dtype : ESP_I8;
     inner.count = s->n * rows;
     inner.scale = nccl_scales_first(c) ? c->scale : 0;
     inner.src.ptr = (void *)(uintptr_t)s->device_in, inner.dst.ptr = (void *)(uintptr_t)s->device_out;
     esp_status st = ESP_OK;
-    if (nccl_sends(m, c))
+    if (backend_needs_src(&m->who, c))
         st = nccl_check_cuda(
             m, "cuMemcpyHtoDAsync",
             l->cuMemcpyHtoDAsync_v2(s->device_in, s->in, s->n * e * (nccl_rows_in(c) ? rows : 1), m->stream));
@@ -139,46 +120,35 @@ ENGINE_FN esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     return st;
 }
 /* NCCL has enqueued the newest piece: its way back follows. */
-ENGINE_FN esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
+static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[(m->slot_next - 1) % NCCL_SLOTS];
-    const uint64_t bytes = s->n * nccl_staged_bytes(m, c) * (nccl_rows_out(c) ? (uint64_t)m->size : 1);
+    const uint64_t bytes = s->n * nccl_staged_bytes(m, c) * (nccl_rows_out(c) ? (uint64_t)m->who.size : 1);
     esp_status st = ESP_OK;
     m->launching = 0;
-    if (nccl_receives(m, c))
+    if (backend_needs_dst(&m->who, c))
         st = nccl_check_cuda(m, "cuMemcpyDtoHAsync", l->cuMemcpyDtoHAsync_v2(s->out, s->device_out, bytes, m->stream));
     return st ? st : nccl_check_cuda(m, "cuEventRecord", l->cuEventRecord(s->event, m->stream));
 }
 /* Is the oldest piece back? Then into the caller's memory. */
-ENGINE_FN esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
+static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     const esp_coll *c = &r->c;
     const nccl_slot *s = &m->slots[m->slot_first % NCCL_SLOTS];
     const int passed = m->library->cuEventQuery(s->event);
-    uint64_t at;
     if (passed == CUDA_NOT_READY) return ESP_PENDING;
     const esp_status st = nccl_check_cuda(m, "cuEventQuery", passed);
     if (st) return st;
-    if (nccl_receives(m, c) && nccl_rows_out(c)) {
-        for (int32_t q = 0; q < m->size; q++) {
-            const uint64_t n = nccl_piece_of(m, c, s, q, &at);
-            if (n) nccl_get(m, c, s->out + (uint64_t)q * s->n * nccl_staged_bytes(m, c), (uint8_t *)c->dst.ptr + at, n);
-        }
-    } else if (nccl_receives(m, c)) {
-        const uint64_t n = nccl_piece_of(m, c, s, m->rank, &at);
-        if (n) nccl_get(m, c, s->out, (uint8_t *)c->dst.ptr + s->at * nccl_host_bytes(c), n);
-    }
+    if (backend_needs_dst(&m->who, c)) nccl_piece_copy(m, c, s, 0);
     r->drained += s->n;
     m->slot_first++;
     return ESP_OK;
 }
 
-/* Does what can be done now for the running request. ESP_OK: something moved; ESP_PENDING: nothing. NCCL is settled. */
-ENGINE_FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r) {
+ESP__FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r) {
     if (m->launching) return nccl_piece_return(m, r);
     if (r->filled < r->total && m->slot_next - m->slot_first < NCCL_SLOTS) return nccl_piece_begin(m, r);
     if (r->drained < r->total) return nccl_piece_end(m, r);
     r->done = 1;
     return ESP_OK;
 }
-#endif

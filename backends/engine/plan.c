@@ -1,4 +1,4 @@
-/* plan.h: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every
+/* plan.c: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every
  * rank must make the same plan from the same call, so nothing local may enter here.
  *
  *     op              put (by window)  sum               get               way
@@ -12,8 +12,7 @@
  *     GATHER          own part         -                 root: inputs
  *     BROADCAST       root: whole      -                 others: root's input
  */
-#ifndef ENGINE_PLAN_H
-#define ENGINE_PLAN_H
+#include "backends/engine/engine.h"
 
 enum {
     ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
@@ -22,49 +21,16 @@ enum {
     ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
 };
 
-/* Where part `p` begins in the whole buffer, and its length, in bytes. */
-ENGINE_FN uint64_t engine_part_at(const engine_op *o, int32_t p) {
-    return engine_min((uint64_t)p * o->part, o->c.count) * o->unit;
-}
-ENGINE_FN uint64_t engine_part_bytes(const engine_op *o, int32_t p) {
-    return engine_part_at(o, p + 1) - engine_part_at(o, p);
-}
-/* Column `i` of part `p`: offset from the part's begin, and bytes (0: the part is shorter). */
-ENGINE_FN uint64_t engine_piece(const engine_op *o, int32_t p, uint64_t i, uint64_t *at) {
-    uint64_t len = engine_part_bytes(o, p);
-    if (o->per_slot) {
-        uint64_t slot = i / o->per_slot * o->unit, in = i % o->per_slot * o->width;
-        *at = slot + in;
-        return slot < len ? engine_min(o->width, o->unit - in) : 0;
-    }
-    *at = i * o->width;
-    return *at < len ? engine_min(o->width, len - *at) : 0;
-}
 /* The narrowest column is as wide as a payload's header. */
 _Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER &&
-                   ENGINE_CELL / (ENGINE_RANKS + 1) >= ESP_PAYLOAD_HEADER,
+                   ENGINE_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
                "the first column of a slot holds its header");
-/* Used bytes of a piece that begins `in` bytes into a slot wider than a column. */
-ENGINE_FN uint64_t engine_used_here(uint64_t used, uint64_t in, uint64_t len) {
-    return used > in ? engine_min(len, used - in) : 0;
-}
-
-/* Address of an input or of the result in `rank`'s window: the cell of column `i`, and in it number `slot`. */
-ENGINE_FN uint8_t *engine_cell(const engine_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
-    uint64_t cell = (m->op.base + i) % m->cells;
-    return m->windows + ((uint64_t)rank * m->cells + cell) * ENGINE_CELL + slot * m->op.width;
-}
-ENGINE_FN uint64_t engine_result_slot(const engine_comm *m) {
-    return !m->op.in_window ? 0 : m->op.by_destination ? (uint64_t)m->size : 1;
-}
-
-/* Cuts the op into columns. The rest of the plan must be there already. */
-ENGINE_FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
-    uint64_t slots = (o->in_window ? (o->by_destination ? (uint64_t)m->size : 1) : 0) + o->result_window;
+ESP__FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
+    uint64_t slots = engine_result_slot(m, o) + o->result_window;
     uint64_t width = ENGINE_CHUNK, longest = o->part * o->unit;
-    if (slots) width = engine_min(width, ENGINE_CELL / slots / 64 * 64);
+    if (slots) width = backend_min(width, ENGINE_CELL / slots / 64 * 64);
     if (m->pace.on && m->machines > 1) /* a column takes at most half a millisecond of the link, so that hops overlap */
-        width = engine_min(width, engine_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
+        width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;
         o->cols = o->part * o->per_slot;
@@ -75,16 +41,16 @@ ENGINE_FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
     o->width = width;
 }
 
-ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) {
+ESP__FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) {
     memset(o, 0, sizeof *o);
     o->c = *c;
     o->scale = c->scale != 0 ? c->scale : 1.0f;
     o->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
-    o->unit = c->slot_bytes ? c->slot_bytes : o->esize * engine_max(c->width, 1);
-    o->sum = (engine_sums){c->dtype, c->reduce ? c->reduce : ESP_REDUCE_SUM, m->simd};
+    o->unit = backend_item(c);
+    o->sum = backend_sums_of(c, m->simd);
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
     o->stream = bytes >= ENGINE_STREAM;
-    int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = engine_op_sums(c->op);
+    int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = backend_op_sums(c->op);
     uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
     o->in_window = !reach || bytes <= small;
     /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
@@ -114,4 +80,3 @@ ENGINE_FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o
     o->puts = o->puts && o->in_window;
     engine_plan_columns(m, o);
 }
-#endif
