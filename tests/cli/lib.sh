@@ -15,9 +15,11 @@ varies=
 plain() { sed -e "s|$ESPRESSO_COMMAND|ESPRESSO|g; s|$programs|PROGRAMS|g; s|${ESPRESSO_COMMAND%/*}|BIN|g; s|$ESPRESSO_BUILD|BUILD|g; s|${PREFIX:-/usr/local}/|PREFIX/|g; s|$top/here|HERE|g; s|$root|ROOT|g" -e "$varies"; }
 
 # All processes that the command starts inherit the lock, so that it is free once they are gone.
-launch() { (flock 9 && exec env --default-signal=INT,QUIT "$ESPRESSO_COMMAND" "$@" >"$top/1" 2>"$top/2") 9>"$top/lock"; }
+become() { flock 9 && exec env --default-signal=INT,QUIT "$ESPRESSO_COMMAND" "$@" >"$top/1" 2>"$top/2"; }
+launch() { (become "$@") 9>"$top/lock"; }
+order=cat # or sort, where it is not said in the same order in each run
 ended() { # STATUS: shows what the command said
-    { sed -e '$a\' "$top/1" && sed -e 's/^/2> /' -e '$a\' "$top/2"; } | plain
+    { sed -e '$a\' "$top/1" && sed -e 's/^/2> /' -e '$a\' "$top/2"; } | plain | $order
     [ "$1" -eq 0 ] || echo "[exit $1]"
     flock -w 5 "$top/lock" true || echo "processes that it started live on"
 }
@@ -33,11 +35,12 @@ quiet() { # ARGS: the same, and shows the exit status alone; the output is in $t
 }
 start() { # ARGS: the same in the background, as $pid
     printf '$ espresso %s &\n' "$*" | plain
-    launch "$@" &
+    : >"$top/1" && : >"$top/2"
+    become "$@" 9>"$top/lock" &
     pid=$!
 }
 finish() { # waits for it
-    wait "$pid" 2>/dev/null
+    wait "$pid" 2>"$top/shell"
     ended $?
 }
 # Waits until a command succeeds; for 20 seconds at most.

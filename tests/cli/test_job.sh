@@ -2,10 +2,8 @@
 # runs: quiet
 . tests/cli/lib.sh
 varies='s/(pid [0-9]*)/(pid PID)/'
-job() { # FLAGS: their lines, in an order that does not depend on who was first
-    quiet run "$@"
-    sort "$top/1" && sort "$top/2" | sed 's/^/2> /' | plain
-}
+order=sort
+job() { run run "$@"; }
 job -n 4 --machines 2 --inter 1gbit,50us --timeout 15000 -- "$programs/trainer" 2 --say weight:100003
 job --ranks-per-machine 1,3 --timeout 15000 -- "$programs/trainer" 1 --say weight:100003
 
