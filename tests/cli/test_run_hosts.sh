@@ -40,7 +40,7 @@ sort "$top/1"
 
 # ---- what is wrong: nothing is started where a host is not ready --------------------------------------------------------------------
 # whichever of the hosts is the first to say it
-any="$varies; s/version [0-9.]*[0-9]/VERSION/g; s/host [ab] (rank [01])/host H (rank R)/; s/run on [ab]/run on H/; /^2> [a-z]*: .*exec: /d"
+any="$varies; s/version [0-9.]*[0-9]/VERSION/g; s/host [ab] (rank [01])/host H (rank R)/; s/run on [ab]/run on H/; /^2> [a-z]*: .*exec: /d; /failed after that/d; /ending what/d"
 printf '#!/bin/sh\nhead -c 32 | sed "s/^[0-9.]*/0.0.1/" | "%s" "$@"\n' "$PWD/rsh" >bad && chmod +x bad
 for flags in a:1,gone:1 'a:1,b:1 --espresso /no/such/espresso' 'a:1,b:1 --espresso /bin/true' 'a:1,b:1 --rsh /no/such/rsh' "a:1,b:1 --rsh $PWD/bad"; do
     varies=$any order='sort -u'
@@ -52,7 +52,7 @@ on a:1,b:1 -- ./no/such/program
 printf '#!/bin/sh\nif [ $1 = b ]; then mv "%s/folder" "%s/elsewhere"; sleep 0.2; fi\nexec "%s" "$@"\n' "$PWD" "$PWD" "$PWD/rsh" >moved && chmod +x moved
 mkdir folder
 (cd folder && "$ESPRESSO_COMMAND" run --hosts a:1,b:1 --root 127.0.0.1 --rsh "$top/here/moved" true 2>"$top/2"; echo "[exit $?]")
-grep -o "cannot enter .*" "$top/2" | plain
+grep -o "cannot enter .*" "$top/2" | sort -u | plain
 
 wrong() { run run "$@" ls; }
 order=cat
