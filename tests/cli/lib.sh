@@ -1,6 +1,7 @@
 # lib.sh: for the scripts of this folder. What they print is compared with the file .out beside them (run.sh); standard error has "2> "
 # in front of each line. Each runs in a folder of its own, which goes away at the end.
 set -u
+for tool in flock script; do command -v $tool >/dev/null || { echo "skipped: $tool is not there (Debian: util-linux, bsdutils)" && exit 77; }; done
 unset ESPRESSO_STATS ESPRESSO_PROFILE ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 root=$PWD
 programs=$(dirname "$ESPRESSO_COMMAND")/../cli # the trainer, built as the command was

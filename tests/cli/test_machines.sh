@@ -5,11 +5,16 @@
 small quiet plan --json --machines 1,2,4,8,16
 part p
 holds "$(value alone_us) == 100 + 500 + 50 + 50 + 700.5 + 900 + 10"
-for name in machines ranks iteration_us fp32_us bound_us memory_bytes; do
+for name in iteration_us fp32_us bound_us memory_bytes fp32_scaling scaling_at_most; do
     sed -n '/"scaling": \[/,$p' "$top/1" | key $name >rows.$name
 done
 alone=$(value alone_us)
-set -- $(sed -n '/"scaling": \[/,$p' "$top/1" | key scaling | sed 1d)
+key scaling <"$top/1" | sed 1d >rows.scaling
+paste rows.fp32_scaling rows.scaling rows.scaling_at_most rows.fp32_us | awk -v alone="$alone" '
+    $1 > $2 || $2 > $3 || $3 > 1 || NR > 1 && $1 > before || ($1 - alone / $4) ^ 2 > 1e-18 { print "wrong: " $0; bad = 1 }
+    { before = $1 }
+    END { exit bad }' || exit 1
+set -- $(cat rows.scaling)
 row=0
 for n in 1 2 4 8 16; do
     row=$((row + 1))

@@ -7,6 +7,8 @@ plan --devices cpu
 plan --max-comp 0
 plan --max-memory 20MB
 plan --model lstm --gc efsignsgd --gc fp16 --strategy espresso
+small quiet plan --json --model lstm --gc efsignsgd --gc fp16 --strategy espresso
+value codec
 plan --strategy hipress
 errors --only comp --max-memory 1KB
 errors --only comp --max-error 0.001
@@ -16,6 +18,7 @@ errors --keep 'nix*=fp32'
 # nothing spreads the results of sharded tensors
 plan --shard '*' -o shard.strategy
 cat shard.strategy
+holds "$(grep -cE 'allgather|allreduce|^group ' shard.strategy) == 0"
 errors --shard '*=inter'
 small quiet plan --shard '*' --strategy shard.strategy
 errors --strategy shard.strategy

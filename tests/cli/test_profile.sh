@@ -54,6 +54,7 @@ quiet profile --only codecs -n 1 --codecs efsignsgd --up-to 1024 --budget 1s -o 
 form codecs.json
 for ranks in 2 3; do
     quiet profile --only links -n $ranks --up-to 2048 --budget 1s -o links.json
+    [ "$(key ranks_per_machine <links.json)" = $ranks ] || echo "not $ranks ranks per machine"
     # one of a rank's threads computes
     cores=$(key cores <links.json | head -n 1)
     each=$((cores / ranks < 1 ? 1 : cores / ranks > 3 ? 3 : cores / ranks))

@@ -43,7 +43,8 @@ int main(int argc, char **argv) {
         else {
             esp_tensor_desc d = ESP_ZERO;
             char name[64] = "", raw[8] = "";
-            if (n == MOST || sscanf(argv[i], "%63[^:]:%u:%7s", name, &count[n], raw) < 2 || count[n] > ELEMENTS) return 2;
+            if (n == MOST || sscanf(argv[i], "%63[^:]:%u:%7s", name, &count[n], raw) < 2 || count[n] > ELEMENTS)
+                return 2;
             d.name = name, d.count = count[n++], d.flags = *raw ? ESP_RAW : 0;
             if (esp_tensor_add(ctx, &d, NULL)) return failed(ctx);
         }
