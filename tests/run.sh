@@ -3,6 +3,8 @@
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
 # A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds (300), a
 # script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
+# What a script of tests/cli prints must be what the file .out beside it says; UPDATE=1 writes those files anew. $BUILD/tests/cli/test_NAME.sh
+# and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and with that under the address sanitizer.
 # A test's line "runs:" says what it needs (CONTRIBUTING.md). Tests with the word "quiet" run alone, after all others, which run
 # TEST_JOBS (the number of cores) at a time, the slow ones first.
 BUILD=${BUILD:-build}
@@ -12,9 +14,11 @@ export BUILD ESPRESSO_COMMAND ESPRESSO_BUILD
 # OpenMP threads that wait must not burn the cores of the tests beside: barriers would then take a hundred times as long
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
+source_of() { # TEST
+    case $1 in "$BUILD"/*.sh) echo "tests/${1#"$BUILD"/*/}" ;; *.sh) echo "$1" ;; *) echo "tests/${1#"$BUILD"/*/}.c" ;; esac
+}
 runs() { # TEST: the words of its source's line "runs:"
-    file=$1
-    case $1 in *.sh) ;; *) file=tests/${1#"$BUILD"/*/}.c ;; esac
+    file=$(source_of "$1")
     [ ! -e "$file" ] || sed -n 's,^[/#][* ]* *runs: \([^*]*\).*,\1,p' "$file" | head -n 1
 }
 
@@ -23,18 +27,25 @@ run_one() { # TEST
     t=$1
     name=${t#"$BUILD"/}
     log=$BUILD/log/$(echo "$name" | tr / -).log
-    start=$(date +%s) limit=${TEST_TIMEOUT:-300}
+    start=$(date +%s) limit=${TEST_TIMEOUT:-300} file=$(source_of "$t")
+    # the sanitizers' tests start the command that was built with the same sanitizers
+    case $t in "$BUILD"/asan/* | "$BUILD"/tests/*.sh) ESPRESSO_COMMAND=$PWD/$BUILD/${name%%/*}/bin/espresso ;; esac
     case $t in
     *.sh)
-        own=$(sed -n 's/^# time limit: \([0-9]*\) s.*/\1/p' "$t")
+        own=$(sed -n 's/^# time limit: \([0-9]*\) s.*/\1/p' "$file")
         limit=${own:-$limit}
-        timeout -k 5 "$limit" sh "$t" >"$log" 2>&1 </dev/null
+        timeout -k 5 "$limit" sh "$file" >"$log" 2>&1 </dev/null
         code=$? p=0 f=0 s=0
+        case $code$file in
+        0tests/cli/*)
+            out=${file%.sh}.out
+            [ -z "${UPDATE:-}" ] || cmp -s "$log" "$out" || cp "$log" "$out"
+            diff -u "$out" "$log" >"$log.diff" 2>&1 || { code=1 && mv "$log.diff" "$log"; }
+            ;;
+        esac
         case $code in 0) p=1 ;; 77) s=1 ;; *) f=1 ;; esac
         ;;
     *)
-        # the sanitizers' tests start the command that was built with the same sanitizers
-        case $t in "$BUILD"/asan/*) ESPRESSO_COMMAND=$PWD/$BUILD/asan/bin/espresso ;; esac
         rm -f "$log.threads"
         TEST_THREADS=$log.threads timeout -k 5 "$limit" "./${t#./}" >"$log" 2>&1 </dev/null
         code=$?

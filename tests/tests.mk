@@ -131,32 +131,40 @@ ASAN_ALL := $(call way,asan,$(TEST_SRC))
 ASAN := $(call way,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SRC)))
 TSAN := $(call way,tsan,$(call runs,tsan))
 TSAN_ALL := $(TSAN) $(call way,tsan,$(call runs,tsan-long))
-ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso)
-TEST_COMMAND := $(if $(TESTS),$(BUILD)/tests/bin/espresso)
+ASAN_COMMAND := $(if $(ASAN),$(BUILD)/asan/bin/espresso $(BUILD)/asan/cli/trainer)
+TEST_COMMAND := $(if $(TESTS),$(BUILD)/tests/bin/espresso $(BUILD)/tests/cli/trainer)
+# scripts that start the command: as build/tests/cli/test_NAME.sh that of the tests' build, as build/asan/cli/test_NAME.sh that under the
+# address sanitizer (run.sh)
+cli     = $(if $(TESTS),$(patsubst tests/%,$(BUILD)/$(1)/%,$(filter tests/cli/%,$(2))))
+SCRIPTS := $(filter-out tests/cli/%,$(TEST_SH))
+CLI     := $(call cli,tests,$(TEST_SH))
+ASAN_CLI := $(call cli,asan,$(TEST_SH))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(TEST_COMMAND) mpi-programs
 test: all $(FILES_OF_TESTS) $(TESTS)
-	@$(RUN_TESTS) $(TESTS) $(TEST_SH)
+	@$(RUN_TESTS) $(TESTS) $(CLI) $(SCRIPTS)
 test-san: all $(FILES_OF_TESTS) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
-	@TEST_ALL=1 $(RUN_TESTS) $(ASAN_ALL) $(TSAN_ALL) $(MSAN_TESTS)
+	@TEST_ALL=1 $(RUN_TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
 # what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed
 CHECKS := .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
-CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(TEST_SH)) \
+CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(SCRIPTS)) \
+        $(call cli,tests,$(call runs,asan-long)) $(call cli,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SH))) \
         $(call way,tests,$(filter-out $(LONG),$(TEST_SRC))) $(ASAN) $(TSAN) $(filter %/test_runtime,$(MSAN_TESTS))
-EVERYTHING := $(CHECKS) $(TEST_SH) $(TESTS) $(ASAN_ALL) $(TSAN_ALL) $(MSAN_TESTS)
+EVERYTHING := $(CHECKS) $(SCRIPTS) $(CLI) $(TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
 ci-programs: all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(CI))
 ci-list:
 	@echo $(CI)
 test-all:
 	-@$(MAKE) -k all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
 	@TEST_ALL=1 $(RUN_TESTS) $(EVERYTHING)
-# while working: the tests in C that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
+# while working: the tests in C and of the command that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
 T ?=
-CHECK := $(if $(T),$(foreach t,$(TESTS) $(TEST_SH),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(filter-out $(LONG) $(call runs,slow),$(TEST_SRC))))
+QUICK := $(filter-out $(LONG) $(call runs,slow),$(TEST_SRC) $(TEST_SH))
+CHECK := $(if $(T),$(foreach t,$(TESTS) $(CLI) $(SCRIPTS),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(QUICK)) $(call cli,tests,$(QUICK)))
 # they start the command of the test build. Of what else tests need, a name makes the small plugins, and all where it names scripts
-check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter %.sh,$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
-	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(TEST_COMMAND) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
+check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
+	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
 .PHONY: check
 # faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
@@ -166,7 +174,7 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 plant:
 	python3 -B tests/cuda_host/plant.py
 # does it work here? As make check, with the command of the test build
-quick-programs: report $(filter-out $(TRAIN_CUDA_HOST),$(FIXTURES)) $(TEST_COMMAND) $(CHECK)
+quick-programs: report $(filter-out $(TRAIN_CUDA_HOST),$(FIXTURES)) $(TEST_COMMAND) $(filter-out %.sh,$(CHECK))
 $(BUILD)/tests/files/test_builtin: | $(BUILTIN_FILES)
 quick-list:
 	@echo $(CHECK)

@@ -1,0 +1,54 @@
+# test_strategy.sh: `espresso strategy`: a good file comes back as the library reads it, a bad one with line and reason.
+. tests/cli/lib.sh
+# A strategy of standard input's text.
+strategy() {
+    cat >s.strategy
+    run strategy s.strategy
+}
+
+strategy <<END
+espresso-strategy 1
+# the last layer comes first
+tensor  fc2.weight 10240   topk:ratio=0.01   intra.reduce_scatter>comp@cpu > inter.allgather > decomp@cpu > intra.allgather  
+
+tensor fc2.bias 10 none flat.allreduce # small
+END
+cp "$top/1" normal
+run strategy normal
+cmp "$top/1" normal # what it prints is its own normal form
+
+# chunks, groups and whole orders come back word by word
+cat >units <<END
+espresso-strategy 1
+tensor fc2.weight 10240 split 2
+chunk 10000 topk:ratio=0.01 comp@cpu > flat.allgather > decomp@cpu
+chunk 240 none flat.allreduce
+tensor fc2.bias 10 group
+tensor fc1.bias 20 group
+group 30 none flat.reduce > flat.broadcast
+order b 0:0d 0:0 0:1 1:0 b b 2:p 2:0 0:2 2:1 2:u
+END
+run strategy units
+cmp "$top/1" units
+
+refused() { # LINES: of a strategy, behind the first
+    printf '%b\n' "--- $1"
+    printf 'espresso-strategy 1\n%b\n' "$1" | strategy
+}
+refused 'tensor a 10 split 2\nchunk 5 none flat.allreduce\nchunk 6 none flat.allreduce'
+refused 'tensor a 10 group\ngroup 10 none flat.allreduce'
+refused 'tensor a 10 group'
+refused 'tensor a 10 none'
+refused 'tensor a ten none flat.allreduce'
+refused '\nlayer a 10 none flat.allreduce'
+refused 'tensor a 10 none flat.allreduec'
+refused 'tensor a 10 topkk:ratio=0.1 comp@cpu > flat.allgather > decomp@cpu'
+refused 'tensor a 10 topk:ratioo=0.1 comp@cpu > flat.allgather > decomp@cpu'
+refused 'tensor a 10 none flat.allreduce\ntensor a 10 none flat.allreduce'
+refused 'tensor a 10 none flat.allreduce\norder 1:0'
+refused 'tensor a 10 none flat.reduce > flat.broadcast\norder 0:0'
+echo espresso-strategy 9 | strategy
+
+run strategy
+run strategy /no/such/file
+run strategy /
