@@ -77,8 +77,8 @@ static void check_said(const spawned *s, int k, const char *text) {
 
 static void ranks_average(void **state) {
     (void)state;
-    spawned s = SPAWN("run", "-n", "4", "--machines", "2", "--inter", "1gbit,50us", "--timeout", "15000", "--", self,
-                      "rank", "2", "-1");
+    spawned s = SPAWN("run", "-n", "4", "--machines", "2", "--inter", "1gbit,50us", "--env",
+                      "ESPRESSO_TIMEOUT_MS=15000", "--", self, "rank", "2", "-1");
     if (s.status) fail_msg("status %d\n%s", s.status, s.text[1]);
     check_said(&s, 0, "[0] step 0: 6 6 on machine 0 of 2\n");
     check_said(&s, 0, "[1] step 1: 7 7 on machine 0 of 2\n");
@@ -89,7 +89,8 @@ static void ranks_average(void **state) {
 
 static void uneven_machines(void **state) {
     (void)state;
-    spawned s = SPAWN("run", "--ranks-per-machine", "1,3", "--timeout", "15000", "--", self, "rank", "1", "-1");
+    spawned s =
+        SPAWN("run", "--ranks-per-machine", "1,3", "--env", "ESPRESSO_TIMEOUT_MS=15000", "--", self, "rank", "1", "-1");
     if (s.status) fail_msg("status %d\n%s", s.status, s.text[1]);
     check_said(&s, 0, "[0] step 0: 6 6 on machine 0 of 2\n");
     check_said(&s, 0, "[3] step 0: 6 6 on machine 1 of 2\n");
@@ -99,7 +100,8 @@ static void uneven_machines(void **state) {
 /* The launcher says who died and how; the others say it too, and end by themselves before they are made to. */
 static void a_rank_is_killed(void **state) {
     (void)state;
-    spawned s = SPAWN("run", "-n", "4", "--machines", "2", "--timeout", "15000", "--", self, "rank", "1000000", "5");
+    spawned s = SPAWN("run", "-n", "4", "--machines", "2", "--env", "ESPRESSO_TIMEOUT_MS=15000", "--", self, "rank",
+                      "1000000", "5");
     assert_int_equal(s.status, 128 + SIGKILL);
     check_said(&s, 1, "espresso run: rank 2 (pid ");
     check_said(&s, 1, "was killed by signal 9 (Killed)\n");
@@ -128,7 +130,7 @@ static void a_killed_rank_ends_slowly(void **state) {
 
 static void a_rank_never_comes(void **state) {
     (void)state;
-    spawned s = SPAWN("run", "-n", "3", "--timeout", "500", "--", "sh", "-c",
+    spawned s = SPAWN("run", "-n", "3", "--env", "ESPRESSO_TIMEOUT_MS=500", "--", "sh", "-c",
                       "if [ $ESPRESSO_RANK = 1 ]; then exec sleep 60; else exec \"$0\" rank 1 -1; fi", self);
     assert_int_equal(s.status, 1);
     check_said(&s, 1, "missing rank 1");

@@ -383,8 +383,8 @@ static void unknown_names(void **state) {
     check(PLAN("--gc", "dgc", "--gc", "dgc"), 1, 1, "both 'dgc'");
     check(PLAN("--system", "mars"), 1, 1, "There are: paper-nvlink paper-pcie");
     check(PLAN("--system", "nix.json"), 1, 1, "nix.json: ");
-    check(PLAN("--strategy", "hipres"), 1, 1, "did you mean 'hipress'?");
-    check(PLAN("--strategy", "nix.strategy"), 1, 1, "There are: espresso+");
+    check(PLAN("--strategy", "hipres"), 2, 1, "did you mean 'hipress'?");
+    check(PLAN("--strategy", "nix.strategy"), 2, 1, "There are: espresso+");
     check(PLAN("--strategy", "./nix.strategy"), 1, 1, "./nix.strategy: ");
 }
 

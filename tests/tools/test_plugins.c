@@ -19,7 +19,7 @@ static void built_in(void **state) {
     check_said(&s, 0, "backend  loop ");
     check_said(&s, 0, "score here 10\n");
     spawn_free(&s);
-    s = SPAWN("plugins", "--long");
+    s = SPAWN("plugins", "topk", "shm");
     assert_int_equal(s.status, 0);
     check_said(&s, 0, "codec topk\n");
     check_said(&s, 0, "backend shm\n");

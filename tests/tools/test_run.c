@@ -18,10 +18,10 @@ static void check_said(const spawned *s, int k, const char *text) {
 
 static void environment(void **state) {
     (void)state;
-    spawned s =
-        RUN("4", "--machines", "2", "--inter", "1gbit,50us", "--env", "A=b=c", "--timeout", "1234", "--", "sh", "-c",
-            "echo $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER "
-            "$ESPRESSO_INTER_LINK $A $ESPRESSO_TIMEOUT_MS");
+    spawned s = RUN("4", "--machines", "2", "--inter", "1gbit,50us", "--env", "A=b=c", "--env",
+                    "ESPRESSO_TIMEOUT_MS=1234", "--", "sh", "-c",
+                    "echo $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER "
+                    "$ESPRESSO_INTER_LINK $A $ESPRESSO_TIMEOUT_MS");
     assert_int_equal(s.status, 0);
     check_said(&s, 0, "[0] 0 4 0 0 espresso-run 1gbit,50us b=c 1234\n");
     check_said(&s, 0, "[1] 1 4 0 1 espresso-run 1gbit,50us b=c 1234\n");
@@ -394,7 +394,7 @@ static void wrong_usage(void **state) {
         {{"run"}, "no program"},
         {{"run", "ls"}, "how many ranks?"},
         {{"run", "-n"}, "-n wants a value"},
-        {{"run", "-n", "0", "ls"}, "-n 0: write a number of ranks from 1"},
+        {{"run", "-n", "0", "ls"}, "-n 0: expected a whole number from 1"},
         {{"run", "-n", "2x", "ls"}, "-n 2x"},
         {{"run", "-n", "-1", "ls"}, "-n -1"},
         {{"run", "-n", "4"}, "no program"},
@@ -405,20 +405,8 @@ static void wrong_usage(void **state) {
         {{"run", "-n", "5", "--ranks-per-machine=3,1", "ls"}, "do not agree"},
         {{"run", "--ranks-per-machine=3,,1", "ls"}, "as in 3,1"},
         {{"run", "--ranks-per-machine=3,0", "ls"}, "as in 3,1"},
-        {{"run", "-n2", "--inter", "1gb", "ls"}, "'1gb' is no rate"},
-        {{"run", "-n2", "--inter", "-1gbit", "ls"}, "'-1gbit' is no rate"},
-        {{"run", "-n2", "--inter", "0gbit", "ls"}, "'0gbit' is no rate"},
-        {{"run", "-n2", "--inter", "1gbit,50", "ls"}, "'50' is no latency"},
-        {{"run", "-n2", "--inter", "1gbit,", "ls"}, "'' is no latency"},
-        {{"run", "-n2", "--inter", "1gbit@3s", "ls"}, "at character 6, '@' cannot be here"},
-        {{"run", "-n2", "--inter", "1gbit;100mbit", "ls"}, "at character 14, '' should be '@'"},
-        {{"run", "-n2", "--inter", "1gbit,5us;100mbit,5us@3", "ls"}, "at character 23, '3' is no time"},
-        {{"run", "-n2", "--inter", "1gbit,5us,6us", "ls"}, "at character 10, ',' is too much"},
-        {{"run", "-n2", "--inter", "1gbit;", "ls"}, "at character 7, '' is no rate"},
-        {{"run", "-n2", "--inter", "file:", "ls"}, "write the file's name"},
         {{"run", "-n2", "--env", "A", "ls"}, "write NAME=VALUE"},
         {{"run", "-n2", "--env", "ESPRESSO_RANK=1", "ls"}, "sets ESPRESSO_RANK itself"},
-        {{"run", "-n2", "--timeout", "soon", "ls"}, "milliseconds"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         spawned s = spawn_all(cases[i].args);

@@ -63,7 +63,7 @@ static void environment(void **state) {
     setenv("ASKED", "with = and \" and ' and\ttab", 1);
     setenv("ESPRESSO_RANK", "77", 1); /* of a job around this one */
     spawned s =
-        RUN("a:2,user@b:1", "--env", "A=b=c", "--env", "ASKED", "--timeout", "1234", "--", "sh", "-c",
+        RUN("a:2,user@b:1", "--env", "A=b=c", "--env", "ASKED", "--env", "ESPRESSO_TIMEOUT_MS=1234", "--", "sh", "-c",
             "echo $HOST $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER "
             "$ESPRESSO_LOG $OMP_SCHEDULE \"<$NOT_OURS>\" $A $ESPRESSO_TIMEOUT_MS; echo \"$ASKED\"; pwd");
     unsetenv("ESPRESSO_LOG"), unsetenv("OMP_SCHEDULE"), unsetenv("NOT_OURS"), unsetenv("ASKED"),

@@ -21,16 +21,16 @@ static void check(spawned s, int status, int k, const char *says) {
 static void counts(void **state) {
     (void)state;
     check(SPAWN("tree", "--count"), 0, 0, "4341 options: 63 flat, 4278 hierarchical; 9 without compression\n");
-    check(SPAWN("tree", "--count", "--devices", "cpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
-    check(SPAWN("tree", "--count", "--devices=gpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
-    check(SPAWN("tree", "--count", "--flat"), 0, 0, "63 options: 63 flat, 0 hierarchical; 3 without");
-    check(SPAWN("tree", "--count", "--hierarchical"), 0, 0, "4278 options: 0 flat, 4278 hierarchical; 6 without");
+    check(SPAWN("tree", "--count", "--forbid", "@gpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
+    check(SPAWN("tree", "--count", "--forbid=@cpu"), 0, 0, "174 options: 12 flat, 162 hierarchical; 9 without");
+    check(SPAWN("tree", "--count", "--match", "flat"), 0, 0, "63 options: 63 flat, 0 hierarchical; 3 without");
+    check(SPAWN("tree", "--count", "--forbid", "flat"), 0, 0, "4278 options: 0 flat, 4278 hierarchical; 6 without");
 }
 
 static void narrow(void **state) {
     (void)state;
     check(SPAWN("tree", "--narrow", "--count"), 0, 0, "34 options: 5 flat, 29 hierarchical; 2 without compression\n");
-    check(SPAWN("tree", "--narrow", "--devices", "cpu", "--flat"), 0, 0,
+    check(SPAWN("tree", "--narrow", "--forbid", "@gpu", "--match", "flat"), 0, 0,
           "flat.reduce_scatter\ncomp@cpu > flat.alltoall > decomp@cpu\n");
 }
 
@@ -52,11 +52,11 @@ static void one_option_a_line(void **state) {
 
 static void matching(void **state) {
     (void)state;
-    spawned s = SPAWN("tree", "--match", "comp@gpu", "--devices", "cpu");
+    spawned s = SPAWN("tree", "--match", "comp@gpu", "--forbid", "@gpu");
     assert_int_equal(s.status, 1);
     assert_true(spawn_said(&s, 1, "no option matches"));
     spawn_free(&s);
-    s = SPAWN("tree", "--match", "gather*broadcast", "--match", "comp@cpu", "--devices", "cpu", "--flat");
+    s = SPAWN("tree", "--match", "gather*broadcast", "--match", "comp@cpu", "--match", "flat", "--forbid", "@gpu");
     assert_int_equal(s.status, 0);
     assert_int_equal(lines(&s), 3);
     assert_true(spawn_said(&s, 0, "comp@cpu > flat.gather > decomp@cpu > comp@cpu > flat.broadcast > decomp@cpu\n"));
@@ -65,8 +65,8 @@ static void matching(void **state) {
 
 static void wrong_usage(void **state) {
     (void)state;
-    check(SPAWN("tree", "--devices", "tpu"), 2, 1, "--devices tpu: expected cpu, gpu or cpu,gpu");
-    check(SPAWN("tree", "--hier"), 2, 1, "did you mean '--hierarchical'?");
+    check(SPAWN("tree", "--levels", "4"), 2, 1, "--levels 4: expected a whole number from 2 to 3");
+    check(SPAWN("tree", "--matches"), 2, 1, "did you mean '--match'?");
     check(SPAWN("tree", "flat"), 2, 1, "--match 'flat'");
     check(SPAWN("tre"), 2, 1, "did you mean 'tree'?");
 }

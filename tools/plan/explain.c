@@ -23,8 +23,8 @@ static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *o
         if (strcmp(known, name) == 0) return TOOL_OK;
         if (esp__near(name, known, &best)) guess = known;
     }
-    return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s%s%s", name, in->model.name,
-                     guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "");
+    return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s", name, in->model.name,
+                     tool_meant(guess));
 }
 
 static int explain_is_mine(const plan_explain_job *j, uint32_t unit) {
@@ -241,28 +241,25 @@ ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e) {
     }
 }
 
-ESP__FN void plan_json_explanation(tool_json *j, const plan_explanation *e) {
-    json_open(j, "explain", '{');
-    json_text(j, "tensor", e->tensor);
-    json_number(j, "elements", (double)e->elements);
-    json_us(j, "ready_us", e->ready_ns);
-    json_us(j, "done_us", e->done_ns);
-    json_us(j, "without_us", e->without_ns);
-    json_number(j, "tried", e->tried);
-    json_open(j, "best", '[');
+ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e) {
+    json_t *out = json_add(j, "explain", json_object());
+    json_text(out, "tensor", e->tensor);
+    json_double(out, "elements", (double)e->elements);
+    json_us(out, "ready_us", e->ready_ns);
+    json_us(out, "done_us", e->done_ns);
+    json_us(out, "without_us", e->without_ns);
+    json_double(out, "tried", e->tried);
+    json_t *best = json_add(out, "best", json_array());
     for (uint32_t i = 0; i < e->n; i++) {
         const plan_explained *r = &e->rows[i];
-        json_open(j, NULL, '{');
-        json_bool(j, "current", r->current);
-        json_us(j, "iteration_us", r->step_ns);
-        json_us(j, "alone_us", r->chain_ns);
-        json_number(j, "memory_bytes", r->memory);
-        plan_json_times(j, "lanes_us", r->load_ns);
-        json_text(j, "codec", r->codec);
-        json_text(j, "option", r->option);
-        json_text(j, "ops", r->ops);
-        json_close(j, '}');
+        json_t *row = json_add(best, NULL, json_object());
+        json_add(row, "current", json_boolean(r->current));
+        json_us(row, "iteration_us", r->step_ns);
+        json_us(row, "alone_us", r->chain_ns);
+        json_double(row, "memory_bytes", r->memory);
+        plan_json_times(row, "lanes_us", r->load_ns);
+        json_text(row, "codec", r->codec);
+        json_text(row, "option", r->option);
+        json_text(row, "ops", r->ops);
     }
-    json_close(j, ']');
-    json_close(j, '}');
 }

@@ -71,7 +71,7 @@ ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__
 ESP__FN void profile_links_show(const profile_job *j);
 
 /* codecs.c */
-ESP__FN int profile_codecs_read(profile_job *j, const char *list);
+ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 /* Checks the codecs, and takes those that there are if none is given. */
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);
 ESP__FN esp_status profile_codecs(profile_job *j);

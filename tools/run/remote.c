@@ -74,7 +74,6 @@ static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     for (char **v = environ; *v; v++)
         if (run_travels(*v)) run_word(q, *v);
     for (int i = 0; i < p->n_env; i++) run_word(q, p->env[i]);
-    if (p->timeout) run_queue_add(q, "ESPRESSO_TIMEOUT_MS=", 20), run_word(q, p->timeout);
     snprintf(q->data, sizeof head, "%s %zu", ESPRESSO_VERSION, q->end - sizeof head);
 }
 
