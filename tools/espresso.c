@@ -12,14 +12,6 @@
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
-static int version_main(const tool_command *self, int argc, char **argv) {
-    tool_flags_only(self, argc, argv, NULL, NULL);
-    printf("espresso %s, plugin ABI %u.%u\n", ESPRESSO_VERSION, ESP_ABI_MAJOR, ESP_ABI_MINOR);
-    return TOOL_OK;
-}
-
-static const tool_command version_command = {
-    .name = "version", .summary = "Prints the version.", .synopsis = "", .run = version_main};
 static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
@@ -34,7 +26,6 @@ static const tool_command *const espresso_commands[] = {
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */
     &state_command,    /* state.c */
-    &version_command,  /* above */
     &help_command,     /* below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
@@ -84,7 +75,10 @@ int main(int argc, char **argv) {
     }
     const char *name = argv[1];
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) name = "help";
-    if (strcmp(name, "--version") == 0) name = "version";
+    if (strcmp(name, "--version") == 0) {
+        printf("espresso %s, plugin ABI %u.%u\n", ESPRESSO_VERSION, ESP_ABI_MAJOR, ESP_ABI_MINOR);
+        return TOOL_OK;
+    }
     const tool_command *c = espresso_find(name);
     return c->run(c, argc - 2, argv + 2);
 }

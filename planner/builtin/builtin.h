@@ -18,7 +18,6 @@ ESP__FN const esp__known_system *esp__known_system_at(uint32_t i);
 ESP__FN const esp__known_system *esp__known_system_find(const char *name);
 /* The same without the other facts. NULL, without an error, if no system has that name. */
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
-ESP__FN const esp_plan_system *esp__builtin_system_at(uint32_t i);
 
 /* ---- costs.c -------------------------------------------------------------------------------------------- */
 /* What a codec costs. `codec` points into this struct, so it must not be moved or copied; and to the codec that the context has

@@ -427,7 +427,7 @@ static void help(void **state) {
     assert_int_equal(s.status, 0);
     check_said(&s, 0, "--machines M");
     spawn_free(&s);
-    s = SPAWN("version");
+    s = SPAWN("--version");
     assert_int_equal(s.status, 0);
     check_said(&s, 0, "espresso 0.");
     spawn_free(&s);

@@ -32,6 +32,8 @@ ESP__FN void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
+ESP__FN void *tool_zeroed(size_t bytes) { return memset(tool_realloc(NULL, bytes), 0, bytes); }
+
 ESP__FN int tool_number(const char *text, long low, long high, long *out) {
     char *end;
     errno = 0;
@@ -56,6 +58,16 @@ ESP__FN int tool_listed(const char **at, const char *const *names) {
         return i;
     }
     return -1;
+}
+
+ESP__FN void tool_quote(esp__text *t, const char *word) {
+    esp__text_add(t, "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            esp__text_add(t, "'\\''"); /* closes the quotes, adds a quoted ', opens them again */
+        else
+            esp__text_add(t, "%c", *word);
+    esp__text_add(t, "'");
 }
 
 static size_t tool_flags(const tool_command *c) { return c->n_common + c->n_flags; }

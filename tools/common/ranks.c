@@ -10,15 +10,19 @@ ESP__FN void ranks_check(const tool_command *self, long n, long machines, const 
     if (inter && machines == 1) tool_usage(self, "--inter has no effect with one machine: add --machines");
 }
 
-ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]) {
+ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, const char *const more[2],
+                       char *const argv[]) {
     run_plan p = {.command = self, .inter = inter, .path = "/proc/self/exe"};
     size_t n_argv = 0;
     sigset_t mask;
     ranks_check(self, n, machines, inter);
     while (argv[n_argv]) n_argv++;
-    p.argv = tool_realloc(NULL, (n_argv + 2) * sizeof *p.argv);
-    p.argv[0] = (char[]){"espresso"};
-    memcpy(p.argv + 1, argv, (n_argv + 1) * sizeof *p.argv);
+    const char **words = tool_realloc(NULL, (n_argv + 5) * sizeof *words);
+    words[0] = "espresso";
+    words[1] = self->name;
+    memcpy(words + 2, more, 2 * sizeof *words);
+    memcpy(words + 4, argv, (n_argv + 1) * sizeof *words);
+    p.argv = (char **)(uintptr_t)words;
     sigprocmask(SIG_BLOCK, NULL, &mask); /* a job changes the signal mask; another job may follow in this process */
     fflush(NULL);
     run_place(&p, NULL, n, machines);
@@ -28,5 +32,5 @@ ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const ch
     free(p.argv);
     free(p.machine_of);
     free(p.local_of);
-    return status;
+    return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
 }

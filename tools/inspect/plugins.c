@@ -6,6 +6,7 @@
 #include "espresso_impl/plugins/plugins.h"
 #include "planner/plan.h"
 #include "tools/check/check.h"
+#include "tools/common/quantity.h"
 
 enum { PLUGINS_PATH, PLUGINS_CHECK };
 static const tool_flag plugins_flags[] = {
@@ -48,11 +49,6 @@ static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-static const char *plugins_time(double ns, char out[32]) {
-    snprintf(out, 32, "%.3g %s", ns >= 1e6 ? ns / 1e6 : ns / 1e3, ns >= 1e6 ? "ms" : "us");
-    return out;
-}
-
 /* Time at 2^20 elements. */
 static double plugins_time_at(const esp_codec_model *m, int decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
@@ -67,7 +63,6 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;
     esp_codec_model two;
-    char a[32], b[32];
     if (!esp__codec_has_model(c)) {
         puts("  model:      none: it takes part in no plan until it is measured (espresso profile)");
         return;
@@ -80,8 +75,8 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                    esp__dtype_word(round.dtype), plugins_bits_each(&two.reduced[r]));
     }
     if (m->n_times)
-        printf("  times:      compress %s, decompress %s (2^20 elements, one core)\n",
-               plugins_time(plugins_time_at(m, 0), a), plugins_time(plugins_time_at(m, 1), b));
+        printf("  times:      compress %s, decompress %s (2^20 elements, one core)\n", tool_time(plugins_time_at(m, 0)),
+               tool_time(plugins_time_at(m, 1)));
     if (m->error >= 0)
         printf("  error:      %.4g of |x|^2, for normal x without feedback\n", m->error);
     else

@@ -180,8 +180,7 @@ static int compare_show(compare_job *j) {
 }
 
 static int compare_main(const tool_command *self, int argc, char **argv) {
-    compare_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    compare_job *j = tool_zeroed(sizeof *j);
     plan_open(&j->in, self, argc);
     j->command = plan_command_line(self, argc, argv);
     compare_parse(j, argc, argv);

@@ -184,8 +184,7 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
     e->without_ns = explain_step(j);
     const esp__path *current = j->kept.paths[j->unit];
     const esp__candidates *candidates = esp__candidates_get(&j->p, &j->kept.units[j->unit]);
-    e->rows = tool_realloc(NULL, (candidates->n + 1) * sizeof *e->rows);
-    memset(e->rows, 0, (candidates->n + 1) * sizeof *e->rows);
+    e->rows = tool_zeroed((candidates->n + 1) * sizeof *e->rows);
     explain_try(j, e, current, 1);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (candidates->paths[i].codec != current->codec ||
@@ -196,11 +195,9 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
 }
 
 ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
-    plan_explain_job *j = tool_realloc(NULL, sizeof *j);
-    esp__arena *arena = tool_realloc(NULL, sizeof *arena);
+    plan_explain_job *j = tool_zeroed(sizeof *j);
+    esp__arena *arena = tool_zeroed(sizeof *arena);
     jmp_buf no_memory;
-    memset(j, 0, sizeof *j);
-    memset(arena, 0, sizeof *arena);
     j->in = in;
     j->around_ns = (uint64_t)(in->model.forward_ns + 0.5) + (uint64_t)(in->model.update_ns + 0.5);
     e->tensor = name;

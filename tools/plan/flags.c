@@ -33,7 +33,6 @@ const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
     [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
     [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
-    [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
     [PLAN_JSON] = {"--json", NULL, "print one JSON object instead; times are in microseconds"},
 };
 
@@ -99,7 +98,6 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; break;
     case PLAN_MACHINES: in->machines = tool_whole(c, "--machines", value, 1, 1 << 20); break;
     case PLAN_RAW_UP_TO: in->config.raw_up_to = (uint64_t)tool_whole(c, "--raw-up-to", value, 0, LONG_MAX); break;
-    case PLAN_SEED: in->config.seed = (uint64_t)tool_whole(c, "--seed", value, 0, LONG_MAX); break;
     case PLAN_MAX_COMP:
         in->config.max_comp = (uint32_t)tool_whole(c, "--max-comp", value, 0, 1000);
         if (!in->config.max_comp) in->config.flags |= ESP_PLAN_NO_COMP;

@@ -155,8 +155,7 @@ static int plan_main_one(plan_job *j, int argc, char **argv) {
 }
 
 static int plan_main(const tool_command *self, int argc, char **argv) {
-    plan_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    plan_job *j = tool_zeroed(sizeof *j);
     plan_open(&j->in, self, argc);
     plan_parse(j, argc, argv);
     int status = plan_read(&j->in);

@@ -40,7 +40,6 @@ enum {
     PLAN_NO_SPLIT,
     PLAN_THOROUGH,
     PLAN_BUDGET,
-    PLAN_SEED,
     PLAN_JSON,
     PLAN_COMMON
 };

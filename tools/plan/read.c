@@ -83,8 +83,8 @@ static int plan_read_system(plan_inputs *in) {
         in->system = in->system_file.system;
     } else {
         esp__text names = {NULL, 0, 0, 0, NULL};
-        for (uint32_t i = 0; esp__builtin_system_at(i); i++)
-            esp__text_add(&names, " %s", esp__builtin_system_at(i)->name);
+        for (uint32_t i = 0; esp__known_system_at(i); i++)
+            esp__text_add(&names, " %s", esp__known_system_at(i)->system.name);
         tool_fail(in->command, "no system '%s'. There are:%s; a file of your own: --system ./%s.json", in->system_name,
                   names.data ? names.data : "", in->system_name);
         esp__text_free(&names);

@@ -117,13 +117,11 @@ static void profile_flag(profile_job *j, int flag, const char *value) {
     }
 }
 
-/* Reads the flags. *words: how many of the words they are. */
-static void profile_parse(profile_job *j, int argc, char **argv, int *words) {
+static void profile_parse(profile_job *j, int argc, char **argv) {
     const char *value;
-    int flag;
-    *words = 0;
-    while ((flag = tool_next(j->command, argc, argv, words, &value)) >= 0) profile_flag(j, flag, value);
-    j->program = argv + *words;
+    int at = 0, flag;
+    while ((flag = tool_next(j->command, argc, argv, &at, &value)) >= 0) profile_flag(j, flag, value);
+    j->program = argv + at;
     if (!j->parts) j->parts = PROFILE_LINKS | PROFILE_CODECS | (*j->program ? PROFILE_MODEL : 0u);
 }
 
@@ -202,13 +200,13 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------ */
 /* In the process that the user started. */
-static int profile_all(profile_job *j, int words, char **argv) {
+static int profile_all(profile_job *j, char **argv) {
     profile_check_place(j, false);
     int status = profile_check_out(j);
     if (status == TOOL_OK) status = profile_check_codecs(j);
     if (status == TOOL_OK && (j->parts & PROFILE_MODEL)) status = profile_trainer(j);
     if (status == TOOL_OK && j->parts != PROFILE_MODEL)
-        status = profile_start(j, words, argv);
+        status = profile_start(j, argv);
     else if (status == TOOL_OK && profile_write(j, &(esp__costs_texts){.inter = j->inter}) != ESP_OK)
         status = tool_fail(j->command, "%s", esp_last_error(NULL));
     if (j->model_file >= 0) close(j->model_file);
@@ -228,21 +226,17 @@ static int profile_launched(profile_job *j, int rank) {
 static int profile_main(const tool_command *self, int argc, char **argv) {
     const esp_config cfg = {.struct_size = sizeof cfg};
     esp__where w;
-    int words;
-    profile_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    profile_job *j = tool_zeroed(sizeof *j);
     j->command = self;
     j->devices = 1u << ESP_PLAN_CPU;
     j->budget_ns = 60e9;
     j->terminal = j->model_file = -1;
     profile_sizes(j, "64MiB");
-    profile_parse(j, argc, argv, &words);
+    profile_parse(j, argc, argv);
     const bool launched = !j->n && !j->started && esp__env_where(&cfg, &w) == ESP_OK && w.size > 1;
     if (!j->started && (!launched || w.rank == 0)) profile_check_parts(j, launched);
     if (!j->steps) j->steps = 100;
-    const int status = j->started ? profile_as_rank(j)
-                       : launched ? profile_launched(j, w.rank)
-                                  : profile_all(j, words, argv);
+    const int status = j->started ? profile_as_rank(j) : launched ? profile_launched(j, w.rank) : profile_all(j, argv);
     free(j);
     return status;
 }

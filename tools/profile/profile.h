@@ -56,7 +56,7 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
 ESP__FN int profile_trainer(profile_job *j);
 
 /* ranks.c */
-ESP__FN int profile_start(const profile_job *j, int argc, char **argv);
+ESP__FN int profile_start(const profile_job *j, char **argv);
 ESP__FN int profile_as_rank(profile_job *j);
 /* All ranks call it, as often as there are sizes, in each round. *complete is set to false where time did not allow all of it. `took`: what
  * the size before took. */

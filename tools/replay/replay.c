@@ -169,20 +169,13 @@ static void replay_complete(replay_run *r) {
     ranks_check(r->in.command, r->n, r->machines, r->inter);
 }
 
-/* Starts the ranks: this command again, with what the user wrote, and what was added to it here. */
-static int replay_start(const replay_run *r, int argc, char **argv) {
-    const char **words = tool_realloc(NULL, ((size_t)argc + 4) * sizeof *words);
-    int n = 0;
-    words[n++] = "replay";
-    for (int i = 0; i < argc; i++) words[n++] = argv[i];
-    if (r->in.costs_name) words[n++] = "--costs", words[n++] = r->in.costs_name;
-    words[n] = NULL;
-    const int status = tool_ranks(r->in.command, r->n, r->machines, r->inter, (char **)(uintptr_t)words);
-    free(words);
-    return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
+/* Starts the ranks: this command again, with what the user wrote, and the costs. */
+static int replay_start(const replay_run *r, char **argv) {
+    return tool_ranks(r->in.command, r->n, r->machines, r->inter, (const char *const[]){"--costs", r->in.costs_name},
+                      argv);
 }
 
-static int replay_as_parent(replay_run *r, int argc, char **argv) {
+static int replay_as_parent(replay_run *r, char **argv) {
     char folder[PATH_MAX], path[PATH_MAX + 16];
     const char *const tmp = getenv("TMPDIR");
     const int error = r->timeline && strcmp(r->timeline, "-") ? esp__file_check(r->timeline) : 0;
@@ -195,14 +188,14 @@ static int replay_as_parent(replay_run *r, int argc, char **argv) {
         status = replay_memory_fits(r);
     }
     if (status == TOOL_OK && !measure) status = replay_costs_fit(r);
-    if (status == TOOL_OK && !measure) return replay_start(r, argc, argv);
+    if (status == TOOL_OK && !measure) return replay_start(r, argv);
     if (status != TOOL_OK) return status;
     snprintf(folder, sizeof folder, "%s/espresso-replay-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) return tool_fail(r->in.command, "%s: cannot be made: %s", folder, strerror(errno));
     snprintf(path, sizeof path, "%s/costs.json", folder);
     status = replay_measure(r, path);
     r->in.costs_name = path;
-    if (status == TOOL_OK) status = replay_start(r, argc, argv);
+    if (status == TOOL_OK) status = replay_start(r, argv);
     unlink(path);
     rmdir(folder);
     return status;
@@ -226,10 +219,9 @@ static void replay_free(replay_run *r) {
 
 /* A rank of a job that somebody started is a rank of replay; else this process starts ranks. */
 static int replay_main(const tool_command *self, int argc, char **argv) {
-    replay_run *r = tool_realloc(NULL, sizeof *r);
+    replay_run *r = tool_zeroed(sizeof *r);
     const esp_config cfg = {.struct_size = sizeof cfg};
     esp__where w;
-    memset(r, 0, sizeof *r);
     r->strategies = "fp32,espresso+";
     r->steps = 9;
     r->elements_scale = 1;
@@ -237,7 +229,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
     int status = replay_parse(r, argc, argv);
     if (status == TOOL_OK && esp__env_where(&cfg, &w) != ESP_OK) status = tool_fail(self, "%s", esp_last_error(NULL));
     if (status == TOOL_OK && w.size < 2) {
-        status = replay_as_parent(r, argc, argv);
+        status = replay_as_parent(r, argv);
     } else if (status == TOOL_OK && !r->in.costs_name) {
         status =
             tool_fail(self, "--costs is missing: in a job that is started already nothing is measured; run espresso "
