@@ -104,13 +104,13 @@ PAGES := $(GEN)/tools/page/page.inc
 $(BUILD)/obj/tools/page/page.o: $(PAGES)
 $(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
 	sh tools/page/embed.sh >$@
-# systems and codec costs known by name as files, for users to copy; these sources decide what is in them
+# systems known by name as files, for users to copy; these sources decide what is in them
 SHARE := $(BUILD)/share/espresso
 $(GEN)/write_builtin: $(BUILD)/obj/planner/files/write_builtin.o $(OBJECTS) | $(GEN)/
 	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 $(GEN)/builtin-files: $(GEN)/write_builtin
-	rm -rf $(SHARE)/systems $(SHARE)/costs && mkdir -p $(SHARE)/systems $(SHARE)/costs
-	$< $(SHARE) && touch $@
+	rm -rf $(SHARE) && mkdir -p $(SHARE)/systems
+	$< $(SHARE)/systems && touch $@
 
 # ---- library, command, plugins, examples -------------------------------------------------------
 $(BUILD)/obj/espresso.o: espresso.c $(STAMP) $(PREFIX_STAMP) | $(BUILD)/obj/

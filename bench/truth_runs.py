@@ -71,8 +71,8 @@ def alone(tools, case):
 def random_strategy(tools, case, seed, out):
     """Draws an option of the tree for each tensor, and a codec where the option compresses."""
     draw = random.Random(f"{seed} {case.trainer.name} {case.ranks} {case.link}")
-    part = "--hierarchical" if 1 < case.machines < case.ranks else "--flat"
-    options = tools.call("tree", "--devices", "cpu", part).splitlines()
+    part = "--forbid" if 1 < case.machines < case.ranks else "--match"
+    options = tools.call("tree", "--forbid", "@gpu", part, "flat").splitlines()
     tensors = model_in(model_file(tools, case))["tensors"]
     with open(out, "w") as f:
         f.write("espresso-strategy 1\n")

@@ -19,7 +19,7 @@ ln -sf "libespresso.so.$major" "$root/lib/libespresso.so"
 for plugin in "$build"/lib/espresso/*.so; do install -m 755 "$plugin" "$root/lib/espresso/"; done
 if [ -x "$build/bin/espresso" ]; then install -m 755 "$build/bin/espresso" "$root/bin/"; fi
 for data in planner/models "$build"/share/espresso/*; do
-    if [ ! -d "$data" ]; then continue; fi # systems and costs come with the command
+    if [ ! -d "$data" ]; then continue; fi # systems come with the command
     install -d "$root/share/espresso/${data##*/}"
     install -m 644 "$data"/*.json "$root/share/espresso/${data##*/}/"
 done

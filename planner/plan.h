@@ -235,9 +235,8 @@ ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
 ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
 ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
 ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);
-/* The link whose tables are of this scope's collectives; NULL: none is. And the level whose links decide on latency. */
+/* The link whose tables are of this scope's collectives; NULL: none is. */
 ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32_t scope);
-ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope);
 /* Time of one collective. before: bytes that a rank holds before it; piece: bytes of one of the n pieces into which the
  * buffer is divided, or that each rank contributes; flows: groups that do it at the same time over the same links. */
 ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint32_t coll, double before, double piece,

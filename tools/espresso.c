@@ -12,18 +12,6 @@
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
-static int version_main(const tool_command *self, int argc, char **argv) {
-    const char *value;
-    int at = 0, flag = tool_next(self, argc, argv, &at, &value);
-    if (flag == -3) return TOOL_OK;
-    if (flag == -2) return TOOL_USAGE;
-    if (at < argc) return tool_usage(self, "takes no arguments");
-    printf("espresso %s, plugin ABI %u.%u\n", ESPRESSO_VERSION, ESP_ABI_MAJOR, ESP_ABI_MINOR);
-    return TOOL_OK;
-}
-
-static const tool_command version_command = {
-    .name = "version", .summary = "Prints the version.", .synopsis = "", .run = version_main};
 static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
@@ -38,12 +26,11 @@ static const tool_command *const espresso_commands[] = {
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */
     &state_command,    /* state.c */
-    &version_command,  /* above */
     &help_command,     /* below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 
-/* The subcommand of that name, or NULL after a message. */
+/* The subcommand of that name. Ends the command if there is none. */
 static const tool_command *espresso_find(const char *name) {
     unsigned best = 3;
     const char *guess = NULL;
@@ -51,11 +38,8 @@ static const tool_command *espresso_find(const char *name) {
         if (strcmp(name, espresso_commands[i]->name) == 0) return espresso_commands[i];
         if (esp__near(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
     }
-    if (guess)
-        fprintf(stderr, "espresso: no subcommand '%s': did you mean '%s'?\n", name, guess);
-    else
-        fprintf(stderr, "espresso: no subcommand '%s'. See 'espresso help'.\n", name);
-    return NULL;
+    fprintf(stderr, "espresso: no subcommand '%s'%s\nSee 'espresso help'.\n", name, tool_meant(guess));
+    exit(TOOL_USAGE);
 }
 
 static void espresso_overview(FILE *to) {
@@ -71,9 +55,7 @@ static int help_main(const tool_command *self, int argc, char **argv) {
         espresso_overview(stdout);
         return TOOL_OK;
     }
-    const tool_command *c = espresso_find(argv[0]);
-    if (!c) return TOOL_USAGE;
-    tool_help(c);
+    tool_help(espresso_find(argv[0]));
     return TOOL_OK;
 }
 
@@ -93,7 +75,10 @@ int main(int argc, char **argv) {
     }
     const char *name = argv[1];
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) name = "help";
-    if (strcmp(name, "--version") == 0) name = "version";
+    if (strcmp(name, "--version") == 0) {
+        printf("espresso %s, plugin ABI %u.%u\n", ESPRESSO_VERSION, ESP_ABI_MAJOR, ESP_ABI_MINOR);
+        return TOOL_OK;
+    }
     const tool_command *c = espresso_find(name);
-    return c ? c->run(c, argc - 2, argv + 2) : TOOL_USAGE;
+    return c->run(c, argc - 2, argv + 2);
 }

@@ -1,5 +1,5 @@
 /* builtin.h: systems known by name, and what a codec costs by its own model, so that a plan needs no files.
- * planner/files/write_builtin.c writes the same data as files. Must not know how plans are made. */
+ * planner/files/write_builtin.c writes the systems as files. Must not know how plans are made. */
 #ifndef ESP__BUILTIN_H
 #define ESP__BUILTIN_H
 #include "espresso_impl/plugins/plugins.h"
@@ -18,14 +18,12 @@ ESP__FN const esp__known_system *esp__known_system_at(uint32_t i);
 ESP__FN const esp__known_system *esp__known_system_find(const char *name);
 /* The same without the other facts. NULL, without an error, if no system has that name. */
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
-ESP__FN const esp_plan_system *esp__builtin_system_at(uint32_t i);
 
 /* ---- costs.c -------------------------------------------------------------------------------------------- */
 /* What a codec costs. `codec` points into this struct, so it must not be moved or copied; and to the codec that the context has
  * open. */
 typedef struct esp__costs {
     esp_plan_codec codec; /* for esp_plan_make */
-    const char *source;   /* origin of the figures; contains "estimate" if nobody measured them */
     char spec[ESP__SPEC_MAX];
     esp_cost_point points[2][2][17]; /* by device; compress, decompress */
     esp_cost_point vector_points[2][17];
@@ -39,7 +37,4 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
 /* The same for a kind of machine. accelerator NULL: none; cpu_workers 0: the number of a common server. */
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
-/* The i-th codec with built-in costs: first those of the registry that open without parameters, then those that are only
- * published; NULL after the last. */
-ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i);
 #endif

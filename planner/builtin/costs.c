@@ -159,15 +159,6 @@ static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char
     return ESP_OK;
 }
 
-static const char *esp__costs_source(const esp__known_accelerator *a, int published, int has_codec) {
-    if (a && a->published && published)
-        return "times published with the Espresso artifact (EuroSys 2023), V100 and its host";
-    if (!has_codec) return "estimate: the published times on V100 and its host, scaled by memory bandwidth";
-    if (!a) return "estimate: the codec's own model, 8 GB/s a worker";
-    return published ? "estimate: GPU: the published V100 times, scaled by memory bandwidth; CPU: the codec's own model"
-                     : "estimate: the codec's own model; GPU: scaled by memory bandwidth";
-}
-
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out) {
     char name[ESP__NAME_MAX];
@@ -197,21 +188,7 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     if (!s && p && a) esp__published_gpu(out, p, a->memory_bytes_per_us / esp__published_memory);
     if (!s && p && ((a && a->published) || !c)) s = esp__published_payload(ctx, spec, params, p, &out->codec);
     if (!s && p && a && a->published) esp__published_cpu(out, p, 1.0);
-    out->source = esp__costs_source(a, p != NULL, c != NULL);
     return s;
-}
-
-ESP__FN const char *esp__builtin_codec_at(esp_ctx *ctx, uint32_t i) {
-    const esp__registry *r = esp__registry_of(ctx);
-    for (uint32_t k = 0; k < r->n_codecs; k++)
-        if (esp__codec_opens(ctx, k, NULL) > 0 && i-- == 0) return r->codecs[k]->name;
-    const esp__published *p;
-    for (uint32_t k = 0; (p = esp__published_at(k)); k++) {
-        uint32_t known = 0;
-        while (known < r->n_codecs && strcmp(r->codecs[known]->name, p->name)) known++;
-        if (known == r->n_codecs && i-- == 0) return p->name;
-    }
-    return NULL;
 }
 
 ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,

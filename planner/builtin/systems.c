@@ -77,8 +77,3 @@ ESP__FN const esp_plan_system *esp__builtin_system(const char *name) {
     const esp__known_system *k = esp__known_system_find(name);
     return k ? &k->system : NULL;
 }
-
-ESP__FN const esp_plan_system *esp__builtin_system_at(uint32_t i) {
-    const esp__known_system *k = esp__known_system_at(i);
-    return k ? &k->system : NULL;
-}

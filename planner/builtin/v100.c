@@ -102,10 +102,6 @@ static const esp__published esp__v100[] = {
       {73655, 26167}}},
 };
 
-ESP__FN const esp__published *esp__published_at(uint32_t i) {
-    return i < sizeof esp__v100 / sizeof *esp__v100 ? &esp__v100[i] : NULL;
-}
-
 ESP__FN const esp__published *esp__published_find(const char *name) {
     for (size_t i = 0; i < sizeof esp__v100 / sizeof *esp__v100; i++)
         if (!strcmp(esp__v100[i].name, name)) return &esp__v100[i];

@@ -15,6 +15,5 @@ typedef struct esp__published {
     uint32_t cpu[ESP__V100_SIZES][2];
 } esp__published;
 
-ESP__FN const esp__published *esp__published_at(uint32_t i); /* NULL after the last */
 ESP__FN const esp__published *esp__published_find(const char *name);
 #endif

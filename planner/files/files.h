@@ -101,7 +101,6 @@ ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t l
 ESP__FN esp_status esp__gc_parse(const char *name, const char *text, size_t len, esp__gc_file *out,
                                  const esp__files_log *log);
 ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *out);
-ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f);
 ESP__FN esp_status esp__system_parse(const char *name, const char *text, size_t len, esp__system_file *out,
                                      const esp__files_log *log);
 ESP__FN void esp__system_print(const esp__system_file *f, esp__text *out);

@@ -115,15 +115,3 @@ ESP__FN void esp__gc_print(const esp__gc_file *f, esp__text *t) {
     files_put_no_comma(t);
     esp__text_add(t, "  }\n}\n");
 }
-
-ESP__FN esp_status esp__gc_write(const char *path, const esp__gc_file *f) {
-    esp__text t = {0};
-    for (int d = 0; d < 2; d++)
-        if (f->codec.compress[d].n &&
-            (f->codec.compress[d].log_size != f->codec.decompress[d].log_size ||
-             (f->codec.decompress_more[d].n && f->codec.compress[d].log_size != f->codec.decompress_more[d].log_size)))
-            return esp__fail(NULL, ESP_E_ARG, "%s: a codec file has one \"interpolate\" for compress and decompress",
-                             path);
-    esp__gc_print(f, &t);
-    return files_write(path, &t);
-}

@@ -31,7 +31,7 @@ ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements) {
     return c->header_bytes + c->unit_bytes * near;
 }
 
-ESP__FN uint32_t esp__log2_ceil(uint32_t n) {
+static uint32_t esp__log2_ceil(uint32_t n) {
     uint32_t k = 0;
     while ((uint64_t)1 << k < n) k++;
     return k;
@@ -58,7 +58,7 @@ ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece
     }
 }
 
-ESP__FN double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
+static double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
     return l->alpha_is == ESP_ALPHA_HOP ? l->alpha_ns * esp__hops(coll, n) : l->alpha_ns;
 }
 
@@ -78,7 +78,8 @@ ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t
     return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
 }
 
-ESP__FN uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
+/* The level whose links decide on latency. */
+static uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
     while (last > first && esp__system_size(s, last) == 1) last--;

@@ -95,8 +95,8 @@ ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_co
     }
 }
 
-ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                  const esp_plan_codec *codec) {
+static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
+                                 const esp_plan_codec *codec) {
     const double elements = (double)shape->size[op->cut];
     double ns = 0.0;
     if (!esp__template_possible(op, codec)) return esp__cannot;

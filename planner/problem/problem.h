@@ -44,7 +44,6 @@ enum {
 /* Instead of a time: the op cannot run; its time is not known yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols);
-ESP__FN uint32_t esp__log2_ceil(uint32_t n);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                     const esp_plan_codec *codec);
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
@@ -62,9 +61,6 @@ ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_cod
 ESP__FN int esp__tree_has(const char *text, const char *pattern);
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
                                   int no_comp);
-ESP__FN double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n);
-ESP__FN uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
-                                  const esp_plan_codec *codec);
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec);
 ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
                             int (*each)(void *user, const esp__option *o, const char *text), void *user);

@@ -209,7 +209,7 @@ typedef struct esp__trie_node {
 typedef struct esp__planting {
     esp__problem *p;
     esp__trie_node *nodes;
-    uint32_t n, room, n_options, n_checked;
+    uint32_t n, room, n_options;
     const char *only_option; /* text, or NULL */
     const char *shard;       /* as in esp_plan_tensor */
     int no_comp;

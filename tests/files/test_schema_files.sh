@@ -17,7 +17,7 @@ def say(text):
 build = os.environ.get("BUILD", "build")
 files = {
     "model": ["tests/fuzz/corpus/model/*.json", "planner/models/*.json", "tests/files/published/*.json"],
-    "codec": ["tests/fuzz/corpus/gc/*.json", build + "/share/espresso/costs/*.json"],
+    "codec": ["tests/fuzz/corpus/gc/*.json"],
     "system": ["tests/fuzz/corpus/system/*.json", build + "/share/espresso/systems/*.json"],
 }
 seen = 0

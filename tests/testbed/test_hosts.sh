@@ -68,7 +68,7 @@ echo "meets over the network: ok"
 
 # Without the network they do not meet: so it was the network that carried it.
 $hosts cut 2
-if run --timeout 3000 -- "$work/steps" 1 >"$work/said.cut" 2>&1; then fail "the ranks met although the link was cut"; fi
+if run --env ESPRESSO_TIMEOUT_MS=3000 -- "$work/steps" 1 >"$work/said.cut" 2>&1; then fail "the ranks met although the link was cut"; fi
 said cut 'missing ranks 2, 3'
 $hosts mend 2
 nobody_left cut

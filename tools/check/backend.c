@@ -125,36 +125,55 @@ static void check_open_run(void *target) {
     }
 }
 
-/* Slots: only the used bytes of each must come, and all of them. */
-static void check_slots(check_rank *r) {
-    enum { SLOT = 4128, SLOTS = 5 };
-    const uint64_t n = (uint64_t)r->size;
-    uint8_t *src = calloc(SLOTS, SLOT), *dst = calloc((size_t)n * SLOTS, SLOT);
+/* Bytes of a payload's body: almost any number, or little of a large slot. */
+enum { CHECK_SLOT = 4128, CHECK_SLOT_LARGE = 65536 };
+static uint64_t check_body(uint64_t slot, uint64_t k, uint64_t rank) {
+    return slot == CHECK_SLOT ? (k * 997 + rank * 13) % (slot - 64) : 32 * ((k + rank) % 3);
+}
+
+/* Payload i of those that arrived. In large slots, what lies behind the used bytes must not have come; rounding up is fine. */
+static void check_arrived(check_rank *r, const uint8_t *slot, uint64_t bytes, uint64_t i, uint64_t k, uint64_t q) {
+    const uint64_t used = ESP_PAYLOAD_HEADER + check_body(bytes, k, q);
+    uint64_t more = 0;
+    esp_payload_header h;
+    memcpy(&h, slot, sizeof h);
+    if (h.count != k || ESP_PAYLOAD_HEADER + h.body_bytes != used)
+        check_rank_fail(r, "allgather of slots: the header of slot %llu is wrong", (check_u)i);
+    for (uint64_t at = ESP_PAYLOAD_HEADER; at < used && !check_failed(r); at++)
+        if (slot[at] != (uint8_t)(k + 16 * q))
+            check_rank_fail(r, "allgather of slots: byte %llu of slot %llu is wrong", (check_u)at, (check_u)i);
+    for (uint64_t at = used; at < bytes; at++) more += slot[at] != 0x5A;
+    if (bytes == CHECK_SLOT_LARGE && more > 4096)
+        check_rank_fail(r,
+                        "of a slot of %llu bytes, %llu are used, but %llu more were written: leave ESP_BACKEND_VARLEN "
+                        "out, or move only header and body",
+                        (check_u)bytes, (check_u)used, (check_u)more);
+}
+
+static void check_gather(check_rank *r, uint64_t slot) {
+    enum { SLOTS = 8 };
+    const uint64_t n = (uint64_t)r->size, rank = (uint64_t)r->rank;
+    uint8_t *src = malloc(SLOTS * slot), *dst = malloc((size_t)(n * SLOTS * slot));
     esp_coll c;
+    memset(src, 0x11, SLOTS * slot);
+    memset(dst, 0x5A, (size_t)(n * SLOTS * slot));
     for (uint64_t k = 0; k < SLOTS; k++) {
-        esp_payload_header h = esp_payload_header_of(7, 1, 0, k, (k * 997 + (uint64_t)r->rank * 13) % (SLOT - 64), k);
-        memcpy(src + k * SLOT, &h, sizeof h);
-        memset(src + k * SLOT + sizeof h, (int)(k + 16 * (uint64_t)r->rank), (size_t)h.body_bytes);
+        esp_payload_header h = esp_payload_header_of(7, 1, 0, k, check_body(slot, k, rank), k);
+        memcpy(src + k * slot, &h, sizeof h);
+        memset(src + k * slot + sizeof h, (int)(k + 16 * rank), (size_t)h.body_bytes);
     }
     memset(&c, 0, sizeof c);
-    c.struct_size = sizeof c, c.op = ESP_COLL_ALLGATHER, c.slot_bytes = SLOT, c.count = n * SLOTS;
-    c.src.ptr = src, c.src.bytes = SLOTS * SLOT;
-    c.dst.ptr = dst, c.dst.bytes = n * SLOTS * SLOT;
+    c.struct_size = sizeof c, c.op = ESP_COLL_ALLGATHER, c.slot_bytes = slot, c.count = n * SLOTS;
+    c.src.ptr = src, c.src.bytes = SLOTS * slot;
+    c.dst.ptr = dst, c.dst.bytes = n * SLOTS * slot;
     const esp_status s = check_rank_coll(r, &c);
     if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allgather of slots: status %d: %s", (int)s, esp__plugin_detail());
-    for (uint64_t i = 0; i < n * SLOTS && !check_failed(r); i++) {
-        const uint64_t q = i / SLOTS, k = i % SLOTS, body = (k * 997 + q * 13) % (SLOT - 64);
-        esp_payload_header h;
-        memcpy(&h, dst + i * SLOT, sizeof h);
-        if (h.count != k || h.body_bytes != body)
-            check_rank_fail(r, "allgather of slots: the header of slot %llu is wrong", (check_u)i);
-        for (uint64_t at = 0; at < body && !check_failed(r); at++)
-            if (dst[i * SLOT + sizeof h + at] != (uint8_t)(k + 16 * q))
-                check_rank_fail(r, "allgather of slots: byte %llu of slot %llu is wrong", (check_u)at, (check_u)i);
-    }
+    for (uint64_t i = 0; i < n * SLOTS && !check_failed(r); i++)
+        check_arrived(r, dst + i * slot, slot, i, i % SLOTS, i / SLOTS);
     free(src);
     free(dst);
 }
+static void check_slots(check_rank *r) { check_gather(r, CHECK_SLOT); }
 static void check_slots_run(void *target) {
     const check_backend_target *t = target;
     if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
@@ -172,7 +191,7 @@ static void check_bits(check_rank *r) {
     esp__coll_init(&c, ESP_COLL_ALLREDUCE, ESP_F32, N, x, 0);
     const esp_status s = check_rank_coll(r, &c);
     if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allreduce: status %d", (int)s);
-    if (!check_same(r, check_hash(ESP__HASH0, x, N * sizeof *x)))
+    if (!check_same(r, esp__hash64(ESP__HASH0, x, N * sizeof *x)))
         check_rank_fail(r,
                         "the sum differs from rank 0's in some bits: replicas of a model would drift apart: sum in the "
                         "same order on all ranks");
@@ -362,40 +381,8 @@ static void check_traffic_run(void *target) {
 }
 
 /* ---- what capabilities promise ----------------------------------------------------------------------------------------- */
-/* Used bytes of slot k; the slot itself is much larger. */
-static uint64_t check_short_body(uint64_t k, int32_t rank) { return 32 * ((k + (uint64_t)rank) % 3); }
-
 /* ESP_BACKEND_VARLEN: what lies behind a slot's used bytes does not travel. */
-static void check_varlen(check_rank *r) {
-    enum { SLOT = 65536, SLOTS = 8 };
-    const uint64_t n = (uint64_t)r->size;
-    uint8_t *src = malloc(SLOTS * SLOT), *dst = malloc((size_t)n * SLOTS * SLOT);
-    esp_coll c;
-    memset(src, 0x11, SLOTS * SLOT);
-    memset(dst, 0x5A, (size_t)n * SLOTS * SLOT);
-    for (uint64_t k = 0; k < SLOTS; k++) {
-        esp_payload_header h = esp_payload_header_of(7, 1, 0, k, check_short_body(k, r->rank), k);
-        memcpy(src + k * SLOT, &h, sizeof h);
-    }
-    memset(&c, 0, sizeof c);
-    c.struct_size = sizeof c, c.op = ESP_COLL_ALLGATHER, c.slot_bytes = SLOT, c.count = n * SLOTS;
-    c.src.ptr = src, c.src.bytes = SLOTS * SLOT;
-    c.dst.ptr = dst, c.dst.bytes = n * SLOTS * SLOT;
-    const esp_status s = check_rank_coll(r, &c);
-    if (s && s != ESP_E_TIMEOUT) check_rank_fail(r, "allgather of slots: status %d: %s", (int)s, esp__plugin_detail());
-    for (uint64_t i = 0; i < n * SLOTS && !check_failed(r); i++) {
-        const uint64_t used = ESP_PAYLOAD_HEADER + check_short_body(i % SLOTS, (int32_t)(i / SLOTS));
-        uint64_t written = 0; /* rounding up is fine */
-        for (uint64_t at = used; at < SLOT; at++) written += dst[i * SLOT + at] != 0x5A;
-        if (written > 4096)
-            check_rank_fail(r,
-                            "of a slot of %llu bytes, %llu are used, but %llu more were written: leave "
-                            "ESP_BACKEND_VARLEN out, or move only header and body",
-                            (check_u)SLOT, (check_u)used, (check_u)written);
-    }
-    free(src);
-    free(dst);
-}
+static void check_varlen(check_rank *r) { check_gather(r, CHECK_SLOT_LARGE); }
 static void check_varlen_run(void *target) {
     const check_backend_target *t = target;
     if (!(t->table->caps & ESP_BACKEND_VARLEN)) check_skip("the backend does not say ESP_BACKEND_VARLEN");

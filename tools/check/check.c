@@ -2,14 +2,10 @@
  * found. */
 #include "tools/check/check.h"
 
-static void check_title(const char *kind, const char *spec, const char *from) {
-    printf("%s %s (%s)\n", kind, spec, from);
-}
-
 static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char *spec, const char *from,
                              check_report *r) {
     esp__codec *c = NULL;
-    check_title("codec", spec, from);
+    printf("codec %s (%s)\n", spec, from);
     if (esp__codec_make(ctx, spec, NULL, &c)) {
         tool_fail(self, "%s", esp_last_error(ctx));
         r->failed++;
@@ -39,7 +35,7 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
         int32_t score = 0;
         if (spec && (strlen(b->name) != n || strncmp(b->name, spec, n))) continue;
         found++;
-        check_title("backend", spec ? spec : b->name, g->backend_from[i]);
+        printf("backend %s (%s)\n", spec ? spec : b->name, g->backend_from[i]);
         if (b->probe(&ctx->host, &score) || score <= 0) {
             puts("  skipped  its probe() says that it cannot run here");
             r->skipped++;

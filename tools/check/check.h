@@ -41,7 +41,7 @@ enum {
     IN_KINDS
 };
 extern const char *const check_inputs[IN_KINDS];
-extern uint64_t check_seed;
+extern __thread uint64_t check_seed;
 
 typedef struct check_part {
     const esp__codec *codec;
@@ -112,7 +112,6 @@ ESP__FN void check_steps_run(void *target);
 ESP__FN void check_small_run(void *target);
 ESP__FN void check_many_run(void *target);
 /* codec_same.c */
-ESP__FN uint64_t check_hash(uint64_t h, const void *data, uint64_t bytes);
 ESP__FN void check_same_run(void *target);
 ESP__FN void check_seed_run(void *target);
 ESP__FN void check_lists_run(void *target);

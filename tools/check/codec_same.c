@@ -12,7 +12,6 @@ static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)
 }
 
 const esp_host *check_ctx_host; /* of the context that opened the codec */
-ESP__FN uint64_t check_hash(uint64_t h, const void *data, uint64_t bytes) { return esp__hash64(h, data, bytes); }
 
 /* Two threads; the caller takes the even pieces. */
 typedef struct check_half {
@@ -36,21 +35,25 @@ static void check_two_threads(void *user, uint64_t n, uint64_t grain, void (*bod
     pthread_join(t, NULL);
 }
 
-/* Two steps' bytes, residual and result. */
-static uint64_t check_two_steps(const esp__codec *c, uint64_t count, uint64_t rows) {
+/* The bytes of several steps, residual and result. */
+static uint64_t check_steps(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t steps, uint64_t seed) {
     check_part p = check_part_make(c, count, rows, 1);
     uint64_t hash = ESP__HASH0;
-    check_seed = 5;
-    for (p.step = 0; p.step < 2; p.step++) {
+    p.seed = seed;
+    for (p.step = 0; p.step < steps; p.step++) {
         check_fill(p.g, count, IN_NORMAL);
         if (check_compress(&p) != ESP_OK) check_fail("compress failed for %llu elements", (check_u)count);
-        hash = check_hash(hash, check_payload(&p), check_used(&p));
+        hash = esp__hash64(hash, check_payload(&p), check_used(&p));
     }
-    p.step = 1;
+    p.step--;
     if (check_decode(&p, check_payload(&p), check_used(&p)) != ESP_OK) check_fail("decompress failed");
-    hash = check_hash(check_hash(hash, p.e, count * 4), p.o, count * 4);
+    hash = esp__hash64(esp__hash64(hash, p.e, count * 4), p.o, count * 4);
     check_part_free(&p);
     return hash;
+}
+static uint64_t check_two_steps(const esp__codec *c, uint64_t count, uint64_t rows) {
+    check_seed = 5;
+    return check_steps(c, count, rows, 2, 42);
 }
 
 ESP__FN void check_same_run(void *target) {
@@ -83,16 +86,8 @@ ESP__FN void check_seed_run(void *target) {
     uint64_t hash[2];
     if (!(c->traits.caps & ESP_CODEC_DETERMINISTIC)) check_skip("the codec does not say ESP_CODEC_DETERMINISTIC");
     for (int k = 0; k < 2; k++) {
-        check_part p = check_part_make(c, N, check_rows(c, N, 1), 1);
-        p.seed = k ? 0x9E3779B97F4A7C15u : 42;
-        hash[k] = ESP__HASH0;
         check_seed = 9;
-        for (p.step = 0; p.step < 3; p.step++) {
-            check_fill(p.g, N, IN_NORMAL);
-            if (check_compress(&p) != ESP_OK) check_fail("compress failed");
-            hash[k] = check_hash(check_hash(hash[k], check_payload(&p), check_used(&p)), p.e, N * 4);
-        }
-        check_part_free(&p);
+        hash[k] = check_steps(c, N, check_rows(c, N, 1), 3, k ? 0x9E3779B97F4A7C15u : 42);
     }
     if (hash[0] != hash[1])
         check_fail("the same input with another seed gives another payload: leave ESP_CODEC_DETERMINISTIC out, or do "
@@ -179,16 +174,9 @@ typedef struct check_thread {
     uint64_t seed, hash;
 } check_thread;
 static void *check_thread_main(void *arg) {
-    enum { N = 20000 };
     check_thread *t = arg;
-    check_part p = check_part_make(t->codec, N, 0, 1);
-    for (uint64_t i = 0; i < N; i++) p.g[i] = (float)((i * 2654435761u + t->seed) % 2001) / 1000.0f - 1.0f;
-    t->hash = ESP__HASH0;
-    for (p.step = 0; p.step < 20; p.step++) {
-        if (check_compress(&p) != ESP_OK) check_fail("compress failed");
-        t->hash = check_hash(t->hash, check_payload(&p), check_used(&p));
-    }
-    check_part_free(&p);
+    check_seed = t->seed;
+    t->hash = check_steps(t->codec, 20000, 0, 20, 42);
     return NULL;
 }
 ESP__FN void check_threads_run(void *target) {

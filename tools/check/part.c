@@ -19,7 +19,7 @@ ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align) {
 ESP__FN void check_unfence(check_fenced *f) { munmap(f->map, f->mapped); }
 
 /* ---- inputs ----------------------------------------------------------------------------------------------------------- */
-uint64_t check_seed = 1;
+__thread uint64_t check_seed = 1;
 ESP__FN uint32_t check_random(void) {
     check_seed = check_seed * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(check_seed >> 32);

@@ -4,14 +4,13 @@
 #include "espresso_impl/base/near.h"
 #include <errno.h>
 
-ESP__FN int tool_usage(const tool_command *c, const char *fmt, ...) {
+ESP__FN _Noreturn void tool_usage(const tool_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     fprintf(stderr, "espresso %s: ", c->name);
     vfprintf(stderr, fmt, ap);
     fprintf(stderr, "\nSee 'espresso help %s'.\n", c->name);
-    va_end(ap);
-    return TOOL_USAGE;
+    exit(TOOL_USAGE);
 }
 
 ESP__FN int tool_fail(const tool_command *c, const char *fmt, ...) {
@@ -33,6 +32,8 @@ ESP__FN void *tool_realloc(void *p, size_t bytes) {
     return q;
 }
 
+ESP__FN void *tool_zeroed(size_t bytes) { return memset(tool_realloc(NULL, bytes), 0, bytes); }
+
 ESP__FN int tool_number(const char *text, long low, long high, long *out) {
     char *end;
     errno = 0;
@@ -42,9 +43,43 @@ ESP__FN int tool_number(const char *text, long low, long high, long *out) {
     return 1;
 }
 
+ESP__FN long tool_whole(const tool_command *c, const char *flag, const char *value, long low, long high) {
+    long v;
+    if (!tool_number(value, low, high, &v))
+        tool_usage(c, "%s %s: expected a whole number from %ld to %ld", flag, value, low, high);
+    return v;
+}
+
+ESP__FN int tool_listed(const char **at, const char *const *names) {
+    const size_t n = strcspn(*at, ",");
+    for (int i = 0; names[i]; i++) {
+        if (strlen(names[i]) != n || strncmp(*at, names[i], n) != 0) continue;
+        *at += n + ((*at)[n] == ',');
+        return i;
+    }
+    return -1;
+}
+
+ESP__FN void tool_quote(esp__text *t, const char *word) {
+    esp__text_add(t, "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            esp__text_add(t, "'\\''"); /* closes the quotes, adds a quoted ', opens them again */
+        else
+            esp__text_add(t, "%c", *word);
+    esp__text_add(t, "'");
+}
+
 static size_t tool_flags(const tool_command *c) { return c->n_common + c->n_flags; }
 static const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
     return i < c->n_common ? &c->common[i] : &c->flags[i - c->n_common];
+}
+
+ESP__FN const char *tool_meant(const char *guess) {
+    static char text[300];
+    text[0] = 0;
+    if (guess) snprintf(text, sizeof text, ": did you mean '%.250s'?", guess);
+    return text;
 }
 
 ESP__FN void tool_help(const tool_command *c) {
@@ -59,7 +94,7 @@ ESP__FN void tool_help(const tool_command *c) {
     if (c->details) printf("\n%s\n", c->details);
 }
 
-static int tool_unknown_flag(const tool_command *c, const char *word) {
+_Noreturn static void tool_unknown_flag(const tool_command *c, const char *word) {
     unsigned best = 3;
     const char *guess = NULL;
     for (size_t i = 0; i < tool_flags(c); i++) {
@@ -67,11 +102,7 @@ static int tool_unknown_flag(const tool_command *c, const char *word) {
         if (esp__near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
         if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
     }
-    if (guess)
-        tool_usage(c, "unknown flag '%s': did you mean '%s'?", word, guess);
-    else
-        tool_usage(c, "unknown flag '%s'", word);
-    return -2;
+    tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));
 }
 
 /* True when `word` is this flag: "--flag", "--flag=value", and for one-letter flags "-n8". *value: the value's text. */
@@ -99,19 +130,24 @@ ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, con
     if (word[0] != '-' || !word[1]) return -1;
     if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) {
         tool_help(c);
-        return -3;
+        exit(TOOL_OK);
     }
     for (size_t i = 0; i < tool_flags(c); i++) {
         const tool_flag *f = tool_flag_at(c, i);
         if (!tool_is_flag(f, word, value)) continue;
         ++*at;
         if (!f->value || *value) return (int)i;
-        if (*at >= argc || strcmp(argv[*at], "--") == 0) {
+        if (*at >= argc || strcmp(argv[*at], "--") == 0)
             tool_usage(c, "%s wants a value: %s %s", word, f->name, f->value);
-            return -2;
-        }
         *value = argv[(*at)++];
         return (int)i;
     }
-    return tool_unknown_flag(c, word);
+    tool_unknown_flag(c, word);
+}
+
+ESP__FN void tool_flags_only(const tool_command *c, int argc, char **argv, tool_take *take, void *job) {
+    const char *value;
+    int at = 0, flag;
+    while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0) take(job, flag, value);
+    if (at < argc) tool_usage(c, "'%s': takes flags only", argv[at]);
 }

@@ -1,54 +1,29 @@
-/* json.c: writes JSON to a text, piece by piece: this file puts commas and brackets, the library's json.h the strings.
- * Must not know what is written. */
+/* json.c: adds values to jansson's objects and arrays, and prints these. Must not know what is written. */
 #include "tools/common/json.h"
-#include "espresso_impl/base/json.h"
+#include <errno.h>
 #include <math.h>
 
-/* Writes what comes before a value: a comma and the key. `key` is NULL in an array. */
-static void json_key(tool_json *j, const char *key) {
-    if (j->depth) esp__text_add(&j->text, "%s\n%*s", j->more ? "," : "", 2 * j->depth, "");
-    if (key) {
-        esp__json_string(&j->text, key);
-        esp__text_add(&j->text, ": ");
-    }
-    j->more = 1;
+ESP__FN json_t *json_add(json_t *to, const char *key, json_t *value) {
+    if ((key ? json_object_set_new(to, key, value) : json_array_append_new(to, value)) == 0) return value;
+    fputs("espresso: out of memory\n", stderr);
+    exit(TOOL_FAILED);
 }
 
-ESP__FN void json_open(tool_json *j, const char *key, char bracket) {
-    json_key(j, key);
-    esp__text_add(&j->text, "%c", bracket);
-    j->depth++;
-    j->more = 0;
-}
-ESP__FN void json_close(tool_json *j, char bracket) {
-    j->depth--;
-    if (j->more) esp__text_add(&j->text, "\n%*s", 2 * j->depth, "");
-    esp__text_add(&j->text, "%c%s", bracket, j->depth ? "" : "\n");
-    j->more = 1;
-}
-
-ESP__FN void json_text(tool_json *j, const char *key, const char *value) {
-    json_key(j, key);
-    if (value)
-        esp__json_string(&j->text, value);
-    else
-        esp__text_add(&j->text, "null");
+ESP__FN void json_text(json_t *to, const char *key, const char *value) {
+    json_t *text = value ? json_string(value) : json_null();
+    json_add(to, key, text ? text : json_string("(not UTF-8)"));
 }
 
 /* Writes whole numbers without a fraction. */
-ESP__FN void json_number(tool_json *j, const char *key, double value) {
-    json_key(j, key);
-    if (!isfinite(value))
-        esp__text_add(&j->text, "null");
-    else if (fabs(value) < 1e15 && floor(value) == value)
-        esp__text_add(&j->text, "%.0f", value);
-    else
-        esp__text_add(&j->text, "%.15g", value);
+ESP__FN void json_double(json_t *to, const char *key, double value) {
+    const int whole = fabs(value) < 1e15 && floor(value) == value;
+    json_add(to, key, !isfinite(value) ? json_null() : whole ? json_integer((json_int_t)value) : json_real(value));
 }
 
-ESP__FN void json_bool(tool_json *j, const char *key, int value) {
-    json_key(j, key);
-    esp__text_add(&j->text, value ? "true" : "false");
-}
+ESP__FN void json_us(json_t *to, const char *key, double ns) { json_double(to, key, ns / 1000); }
 
-ESP__FN void json_us(tool_json *j, const char *key, double ns) { json_number(j, key, ns / 1000); }
+ESP__FN int json_print(const tool_command *c, json_t *object) {
+    const int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || puts("") < 0;
+    json_decref(object);
+    return failed || fflush(stdout) ? tool_fail(c, "standard output cannot be written: %s", strerror(errno)) : TOOL_OK;
+}

@@ -1,20 +1,14 @@
-/* json.h: JSON text that is written piece by piece. */
+/* json.h: adds values to jansson's objects and arrays, and prints these. Where memory is short the command ends with an error. */
 #ifndef ESPRESSO_TOOLS_JSON_H
 #define ESPRESSO_TOOLS_JSON_H
-#include "espresso.h"
-#include "espresso_impl/base/text.h"
+#include "tools/common/args.h"
+#include <jansson.h>
 
-typedef struct tool_json {
-    esp__text text;
-    int more; /* this object or array has a value already: the next one needs a comma */
-    int depth;
-} tool_json;
-
-/* `key` is NULL in an array; `bracket` is '{' or '['. */
-ESP__FN void json_open(tool_json *j, const char *key, char bracket);
-ESP__FN void json_close(tool_json *j, char bracket);
-ESP__FN void json_text(tool_json *j, const char *key, const char *value); /* value NULL: null */
-ESP__FN void json_number(tool_json *j, const char *key, double value);    /* NaN and infinity, which JSON lacks: null */
-ESP__FN void json_bool(tool_json *j, const char *key, int value);
-ESP__FN void json_us(tool_json *j, const char *key, double ns); /* in microseconds, the unit of keys that end in _us */
+/* `key` is NULL in an array. Returns the value. */
+ESP__FN json_t *json_add(json_t *to, const char *key, json_t *value);
+ESP__FN void json_text(json_t *to, const char *key, const char *value); /* value NULL: null */
+ESP__FN void json_double(json_t *to, const char *key, double value);    /* NaN and infinity, which JSON lacks: null */
+ESP__FN void json_us(json_t *to, const char *key, double ns); /* in microseconds, the unit of keys that end in _us */
+/* Prints the object on standard output, and frees it. Returns the exit status. */
+ESP__FN int json_print(const tool_command *c, json_t *object);
 #endif

@@ -4,8 +4,9 @@
 #include "tools/common/args.h"
 
 /* Refuses what `espresso run` would refuse, with the subcommand's name in the error. */
-ESP__FN int ranks_check(const tool_command *self, long n, long machines, const char *inter);
-/* `argv` is what follows the command's name and ends with NULL: {"replay", "--model", ..., NULL}. inter NULL: no link is emulated. The
- * ranks' output is forwarded unchanged. Returns the job's exit status. */
-ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, char *const argv[]);
+ESP__FN void ranks_check(const tool_command *self, long n, long machines, const char *inter);
+/* The ranks get the subcommand's name, a flag with its value (`more`) and the words of argv, which ends with NULL. inter NULL: no link is
+ * emulated. The ranks' output is forwarded unchanged. Returns the exit status. */
+ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, const char *const more[2],
+                       char *const argv[]);
 #endif

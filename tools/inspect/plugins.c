@@ -6,11 +6,11 @@
 #include "espresso_impl/plugins/plugins.h"
 #include "planner/plan.h"
 #include "tools/check/check.h"
+#include "tools/common/quantity.h"
 
-enum { PLUGINS_PATH, PLUGINS_LONG, PLUGINS_CHECK };
+enum { PLUGINS_PATH, PLUGINS_CHECK };
 static const tool_flag plugins_flags[] = {
     {"--path", "DIR[:DIR...]", "look for plugins there first"},
-    {"--long", NULL, "say all of each, as with names"},
     {"--check", NULL, "run the conformance checks over each, and say what fails and what to do"},
 };
 
@@ -49,11 +49,6 @@ static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-static const char *plugins_time(double ns, char out[32]) {
-    snprintf(out, 32, "%.3g %s", ns >= 1e6 ? ns / 1e6 : ns / 1e3, ns >= 1e6 ? "ms" : "us");
-    return out;
-}
-
 /* Time at 2^20 elements. */
 static double plugins_time_at(const esp_codec_model *m, int decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
@@ -68,7 +63,6 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;
     esp_codec_model two;
-    char a[32], b[32];
     if (!esp__codec_has_model(c)) {
         puts("  model:      none: it takes part in no plan until it is measured (espresso profile)");
         return;
@@ -81,8 +75,8 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                    esp__dtype_word(round.dtype), plugins_bits_each(&two.reduced[r]));
     }
     if (m->n_times)
-        printf("  times:      compress %s, decompress %s (2^20 elements, one core)\n",
-               plugins_time(plugins_time_at(m, 0), a), plugins_time(plugins_time_at(m, 1), b));
+        printf("  times:      compress %s, decompress %s (2^20 elements, one core)\n", tool_time(plugins_time_at(m, 0)),
+               tool_time(plugins_time_at(m, 1)));
     if (m->error >= 0)
         printf("  error:      %.4g of |x|^2, for normal x without feedback\n", m->error);
     else
@@ -91,13 +85,9 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                                                             : "no: it only rounds, or changes nothing");
 }
 
-/* spec: with these parameters; NULL: with the default ones. */
-static int plugins_codec(esp_ctx *ctx, const esp_codec *t, const char *from, const char *spec) {
-    esp__codec *c = NULL;
-    const int here = (t->devices & ESP_BIT(ESP_CPU)) != 0; /* a codec may have a table for each kind of device */
-    const esp_status s = here ? esp__codec_make(ctx, spec ? spec : t->name, NULL, &c) : ESP_OK;
-    if (s && spec) return 0;
-    printf("codec %s\n  %s\n", spec ? spec : t->name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
+/* c: the codec as `name` opens it; NULL: it does not open, or not for the CPU. */
+static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, const char *from, esp__codec *c) {
+    printf("codec %s\n  %s\n", name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
     plugins_caps(c ? c->traits.caps : t->caps);
     PLUGINS_BITS("  devices:    ", t->devices, plugins_devices);
@@ -107,11 +97,10 @@ static int plugins_codec(esp_ctx *ctx, const esp_codec *t, const char *from, con
     if (option) printf("  layerwise:  %s\n", option);
     if (c)
         plugins_model(ctx, c);
-    else if (here)
+    else if (t->devices & ESP_BIT(ESP_CPU)) /* a codec may have a table for each kind of device */
         printf("  model:      depends on its parameters: espresso plugins '%s:...'\n", t->name);
     printf("  from:       %s\n", from);
     esp__codec_free(ctx, c);
-    return 1;
 }
 
 static int plugins_score(const esp_ctx *ctx, const esp_backend *b) {
@@ -136,7 +125,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
         {ESP_BACKEND_REOPENS, "can be opened again after ranks were lost"},
         {ESP_BACKEND_DELIVERS, "a request is done when its data has arrived"},
     };
-    printf("%s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
+    printf("backend %s\n  %s\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_backend, b, params) ? b->params : "none");
     PLUGINS_BITS("  properties: ", b->caps, caps);
     PLUGINS_BITS("  offers:     ", b->colls, colls);
@@ -153,7 +142,7 @@ static int plugins_count(const esp_ctx *ctx, const esp_device_table *d) {
 
 static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const char *from) {
     static const plugins_word caps[] = {{ESP_DEVICE_HOST_ACCESS, "the host may read and write its memory"}};
-    printf("%s\n  %s\n", d->name, ESP_HAS(esp_device_table, d, summary) ? d->summary : "(no summary)");
+    printf("device %s\n  %s\n", d->name, ESP_HAS(esp_device_table, d, summary) ? d->summary : "(no summary)");
     printf("  kind:       %u\n", (unsigned)d->kind);
     PLUGINS_BITS("  properties: ", d->caps, caps);
     printf("  here:       %d\n", plugins_count(ctx, d));
@@ -182,104 +171,66 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
-/* Is there a codec in the registry for this spec, such as "topk:ratio=0.01"? *at: its index. */
-static int plugins_spec(const esp_ctx *ctx, const char *spec, uint32_t *at) {
-    const size_t n = strcspn(spec, ":");
-    for (*at = 0; *at < ctx->registry.n_codecs; ++*at)
-        if (strlen(ctx->registry.codecs[*at]->name) == n && !strncmp(ctx->registry.codecs[*at]->name, spec, n))
-            return 1;
-    return 0;
-}
-
-static int plugins_wanted(const char *name, const char *from, char *const *names, int n_names) {
-    if (!n_names || strcmp(from, "built in") != 0) return 1;
-    for (int i = 0; i < n_names; i++)
-        if (strcmp(names[i], name) == 0) return 1;
-    return 0;
-}
-
-static void plugins_print(esp_ctx *ctx, char *const *names, int n_names) {
+/* Prints what has this name, or (before not NULL) what the registry had not before. Returns how many it printed. */
+static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
-    for (uint32_t i = 0; i < r->n_codecs; i++)
-        if (plugins_wanted(r->codecs[i]->name, r->codec_from[i], names, n_names)) {
-            printf("%s", n++ ? "\n" : "");
-            plugins_codec(ctx, r->codecs[i], r->codec_from[i], NULL);
-        }
-    for (uint32_t i = 0; i < r->n_backends; i++)
-        if (plugins_wanted(r->backends[i]->name, r->backend_from[i], names, n_names)) {
-            printf("%sbackend ", n++ ? "\n" : "");
-            plugins_backend(ctx, r->backends[i], r->backend_from[i]);
-        }
-    for (uint32_t i = 0; i < r->n_devices; i++)
-        if (plugins_wanted(r->devices[i]->name, r->device_from[i], names, n_names)) {
-            printf("%sdevice ", n++ ? "\n" : "");
-            plugins_device(ctx, r->devices[i], r->device_from[i]);
-        }
-}
-
-/* The names with parameters: shows each codec as these make it. */
-static int plugins_print_specs(const tool_command *self, esp_ctx *ctx, char **names, int *n_names) {
-    int kept = 0, status = TOOL_OK;
-    for (int i = 0; i < *n_names && status == TOOL_OK; i++) {
-        char name[ESP__NAME_MAX];
-        uint32_t at;
-        if (!strchr(names[i], ':') || strchr(names[i], '/')) {
-            names[kept++] = names[i];
-            continue;
-        }
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(names[i], ":"), names[i]);
-        if (!plugins_spec(ctx, names[i], &at) && esp_plugin_load(ctx, name) != ESP_OK)
-            status = tool_fail(self, "%s", esp_last_error(ctx));
-        else if (!plugins_spec(ctx, names[i], &at) ||
-                 !plugins_codec(ctx, ctx->registry.codecs[at], ctx->registry.codec_from[at], names[i]))
-            status = tool_fail(self, "%s", esp_last_error(ctx));
-        else if (kept || i + 1 < *n_names)
-            putchar('\n'); /* more follow */
+    for (uint32_t i = 0; i < r->n_codecs; i++) {
+        const esp_codec *t = r->codecs[i];
+        esp__codec *c = NULL;
+        if (before ? i < before->n_codecs : strcmp(t->name, wanted) != 0) continue;
+        if (n++) putchar('\n');
+        if (t->devices & ESP_BIT(ESP_CPU)) (void)esp__codec_make(ctx, t->name, NULL, &c);
+        plugins_codec(ctx, t->name, t, r->codec_from[i], c);
     }
-    *n_names = kept;
-    return status;
+    for (uint32_t i = 0; i < r->n_backends; i++) {
+        if (before ? i < before->n_backends : strcmp(r->backends[i]->name, wanted) != 0) continue;
+        if (n++) putchar('\n');
+        plugins_backend(ctx, r->backends[i], r->backend_from[i]);
+    }
+    for (uint32_t i = 0; i < r->n_devices; i++) {
+        if (before ? i < before->n_devices : strcmp(r->devices[i]->name, wanted) != 0) continue;
+        if (n++) putchar('\n');
+        plugins_device(ctx, r->devices[i], r->device_from[i]);
+    }
+    return n;
 }
 
-static int plugins_known(const esp_ctx *ctx, const char *name) {
-    const esp__registry *r = &ctx->registry;
-    for (uint32_t i = 0; i < r->n_codecs; i++)
-        if (strcmp(r->codecs[i]->name, name) == 0) return 1;
-    for (uint32_t i = 0; i < r->n_backends; i++)
-        if (strcmp(r->backends[i]->name, name) == 0) return 1;
-    for (uint32_t i = 0; i < r->n_devices; i++)
-        if (strcmp(r->devices[i]->name, name) == 0) return 1;
-    return 0;
+/* A codec with parameters. */
+static int plugins_print_spec(const tool_command *self, esp_ctx *ctx, const char *spec) {
+    esp__codec *c;
+    uint32_t at = 0;
+    if (esp__codec_make(ctx, spec, NULL, &c) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
+    while (ctx->registry.codecs[at] != c->table) at++;
+    plugins_codec(ctx, spec, c->table, ctx->registry.codec_from[at], c);
+    return TOOL_OK;
+}
+
+static int plugins_show(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names) {
+    if (!n_names) plugins_table(ctx);
+    for (int i = 0; i < n_names; i++) {
+        const esp__registry before = ctx->registry;
+        if (i) putchar('\n');
+        if (strchr(names[i], ':') && !strchr(names[i], '/')) {
+            if (plugins_print_spec(self, ctx, names[i]) != TOOL_OK) return TOOL_FAILED;
+        } else if (!plugins_print(ctx, names[i], NULL)) {
+            if (esp_plugin_load(ctx, names[i]) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
+            (void)plugins_print(ctx, NULL, &before);
+        }
+    }
+    return TOOL_OK;
 }
 
 static int plugins_main(const tool_command *self, int argc, char **argv) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
     const char *value;
-    int at = 0, flag, status = TOOL_OK, all = 0, checks = 0;
-    while ((flag = tool_next(self, argc, argv, &at, &value)) != -1) {
-        if (flag == -2) return TOOL_USAGE;
-        if (flag == -3) return TOOL_OK;
-        if (flag == PLUGINS_PATH) cfg.plugin_path = value;
-        if (flag == PLUGINS_LONG) all = 1;
+    int at = 0, flag, checks = 0;
+    if (esp__open_alone(&ctx) != ESP_OK) return tool_fail(self, "%s", esp_last_error(NULL));
+    while ((flag = tool_next(self, argc, argv, &at, &value)) >= 0) {
+        if (flag == PLUGINS_PATH) ctx->registry.plugin_path = value;
         if (flag == PLUGINS_CHECK) checks = 1;
     }
-    if (tool_open(self, &cfg, &ctx) != TOOL_OK) return TOOL_FAILED;
-    if (checks) {
-        status = check_main(self, ctx, argv + at, argc - at);
-        esp_close(ctx);
-        return status;
-    }
-    int n_names = argc - at;
-    const int given = n_names;
-    status = plugins_print_specs(self, ctx, argv + at, &n_names);
-    for (int i = at; i < at + n_names && status == TOOL_OK; i++)
-        if (!plugins_known(ctx, argv[i]) && esp_plugin_load(ctx, argv[i]) != ESP_OK)
-            status = tool_fail(self, "%s", esp_last_error(ctx));
-    if (status == TOOL_OK && !given && !all)
-        plugins_table(ctx);
-    else if (status == TOOL_OK && (n_names || all))
-        plugins_print(ctx, argv + at, n_names);
+    const int status = (checks ? check_main : plugins_show)(self, ctx, argv + at, argc - at);
     esp_close(ctx);
     return status;
 }
@@ -287,7 +238,7 @@ static int plugins_main(const tool_command *self, int argc, char **argv) {
 const tool_command plugins_command = {
     .name = "plugins",
     .summary = "Lists codecs, backends and devices; with names, loads these plugins and shows what they bring.",
-    .synopsis = "[--path DIR] [--long | --check] [NAME|SPEC|FILE.so...]",
+    .synopsis = "[--path DIR] [--check] [NAME|SPEC|FILE.so...]",
     .flags = plugins_flags,
     .n_flags = sizeof plugins_flags / sizeof *plugins_flags,
     .run = plugins_main,

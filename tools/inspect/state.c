@@ -193,10 +193,9 @@ static int state_cannot_open(const tool_command *c, const char *path) {
 static int state_main(const tool_command *self, int argc, char **argv) {
     state_reader r = {.command = self};
     const char *value;
-    int at = 0, flag = tool_next(self, argc, argv, &at, &value), status = TOOL_OK;
-    if (flag == -2) return TOOL_USAGE;
-    if (flag == -3) return TOOL_OK;
-    if (at == argc) return tool_usage(self, "expected a state file");
+    int at = 0, status = TOOL_OK;
+    (void)tool_next(self, argc, argv, &at, &value); /* --help */
+    if (at == argc) tool_usage(self, "expected a state file");
     r.pieces = tool_realloc(NULL, STATE_PIECE);
     for (; at < argc && status == TOOL_OK; at++) {
         r.path = argv[at];

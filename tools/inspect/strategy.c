@@ -1,13 +1,10 @@
 /* strategy.c: `espresso strategy`: checks a strategy file without its model, and prints it as the library reads it.
  * Must not know the format: espresso_impl/strategy/text.c does. */
 #include "tools/inspect/inspect.h"
-#include "espresso_impl/base/base.h"
-#include "espresso_impl/executor/context.h"
-#include "espresso_impl/job/job.h"
+#include "espresso_impl/executor/executor.h"
 #include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/strategy/text.h"
-#include <errno.h>
-#include <sys/stat.h>
+#include "tools/plan/plan.h"
 
 /* Registers a tensor that the file names, in place of the model's. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
@@ -27,42 +24,33 @@ static esp_status strategy_add_tensors(esp_ctx *ctx, const char *path, const cha
 }
 
 static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path) {
-    struct stat st;
-    char *text = NULL;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        errno = EISDIR;
-    else
-        (void)esp__file_text(ctx, path, &text);
-    if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(ctx));
+    esp__text text = {0};
+    if (plan_read_strategy(c, path, &text) != TOOL_OK) return TOOL_FAILED;
     /* several machines with several ranks, so that every option is allowed */
     esp__strategy y;
     memset(&y, 0, sizeof y);
-    esp__topology before = ctx->job.topo;
     ctx->job.topo.n_machines = 2;
     ctx->job.topo.n_local = 2;
     ctx->job.topo.n_levels = 2;
     for (uint32_t level = 1; level <= 2; level++) ctx->job.topo.level_size[level] = 2;
     int status = TOOL_OK;
-    if (strategy_add_tensors(ctx, path, text) != ESP_OK || esp__strategy_parse(ctx, &y, path, text) != ESP_OK ||
+    if (strategy_add_tensors(ctx, path, text.data) != ESP_OK || esp__strategy_parse(ctx, &y, path, text.data) ||
         esp__strategy_print(ctx, &y) != ESP_OK)
         status = tool_fail(c, "%s", esp_last_error(ctx));
     if (status == TOOL_OK) fputs(y.text, stdout);
     esp__strategy_free(ctx, &y);
-    ctx->job.topo = before;
-    esp__free(ctx, text);
+    esp__text_free(&text);
     return status;
 }
 
 static int strategy_main(const tool_command *self, int argc, char **argv) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
     const char *value;
-    int at = 0, flag = tool_next(self, argc, argv, &at, &value);
-    if (flag == -2) return TOOL_USAGE;
-    if (flag == -3) return TOOL_OK;
-    if (argc - at != 1) return tool_usage(self, "expected one strategy file");
-    if (tool_open(self, &cfg, &ctx) != TOOL_OK) return TOOL_FAILED;
-    int status = strategy_check(self, ctx, argv[at]);
+    int at = 0;
+    (void)tool_next(self, argc, argv, &at, &value); /* --help */
+    if (argc - at != 1) tool_usage(self, "expected one strategy file");
+    if (esp__open_alone(&ctx) != ESP_OK) return tool_fail(self, "%s", esp_last_error(NULL));
+    const int status = strategy_check(self, ctx, argv[at]);
     esp_close(ctx);
     return status;
 }

@@ -157,9 +157,8 @@ static int change_one(plan_changed *c, int what, const char *value) {
     return 1;
 }
 
-/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". Returns TOOL_USAGE after a message. The
- * caller calls change_free either way. */
-ESP__FN int change_make(const plan_inputs *from, const char *text, plan_changed *out) {
+/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". The caller calls change_free. */
+ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);
     out->in = *from;
@@ -171,12 +170,12 @@ ESP__FN int change_make(const plan_inputs *from, const char *text, plan_changed 
         const char *word = one;
         snprintf(one, sizeof one, "%.*s", (int)(n < 64 ? n : 0), at);
         one[n < 64 ? name : 0] = 0;
-        const int what = strcmp(one, "nic") == 0 ? CHANGE_INTER : plan_listed(&word, change_names);
+        const int what = strcmp(one, "nic") == 0 ? CHANGE_INTER : tool_listed(&word, change_names);
         if (what < 0 || !change_one(out, what, one + strlen(one) + 1))
-            return tool_usage(from->command,
-                              "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n" CHANGE_HELP,
-                              (int)n, at);
-        if (!at[n]) return TOOL_OK;
+            tool_usage(from->command,
+                       "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n" CHANGE_HELP, (int)n,
+                       at);
+        if (!at[n]) return;
         at += n + 1;
     }
 }

@@ -2,10 +2,9 @@
  * does. */
 #include "tools/plan/plan.h"
 
-enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_SORT, COMPARE_PAGE };
+enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_PAGE };
 static const tool_flag compare_flags[] = {
     {"--strategies", "A,B,...", "only these, in this order (default: all)"},
-    {"--sort", "time", "fastest first (default: as listed)"},
     {"--page", "FILE", "write a page that shows them as bars"},
 };
 enum { COMPARE_MAX = 64 };
@@ -20,7 +19,7 @@ typedef struct compare_row {
 typedef struct compare_job {
     plan_inputs in;
     const char *page, *names;
-    int json, by_time;
+    int json;
     compare_row rows[COMPARE_MAX];
     uint32_t n;
     char *command;
@@ -44,17 +43,17 @@ static void compare_all(compare_job *j) {
 }
 
 /* Takes the strategies that the user named, in the user's order. */
-static int compare_pick(compare_job *j) {
+static void compare_pick(compare_job *j) {
     for (const char *at = j->names; *at; at += *at == ',') {
         char name[64];
         const size_t len = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)len, at);
         const esp__scheme *s = strcmp(name, compare_plus.name) == 0 ? &compare_plus : esp__scheme_find(name);
-        if (!s) return plan_no_strategy(j->in.command, name), TOOL_USAGE;
+        if (!s) plan_no_strategy(j->in.command, name);
         compare_add(j, s);
         at += len;
     }
-    return j->n ? TOOL_OK : tool_usage(j->in.command, "--strategies: names none");
+    if (!j->n) tool_usage(j->in.command, "--strategies: names none");
 }
 
 /* Plans every strategy. Computes bounds once: with espresso+, or else with the last strategy. */
@@ -77,14 +76,6 @@ static int compare_run(compare_job *j) {
     }
     if (failed < j->n) return TOOL_OK;
     return tool_fail(j->in.command, "%s", j->rows[j->n - 1].why);
-}
-
-static int compare_faster(const void *a, const void *b) {
-    const compare_row *x = a, *y = b;
-    if (x->failed != y->failed) return x->failed - y->failed;
-    if (x->report.iteration_ns != y->report.iteration_ns)
-        return x->report.iteration_ns < y->report.iteration_ns ? -1 : 1;
-    return strcmp(x->name, y->name);
 }
 
 static double compare_fp32(const compare_job *j) {
@@ -120,31 +111,27 @@ static void compare_print(const compare_job *j) {
 }
 
 static int compare_print_json(const compare_job *j) {
-    tool_json out = {0};
-    json_open(&out, NULL, '{');
-    plan_json_inputs(&out, &j->in);
-    json_us(&out, "fp32_us", compare_fp32(j));
-    plan_json_or_null(&out, "bound_us", j->bounds.bound_ns);
-    plan_json_or_null(&out, "bound_any_us", j->bounds.bound_any_ns);
-    plan_json_or_null(&out, "free_compression_us", j->bounds.free_compression_ns);
-    json_open(&out, "strategies", '[');
+    json_t *out = json_object();
+    plan_json_inputs(out, &j->in);
+    json_us(out, "fp32_us", compare_fp32(j));
+    plan_json_or_null(out, "bound_us", j->bounds.bound_ns);
+    plan_json_or_null(out, "bound_any_us", j->bounds.bound_any_ns);
+    plan_json_or_null(out, "free_compression_us", j->bounds.free_compression_ns);
+    json_t *strategies = json_add(out, "strategies", json_array());
     for (uint32_t i = 0; i < j->n; i++) {
         const compare_row *r = &j->rows[i];
         const plan_made m = {.name = r->name, .report = r->report};
-        json_open(&out, NULL, '{');
+        json_t *row = json_add(strategies, NULL, json_object());
         if (r->failed) {
-            json_text(&out, "strategy", r->name);
-            json_text(&out, "error", r->why);
+            json_text(row, "strategy", r->name);
+            json_text(row, "error", r->why);
         } else {
-            plan_json_report(&out, &j->in, &m);
-            json_text(&out, "summary", r->summary);
-            json_text(&out, "source", r->source);
+            plan_json_report(row, &j->in, &m);
+            json_text(row, "summary", r->summary);
+            json_text(row, "source", r->source);
         }
-        json_close(&out, '}');
     }
-    json_close(&out, ']');
-    json_close(&out, '}');
-    return plan_json_out(&j->in, &out);
+    return json_print(j->in.command, out);
 }
 
 static int compare_print_page(FILE *to, const void *what) {
@@ -162,40 +149,29 @@ static int compare_print_page(FILE *to, const void *what) {
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------------------- */
-static int compare_own_flag(compare_job *j, int flag, const char *value) {
+static void compare_own_flag(void *job, int flag, const char *value) {
+    compare_job *j = job;
     switch (flag) {
-    case PLAN_JSON: j->json = 1; return TOOL_OK;
-    case COMPARE_PAGE: j->page = value; return TOOL_OK;
-    case COMPARE_STRATEGIES: j->names = value; return TOOL_OK;
-    case COMPARE_SORT:
-        if (strcmp(value, "time") != 0 && strcmp(value, "table") != 0)
-            return tool_usage(j->in.command, "--sort %s: expected time or table", value);
-        j->by_time = value[1] == 'i';
-        return TOOL_OK;
-    default: return plan_flag(&j->in, flag, value);
+    case PLAN_JSON: j->json = 1; break;
+    case COMPARE_PAGE: j->page = value; break;
+    case COMPARE_STRATEGIES: j->names = value; break;
+    default: plan_flag(&j->in, flag, value);
     }
 }
 
-static int compare_parse(compare_job *j, int argc, char **argv) {
-    const tool_command *c = j->in.command;
-    const char *value;
-    int at = 0, flag, status = TOOL_OK;
-    while (status == TOOL_OK && (flag = tool_next(c, argc, argv, &at, &value)) != -1)
-        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : compare_own_flag(j, flag, value);
-    if (status != TOOL_OK) return status;
-    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+static void compare_parse(compare_job *j, int argc, char **argv) {
+    tool_flags_only(j->in.command, argc, argv, compare_own_flag, j);
     if (j->json && j->page && strcmp(j->page, "-") == 0)
-        return tool_usage(c, "only one of --json and --page - can go to standard output");
-    if (!j->names)
+        tool_usage(j->in.command, "only one of --json and --page - can go to standard output");
+    if (j->names)
+        compare_pick(j);
+    else
         compare_all(j);
-    else if ((status = compare_pick(j)) != TOOL_OK)
-        return status;
-    return plan_complete(&j->in);
+    plan_complete(&j->in);
 }
 
 static int compare_show(compare_job *j) {
     int status = TOOL_OK;
-    if (j->by_time) qsort(j->rows, j->n, sizeof *j->rows, compare_faster);
     if (j->page) status = plan_write_page(&j->in, j->page, compare_print_page, j);
     if (status != TOOL_OK || (j->page && strcmp(j->page, "-") == 0)) return status;
     if (j->json) return compare_print_json(j);
@@ -204,18 +180,17 @@ static int compare_show(compare_job *j) {
 }
 
 static int compare_main(const tool_command *self, int argc, char **argv) {
-    compare_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    compare_job *j = tool_zeroed(sizeof *j);
     plan_open(&j->in, self, argc);
     j->command = plan_command_line(self, argc, argv);
-    int status = compare_parse(j, argc, argv);
-    if (status == TOOL_OK) status = plan_read(&j->in);
+    compare_parse(j, argc, argv);
+    int status = plan_read(&j->in);
     if (status == TOOL_OK) status = compare_run(j);
     if (status == TOOL_OK) status = compare_show(j);
     plan_close(&j->in);
     free(j->command);
     free(j);
-    return status == -1 ? TOOL_OK : status;
+    return status;
 }
 
 const tool_command compare_command = {
@@ -233,7 +208,7 @@ const tool_command compare_command = {
                "\n"
                "examples:\n"
                "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie --page vgg16.html\n"
-               "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4 --sort time\n"
+               "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4\n"
                "  espresso compare --model lstm --gc randomk:ratio=0.01 --system paper-pcie --strategies "
                "ddp,hipress,espresso+ --json",
 };

@@ -23,8 +23,8 @@ static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *o
         if (strcmp(known, name) == 0) return TOOL_OK;
         if (esp__near(name, known, &best)) guess = known;
     }
-    return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s%s%s", name, in->model.name,
-                     guess ? ": did you mean '" : "", guess ? guess : "", guess ? "'?" : "");
+    return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s", name, in->model.name,
+                     tool_meant(guess));
 }
 
 static int explain_is_mine(const plan_explain_job *j, uint32_t unit) {
@@ -184,8 +184,7 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
     e->without_ns = explain_step(j);
     const esp__path *current = j->kept.paths[j->unit];
     const esp__candidates *candidates = esp__candidates_get(&j->p, &j->kept.units[j->unit]);
-    e->rows = tool_realloc(NULL, (candidates->n + 1) * sizeof *e->rows);
-    memset(e->rows, 0, (candidates->n + 1) * sizeof *e->rows);
+    e->rows = tool_zeroed((candidates->n + 1) * sizeof *e->rows);
     explain_try(j, e, current, 1);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (candidates->paths[i].codec != current->codec ||
@@ -196,11 +195,9 @@ static esp_status explain_all(plan_explain_job *j, esp__arena *arena, const plan
 }
 
 ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e) {
-    plan_explain_job *j = tool_realloc(NULL, sizeof *j);
-    esp__arena *arena = tool_realloc(NULL, sizeof *arena);
+    plan_explain_job *j = tool_zeroed(sizeof *j);
+    esp__arena *arena = tool_zeroed(sizeof *arena);
     jmp_buf no_memory;
-    memset(j, 0, sizeof *j);
-    memset(arena, 0, sizeof *arena);
     j->in = in;
     j->around_ns = (uint64_t)(in->model.forward_ns + 0.5) + (uint64_t)(in->model.update_ns + 0.5);
     e->tensor = name;
@@ -241,28 +238,25 @@ ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e) {
     }
 }
 
-ESP__FN void plan_json_explanation(tool_json *j, const plan_explanation *e) {
-    json_open(j, "explain", '{');
-    json_text(j, "tensor", e->tensor);
-    json_number(j, "elements", (double)e->elements);
-    json_us(j, "ready_us", e->ready_ns);
-    json_us(j, "done_us", e->done_ns);
-    json_us(j, "without_us", e->without_ns);
-    json_number(j, "tried", e->tried);
-    json_open(j, "best", '[');
+ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e) {
+    json_t *out = json_add(j, "explain", json_object());
+    json_text(out, "tensor", e->tensor);
+    json_double(out, "elements", (double)e->elements);
+    json_us(out, "ready_us", e->ready_ns);
+    json_us(out, "done_us", e->done_ns);
+    json_us(out, "without_us", e->without_ns);
+    json_double(out, "tried", e->tried);
+    json_t *best = json_add(out, "best", json_array());
     for (uint32_t i = 0; i < e->n; i++) {
         const plan_explained *r = &e->rows[i];
-        json_open(j, NULL, '{');
-        json_bool(j, "current", r->current);
-        json_us(j, "iteration_us", r->step_ns);
-        json_us(j, "alone_us", r->chain_ns);
-        json_number(j, "memory_bytes", r->memory);
-        plan_json_times(j, "lanes_us", r->load_ns);
-        json_text(j, "codec", r->codec);
-        json_text(j, "option", r->option);
-        json_text(j, "ops", r->ops);
-        json_close(j, '}');
+        json_t *row = json_add(best, NULL, json_object());
+        json_add(row, "current", json_boolean(r->current));
+        json_us(row, "iteration_us", r->step_ns);
+        json_us(row, "alone_us", r->chain_ns);
+        json_double(row, "memory_bytes", r->memory);
+        plan_json_times(row, "lanes_us", r->load_ns);
+        json_text(row, "codec", r->codec);
+        json_text(row, "option", r->option);
+        json_text(row, "ops", r->ops);
     }
-    json_close(j, ']');
-    json_close(j, '}');
 }

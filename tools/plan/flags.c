@@ -33,7 +33,6 @@ const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_NO_SPLIT] = {"--no-split", NULL, "do not cut tensors into chunks"},
     [PLAN_THOROUGH] = {"--thorough", NULL, "search sixteen times as long as usual; the same on every machine"},
     [PLAN_BUDGET] = {"--budget", "TIME", "search that long, such as 50ms, over and over (default: a fixed effort)"},
-    [PLAN_SEED] = {"--seed", "N", "of the search's random choices (default 0)"},
     [PLAN_JSON] = {"--json", NULL, "print one JSON object instead; times are in microseconds"},
 };
 
@@ -52,100 +51,66 @@ ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     in->config.raw_up_to = ESP_RAW_UP_TO;
 }
 
-/* Reads one of `names` at the begin of a list "a,b". Returns its index, or -1. *at moves past it and its comma. */
-ESP__FN int plan_listed(const char **at, const char *const *names) {
-    const size_t n = strcspn(*at, ",");
-    for (int i = 0; names[i]; i++) {
-        if (strlen(names[i]) != n || strncmp(*at, names[i], n) != 0) continue;
-        *at += n + ((*at)[n] == ',');
-        return i;
-    }
-    return -1;
-}
-
-static int plan_devices(plan_inputs *in, const char *value) {
+static void plan_devices(plan_inputs *in, const char *value) {
     static const char *const names[] = {[ESP_PLAN_CPU] = "cpu", [ESP_PLAN_GPU] = "gpu", NULL};
     const char *at = value;
     do {
-        const int device = plan_listed(&at, names);
-        if (device < 0) return tool_usage(in->command, "--devices %s: expected cpu, gpu or cpu,gpu", value);
+        const int device = tool_listed(&at, names);
+        if (device < 0) tool_usage(in->command, "--devices %s: expected cpu, gpu or cpu,gpu", value);
         in->config.devices |= 1u << device;
     } while (*at);
-    return TOOL_OK;
 }
 
-static int plan_whole(plan_inputs *in, int flag, const char *value) {
-    long n;
-    const int any = flag == PLAN_SEED || flag == PLAN_RAW_UP_TO;
-    const long high = any ? LONG_MAX : flag == PLAN_MACHINES ? 1 << 20 : 1000;
-    if (!tool_number(value, any ? 0 : 1, high, &n)) {
-        if (any) return tool_usage(in->command, "%s %s: expected a whole number from 0", plan_common[flag].name, value);
-        if (flag == PLAN_MAX_COMP && tool_number(value, 0, 0, &n)) {
-            in->config.flags |= ESP_PLAN_NO_COMP;
-            return TOOL_OK;
-        }
-        return tool_usage(in->command, "%s %s: expected a whole number from %d to %ld", plan_common[flag].name, value,
-                          flag != PLAN_MAX_COMP, high);
-    }
-    if (flag == PLAN_RAW_UP_TO) in->config.raw_up_to = (uint64_t)n;
-    if (flag == PLAN_SEED) in->config.seed = (uint64_t)n;
-    if (flag == PLAN_MACHINES) in->machines = n;
-    if (flag == PLAN_MAX_COMP) in->config.max_comp = (uint32_t)n;
-    return TOOL_OK;
-}
-
-static int plan_limit(plan_inputs *in, int flag, const char *value) {
+static void plan_limit(plan_inputs *in, int flag, const char *value) {
     double v;
     const tool_unit *units = flag == PLAN_MAX_MEMORY ? tool_sizes : flag == PLAN_BUDGET ? tool_times : tool_parts;
     if (!tool_quantity(value, units, &v) || (flag == PLAN_MAX_MEMORY && (v < 1 || v > 1e18)))
-        return tool_usage(in->command, "%s %s: expected %s above 0", plan_common[flag].name, value,
-                          flag == PLAN_MAX_MEMORY ? "a size such as 2GB or 512MiB"
-                          : flag == PLAN_BUDGET   ? "a time such as 5ms"
-                                                  : "a number such as 0.1 or 10%,");
+        tool_usage(in->command, "%s %s: expected %s above 0", plan_common[flag].name, value,
+                   flag == PLAN_MAX_MEMORY ? "a size such as 2GB or 512MiB"
+                   : flag == PLAN_BUDGET   ? "a time such as 5ms"
+                                           : "a number such as 0.1 or 10%,");
     if (flag == PLAN_MAX_MEMORY) in->config.max_memory_bytes = (uint64_t)v;
     if (flag == PLAN_BUDGET) in->config.budget_ns = v;
     if (flag == PLAN_MAX_VOLUME) in->config.max_volume = v;
     if (flag == PLAN_MAX_ERROR) in->config.max_error = v;
-    return TOOL_OK;
 }
 
-ESP__FN int plan_flag(plan_inputs *in, int flag, const char *value) {
+ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
+    const tool_command *const c = in->command;
     switch (flag) {
-    case PLAN_COSTS: in->costs_name = value; return TOOL_OK;
-    case PLAN_MODEL: in->model_name = value; return TOOL_OK;
-    case PLAN_SYSTEM: in->system_name = value; return TOOL_OK;
+    case PLAN_COSTS: in->costs_name = value; break;
+    case PLAN_MODEL: in->model_name = value; break;
+    case PLAN_SYSTEM: in->system_name = value; break;
     case PLAN_GC:
-        if (in->n_codecs == PLAN_CODECS_MAX)
-            return tool_usage(in->command, "--gc %s: at most %d codecs", value, (int)PLAN_CODECS_MAX);
+        if (in->n_codecs == PLAN_CODECS_MAX) tool_usage(c, "--gc %s: at most %d codecs", value, (int)PLAN_CODECS_MAX);
         in->gc[in->n_codecs++] = value;
-        return TOOL_OK;
-    case PLAN_DEVICES: return plan_devices(in, value);
-    case PLAN_FORBID: in->forbid[in->config.n_forbid++] = value; return TOOL_OK;
-    case PLAN_ONLY: in->only[in->config.n_only++] = value; return TOOL_OK;
+        break;
+    case PLAN_DEVICES: plan_devices(in, value); break;
+    case PLAN_FORBID: in->forbid[in->config.n_forbid++] = value; break;
+    case PLAN_ONLY: in->only[in->config.n_only++] = value; break;
     case PLAN_KEEP:
-        if (!strchr(value, '='))
-            return tool_usage(in->command, "--keep %s: expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION", value);
+        if (!strchr(value, '=')) tool_usage(c, "--keep %s: expected GLOB=fp32, GLOB=CODEC or GLOB=OPTION", value);
         in->keep[in->config.n_keep++] = value;
-        return TOOL_OK;
-    case PLAN_SHARD: in->shard[in->n_shard++] = value; return TOOL_OK;
-    case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; return TOOL_OK;
-    case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; return TOOL_OK;
-    case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; return TOOL_OK;
-    case PLAN_MACHINES:
-    case PLAN_RAW_UP_TO:
+        break;
+    case PLAN_SHARD: in->shard[in->n_shard++] = value; break;
+    case PLAN_NO_MERGE: in->config.flags |= ESP_PLAN_NO_MERGE; break;
+    case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; break;
+    case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; break;
+    case PLAN_MACHINES: in->machines = tool_whole(c, "--machines", value, 1, 1 << 20); break;
+    case PLAN_RAW_UP_TO: in->config.raw_up_to = (uint64_t)tool_whole(c, "--raw-up-to", value, 0, LONG_MAX); break;
     case PLAN_MAX_COMP:
-    case PLAN_SEED: return plan_whole(in, flag, value);
-    default: return plan_limit(in, flag, value);
+        in->config.max_comp = (uint32_t)tool_whole(c, "--max-comp", value, 0, 1000);
+        if (!in->config.max_comp) in->config.flags |= ESP_PLAN_NO_COMP;
+        break;
+    default: plan_limit(in, flag, value);
     }
 }
 
 /* Names a required input that is missing. */
-ESP__FN int plan_complete(const plan_inputs *in) {
-    if (in->costs_name) return TOOL_OK; /* plan_read_costs says what the file lacks */
-    if (!in->model_name) return tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
+ESP__FN void plan_complete(const plan_inputs *in) {
+    if (in->costs_name) return; /* plan_read_costs says what the file lacks */
+    if (!in->model_name) tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
-        return tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");
-    if (!in->system_name)
-        return tool_usage(in->command, "--system is missing: a JSON file, or a name such as paper-nvlink");
-    return TOOL_OK;
+        tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");
+    if (!in->system_name) tool_usage(in->command, "--system is missing: a JSON file, or a name such as paper-nvlink");
 }

@@ -37,10 +37,9 @@ ESP__FN int plan_say_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return TOOL_FAILED;
-    esp__arena *arena = tool_realloc(NULL, sizeof *arena);
+    esp__arena *arena = tool_zeroed(sizeof *arena);
     jmp_buf no_memory;
     plan_least least;
-    memset(arena, 0, sizeof *arena);
     arena->on_failure = &no_memory;
     /* an error here is the one that was printed: it is not about limits */
     if (!setjmp(no_memory) && plan_find_least(in, arena, &least) == ESP_OK) {

@@ -3,7 +3,7 @@
 #include "tools/plan/plan.h"
 #include <math.h>
 
-ESP__FN int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s) {
+ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s) {
     s->n = 0;
     for (const char *at = value;; at++) {
         char one[16];
@@ -11,14 +11,13 @@ ESP__FN int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep
         long n;
         snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : 0), at);
         if (s->n == PLAN_SCENARIOS_MAX || !tool_number(one, 1, 1 << 20, &n))
-            return tool_usage(
-                in->command,
-                "--machines %s: expected numbers of machines from 1 to 1048576, at most %d of them, such as "
-                "1,2,8",
-                value, (int)PLAN_SCENARIOS_MAX);
+            tool_usage(in->command,
+                       "--machines %s: expected numbers of machines from 1 to 1048576, at most %d of them, such as "
+                       "1,2,8",
+                       value, (int)PLAN_SCENARIOS_MAX);
         s->machines[s->n++] = (uint32_t)n;
         at += len;
-        if (!*at) return TOOL_OK;
+        if (!*at) return;
     }
 }
 
@@ -77,27 +76,27 @@ ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep 
     }
 }
 
-ESP__FN void plan_sweep_json(tool_json *j, const plan_inputs *in, const plan_sweep *s) {
-    plan_json_inputs(j, in);
-    json_text(j, "strategy", s->strategy);
-    json_us(j, "alone_us", s->alone_ns);
-    json_open(j, "scaling", '[');
+ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s) {
+    json_t *out = json_object();
+    plan_json_inputs(out, in);
+    json_text(out, "strategy", s->strategy);
+    json_us(out, "alone_us", s->alone_ns);
+    json_t *rows = json_add(out, "scaling", json_array());
     for (uint32_t i = 0; i < s->n; i++) {
         const esp_plan_report *r = &s->report[i];
         const double bound = plan_bound(in, r);
-        json_open(j, NULL, '{');
-        json_number(j, "machines", s->machines[i]);
-        json_number(j, "ranks", sweep_ranks(in, s->machines[i]));
-        json_us(j, "fp32_us", r->fp32_ns);
-        json_number(j, "fp32_scaling", sweep_part(s, r->fp32_ns));
-        json_us(j, "iteration_us", r->iteration_ns);
-        json_number(j, "scaling", sweep_part(s, r->iteration_ns));
-        plan_json_or_null(j, "bound_us", bound);
-        json_number(j, "scaling_at_most", sweep_part(s, bound));
-        json_number(j, "compressed", r->compressed);
-        json_number(j, "memory_bytes", (double)r->memory_bytes);
-        json_us(j, "plan_us", r->plan_ns);
-        json_close(j, '}');
+        json_t *row = json_add(rows, NULL, json_object());
+        json_double(row, "machines", s->machines[i]);
+        json_double(row, "ranks", sweep_ranks(in, s->machines[i]));
+        json_us(row, "fp32_us", r->fp32_ns);
+        json_double(row, "fp32_scaling", sweep_part(s, r->fp32_ns));
+        json_us(row, "iteration_us", r->iteration_ns);
+        json_double(row, "scaling", sweep_part(s, r->iteration_ns));
+        plan_json_or_null(row, "bound_us", bound);
+        json_double(row, "scaling_at_most", sweep_part(s, bound));
+        json_double(row, "compressed", r->compressed);
+        json_double(row, "memory_bytes", (double)r->memory_bytes);
+        json_us(row, "plan_us", r->plan_ns);
     }
-    json_close(j, ']');
+    return json_print(in->command, out);
 }

@@ -18,18 +18,8 @@ ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv) {
         const char *word = argv[i];
         const int plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                                         "0123456789-_=.,:/+@%")];
-        if (plain) {
-            esp__text_add(&t, " %s", word);
-            continue;
-        }
-        esp__text_add(&t, " '");
-        for (; *word; word++) {
-            if (*word == '\'')
-                esp__text_add(&t, "'\\''"); /* closes the quotes, adds a quoted ', opens them again */
-            else
-                esp__text_add(&t, "%c", *word);
-        }
-        esp__text_add(&t, "'");
+        esp__text_add(&t, plain ? " %s" : " ", word);
+        if (!plain) tool_quote(&t, word);
     }
     return t.data;
 }

@@ -26,7 +26,8 @@ typedef struct plan_job {
     plan_explanation explanation;
 } plan_job;
 
-static int plan_own_flag(plan_job *j, int flag, const char *value) {
+static void plan_own_flag(void *job, int flag, const char *value) {
+    plan_job *j = job;
     switch (flag) {
     case PLAN_JSON: j->json = 1; break;
     case PLAN_OUT: j->files.strategy = value; break;
@@ -36,35 +37,32 @@ static int plan_own_flag(plan_job *j, int flag, const char *value) {
     case PLAN_EXPLAIN: j->explain = value; break;
     case PLAN_MACHINES:
         j->sweep.n = 0;
-        return strchr(value, ',') ? plan_sweep_read(&j->in, value, &j->sweep) : plan_flag(&j->in, flag, value);
+        if (strchr(value, ','))
+            plan_sweep_read(&j->in, value, &j->sweep);
+        else
+            plan_flag(&j->in, flag, value);
+        break;
     case PLAN_WHAT_IF:
         if (j->n_what_if == PLAN_SCENARIOS_MAX)
-            return tool_usage(j->in.command, "--what-if %s: at most %d", value, (int)PLAN_SCENARIOS_MAX);
+            tool_usage(j->in.command, "--what-if %s: at most %d", value, (int)PLAN_SCENARIOS_MAX);
         j->what_if[j->n_what_if++] = value;
         break;
-    default: return plan_flag(&j->in, flag, value);
+    default: plan_flag(&j->in, flag, value);
     }
-    return TOOL_OK;
 }
 
-/* Reads the command line. Returns an exit status, or -1 after it printed the help. */
-static int plan_parse(plan_job *j, int argc, char **argv) {
+static void plan_parse(plan_job *j, int argc, char **argv) {
     const tool_command *c = j->in.command;
-    const char *value;
-    int at = 0, flag, status = TOOL_OK;
-    while (status == TOOL_OK && (flag = tool_next(c, argc, argv, &at, &value)) != -1)
-        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : plan_own_flag(j, flag, value);
-    if (status != TOOL_OK) return status;
-    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+    tool_flags_only(c, argc, argv, plan_own_flag, j);
     if (j->sweep.n && (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->explain))
-        return tool_usage(c, "-o, --timeline, --trace, --what-if and --explain are about one plan: give --machines one "
-                             "number");
+        tool_usage(c, "-o, --timeline, --trace, --what-if and --explain are about one plan: give --machines one "
+                      "number");
     if (plan_to_stdout(&j->files) + j->json > 1)
-        return tool_usage(c, "only one of --json and '-' files can go to standard output");
-    return plan_complete(&j->in);
+        tool_usage(c, "only one of --json and '-' files can go to standard output");
+    plan_complete(&j->in);
 }
 
-ESP__FN int plan_no_strategy(const tool_command *c, const char *name) {
+ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name) {
     esp__text names = {NULL, 0, 0, 0, NULL};
     unsigned best = 3;
     const char *guess = NULL;
@@ -72,10 +70,7 @@ ESP__FN int plan_no_strategy(const tool_command *c, const char *name) {
         esp__text_add(&names, " %s", s->name);
         if (esp__near(name, s->name, &best)) guess = s->name;
     }
-    tool_fail(c, "no strategy '%s'%s%s%s. There are: espresso+%s", name, guess ? ": did you mean '" : "",
-              guess ? guess : "", guess ? "'?" : "", names.data ? names.data : "");
-    esp__text_free(&names);
-    return TOOL_FAILED;
+    tool_usage(c, "no strategy '%s'%s\nThere are: espresso+%s", name, tool_meant(guess), names.data ? names.data : "");
 }
 
 /* Times the strategy of a file. */
@@ -98,7 +93,7 @@ static int plan_main_plan(plan_job *j) {
     const char *s = j->strategy;
     const int known = !s || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
     if (!known && (plan_is_path(s) || access(s, F_OK) == 0)) return plan_from_file(j, s);
-    if (!known) return plan_no_strategy(j->in.command, s);
+    if (!known) plan_no_strategy(j->in.command, s);
     return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
 }
 
@@ -117,13 +112,7 @@ static int plan_main_sweep(plan_job *j) {
         plan_free(&j->plan);
     }
     if (status != TOOL_OK) return status;
-    if (j->json) {
-        tool_json json = {0};
-        json_open(&json, NULL, '{');
-        plan_sweep_json(&json, &j->in, s);
-        json_close(&json, '}');
-        return plan_json_out(&j->in, &json);
-    }
+    if (j->json) return plan_sweep_json(&j->in, s);
     plan_sweep_print(stdout, &j->in, s);
     return TOOL_OK;
 }
@@ -146,13 +135,11 @@ static void plan_show_text(const plan_job *j) {
 }
 
 static int plan_show_json(const plan_job *j) {
-    tool_json json = {0};
-    json_open(&json, NULL, '{');
-    plan_json_plan(&json, &j->in, &j->plan);
-    if (j->n_outcomes) plan_json_outcomes(&json, j->outcomes, j->n_outcomes);
-    if (j->explain) plan_json_explanation(&json, &j->explanation);
-    json_close(&json, '}');
-    return plan_json_out(&j->in, &json);
+    json_t *json = json_object();
+    plan_json_plan(json, &j->in, &j->plan);
+    if (j->n_outcomes) plan_json_outcomes(json, j->outcomes, j->n_outcomes);
+    if (j->explain) plan_json_explanation(json, &j->explanation);
+    return json_print(j->in.command, json);
 }
 
 /* Makes, writes and shows one plan. */
@@ -168,18 +155,17 @@ static int plan_main_one(plan_job *j, int argc, char **argv) {
 }
 
 static int plan_main(const tool_command *self, int argc, char **argv) {
-    plan_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    plan_job *j = tool_zeroed(sizeof *j);
     plan_open(&j->in, self, argc);
-    int status = plan_parse(j, argc, argv);
-    if (status == TOOL_OK) status = plan_read(&j->in);
+    plan_parse(j, argc, argv);
+    int status = plan_read(&j->in);
     if (status == TOOL_OK) status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j, argc, argv);
     plan_explanation_free(&j->explanation);
     plan_free(&j->plan);
     plan_close(&j->in);
     free(j->files.command);
     free(j);
-    return status == -1 ? TOOL_OK : status;
+    return status;
 }
 
 const tool_command plan_command = {

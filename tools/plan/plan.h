@@ -40,7 +40,6 @@ enum {
     PLAN_NO_SPLIT,
     PLAN_THOROUGH,
     PLAN_BUDGET,
-    PLAN_SEED,
     PLAN_JSON,
     PLAN_COMMON
 };
@@ -105,7 +104,7 @@ typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
     esp_cost_point *points; /* points of all copied curves, one curve after the other */
-    size_t n_points, room;
+    size_t n_points;
 } plan_changed;
 
 /* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
@@ -142,10 +141,9 @@ typedef struct plan_explanation {
 } plan_explanation;
 
 /* flags.c */
-ESP__FN int plan_listed(const char **at, const char *const *names);
-ESP__FN int plan_complete(const plan_inputs *in);
+ESP__FN void plan_complete(const plan_inputs *in);
 ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc);
-ESP__FN int plan_flag(plan_inputs *in, int flag, const char *value); /* TOOL_OK or TOOL_USAGE */
+ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value);
 /* read.c */
 ESP__FN int plan_read_model(plan_inputs *in);
 ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name);
@@ -166,27 +164,26 @@ ESP__FN void plan_free(plan_made *m);
     "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
     "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
     "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
-ESP__FN int change_make(const plan_inputs *from, const char *text, plan_changed *out);
+ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out);
 ESP__FN void change_free(plan_changed *c);
 /* explain.c */
 ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e);
 ESP__FN void plan_explanation_free(plan_explanation *e);
 ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e);
-ESP__FN void plan_json_explanation(tool_json *j, const plan_explanation *e);
+ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e);
 /* json.c */
-ESP__FN void plan_json_inputs(tool_json *j, const plan_inputs *in);
-ESP__FN void plan_json_times(tool_json *j, const char *key, const double *ns); /* by lane */
-ESP__FN void plan_json_or_null(tool_json *j, const char *key, double ns);
-ESP__FN void plan_json_report(tool_json *j, const plan_inputs *in, const plan_made *m);
-ESP__FN void plan_json_plan(tool_json *j, const plan_inputs *in, const plan_made *m);
-ESP__FN int plan_json_out(const plan_inputs *in, tool_json *j);
+ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in);
+ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns); /* by lane */
+ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
+ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
+ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
 /* limits.c */
 ESP__FN int plan_say_limits(const plan_inputs *in);
 /* machines.c */
-ESP__FN int plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
+ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
 ESP__FN void sweep_check_tables(const plan_inputs *in);
 ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s);
-ESP__FN void plan_sweep_json(tool_json *j, const plan_inputs *in, const plan_sweep *s);
+ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s);
 /* models.c */
 ESP__FN int plan_is_path(const char *name);
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size);
@@ -204,7 +201,7 @@ ESP__FN int plan_to_stdout(const plan_files *f);
 ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv);
 ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f);
 /* plan.c */
-ESP__FN int plan_no_strategy(const tool_command *c, const char *name);
+ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
 /* text.c */
 ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
 ESP__FN void plan_say_inputs(FILE *to, const plan_inputs *in);
@@ -215,5 +212,5 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
                      plan_outcome *out);
 ESP__FN const char *plan_change_of(double ns, double from);
 ESP__FN void plan_print_outcomes(FILE *to, const plan_made *m, double bound, const plan_outcome *o, uint32_t n);
-ESP__FN void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n);
+ESP__FN void plan_json_outcomes(json_t *j, const plan_outcome *o, uint32_t n);
 #endif

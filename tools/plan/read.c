@@ -39,14 +39,12 @@ static int plan_read_costs(plan_inputs *in) {
     if (esp__costs_read(in->costs_name, f, in->quiet ? &silent : NULL) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!in->model_name && !f->has_model)
-        return tool_usage(in->command, "--costs %s: it has no model: add --model", in->costs_name);
+        tool_usage(in->command, "--costs %s: it has no model: add --model", in->costs_name);
     if (!in->system_name && !f->has_system)
-        return tool_usage(in->command,
-                          "--costs %s: it has no links: measure them by espresso profile, or give espresso plan a "
-                          "--system",
-                          in->costs_name);
-    if (!in->n_codecs && !f->n_codecs)
-        return tool_usage(in->command, "--costs %s: it has no codec: add --gc", in->costs_name);
+        tool_usage(in->command,
+                   "--costs %s: it has no links: measure them by espresso profile, or give espresso plan a --system",
+                   in->costs_name);
+    if (!in->n_codecs && !f->n_codecs) tool_usage(in->command, "--costs %s: it has no codec: add --gc", in->costs_name);
     if (!in->system_name) in->system_name = in->costs_name, in->system_file = f->system;
     if (!in->model_name) in->model_name = in->costs_name, in->model_file = f->model;
     for (uint32_t i = 0, all = !in->n_codecs; all && i < f->n_codecs; i++)
@@ -85,8 +83,8 @@ static int plan_read_system(plan_inputs *in) {
         in->system = in->system_file.system;
     } else {
         esp__text names = {NULL, 0, 0, 0, NULL};
-        for (uint32_t i = 0; esp__builtin_system_at(i); i++)
-            esp__text_add(&names, " %s", esp__builtin_system_at(i)->name);
+        for (uint32_t i = 0; esp__known_system_at(i); i++)
+            esp__text_add(&names, " %s", esp__known_system_at(i)->system.name);
         tool_fail(in->command, "no system '%s'. There are:%s; a file of your own: --system ./%s.json", in->system_name,
                   names.data ? names.data : "", in->system_name);
         esp__text_free(&names);
@@ -199,8 +197,7 @@ static void plan_check_measured(const plan_inputs *in) {
 }
 
 ESP__FN int plan_read(plan_inputs *in) {
-    int status = plan_complete(in);
-    if (status == TOOL_OK) status = plan_read_costs(in);
+    int status = plan_read_costs(in);
     /* the system first: its accelerator decides which built-in codec costs apply */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);

@@ -8,12 +8,13 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
                      plan_outcome *out) {
     plan_changed changed;
     plan_made kept = {0}, anew = {0};
-    int status = change_make(in, change, &changed);
+    int status = TOOL_OK;
+    change_make(in, change, &changed);
     *out = (plan_outcome){change, NAN, NAN, NAN, NAN};
     /* Where one machine becomes several, or several one, the old options may not exist: then there is no kept plan. */
-    if (status == TOOL_OK && plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
+    if (plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
-    if (status == TOOL_OK && !in->simulated) {
+    if (!in->simulated) {
         if (plan_make(&changed.in, strategy, 0, &anew) != ESP_OK)
             status = tool_fail(in->command, "--what-if %s: %s", change, esp_last_error(NULL));
         else
@@ -57,16 +58,14 @@ ESP__FN void plan_print_outcomes(FILE *to, const plan_made *m, double bound, con
                 plan_change_of(o[i].planned_ns, now), plan_time_or_dash(o[i].bound_ns));
 }
 
-ESP__FN void plan_json_outcomes(tool_json *j, const plan_outcome *o, uint32_t n) {
-    json_open(j, "what_if", '[');
+ESP__FN void plan_json_outcomes(json_t *j, const plan_outcome *o, uint32_t n) {
+    json_t *out = json_add(j, "what_if", json_array());
     for (uint32_t i = 0; i < n; i++) {
-        json_open(j, NULL, '{');
-        json_text(j, "change", o[i].change);
-        json_us(j, "fp32_us", o[i].fp32_ns);
-        json_us(j, "kept_us", o[i].kept_ns);
-        json_us(j, "iteration_us", o[i].planned_ns);
-        json_us(j, "bound_us", o[i].bound_ns);
-        json_close(j, '}');
+        json_t *row = json_add(out, NULL, json_object());
+        json_text(row, "change", o[i].change);
+        json_us(row, "fp32_us", o[i].fp32_ns);
+        json_us(row, "kept_us", o[i].kept_ns);
+        json_us(row, "iteration_us", o[i].planned_ns);
+        json_us(row, "bound_us", o[i].bound_ns);
     }
-    json_close(j, ']');
 }

@@ -9,7 +9,7 @@ static bool codecs_on(const profile_job *j, int device) { return (j->devices >> 
 
 /* ---- which codecs ------------------------------------------------------------------------------------------------------- */
 /* Reads a list such as "fp16;dgc:ratio=0.01". */
-ESP__FN int profile_codecs_read(profile_job *j, const char *list) {
+ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     for (const char *at = list; *at;) {
         size_t n = esp__spec_length(at);
         const char *spec = at;
@@ -18,15 +18,15 @@ ESP__FN int profile_codecs_read(profile_job *j, const char *list) {
         while (n && isspace((unsigned char)spec[n - 1])) n--;
         if (!n) continue;
         if (j->n_codecs == ESP__SURVEY_CODECS)
-            return tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, ESP__SURVEY_CODECS);
-        if (n >= ESP__SPEC_MAX) return tool_usage(j->command, "--codecs: '%.40s...' is too long", spec);
+            tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, ESP__SURVEY_CODECS);
+        if (n >= ESP__SPEC_MAX) tool_usage(j->command, "--codecs: '%.40s...' is too long", spec);
         snprintf(j->codecs[j->n_codecs], sizeof *j->codecs, "%.*s", (int)n, spec);
         for (uint32_t k = 0; k < j->n_codecs; k++)
             if (!strcmp(j->codecs[k], j->codecs[j->n_codecs]))
-                return tool_usage(j->command, "--codecs: %s is there twice", j->codecs[k]);
+                tool_usage(j->command, "--codecs: %s is there twice", j->codecs[k]);
         j->n_codecs++;
     }
-    return j->n_codecs ? TOOL_OK : tool_usage(j->command, "--codecs '%s': write codecs with ';' between", list);
+    if (!j->n_codecs) tool_usage(j->command, "--codecs '%s': write codecs with ';' between", list);
 }
 
 /* Has it a table for GPUs? */

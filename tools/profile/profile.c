@@ -34,7 +34,6 @@ static const tool_flag profile_flags[] = {
     [PROFILE_O] = {"-o", "FILE", "the costs file to write; - is standard output (needed)"},
     [PROFILE_AS_RANK] = {"--as-rank", "FDS", "internal: this is one of the ranks"},
 };
-static const char *const profile_parts_names[] = {"model", "links", "codecs"}; /* by bit */
 
 static int profile_main(const tool_command *self, int argc, char **argv);
 const tool_command profile_command = {
@@ -69,103 +68,102 @@ const tool_command profile_command = {
 
 /* ---- flags ---------------------------------------------------------------------------------------------------------------- */
 /* Reads the largest size; the others are from 1024 on, each twice the one before. */
-static int profile_sizes(profile_job *j, const char *text) {
+static void profile_sizes(profile_job *j, const char *text) {
     double most;
     if (!tool_quantity(text, tool_sizes, &most) || most < 1024 || most > 0x1p36)
-        return tool_usage(j->command, "--up-to %s: write a number from 1024 to 2^36, as in 16MiB", text);
+        tool_usage(j->command, "--up-to %s: write a number from 1024 to 2^36, as in 16MiB", text);
     for (j->n_sizes = 0; j->n_sizes < PROFILE_SIZES_MAX && UINT64_C(1024) << j->n_sizes <= (uint64_t)most; j->n_sizes++)
         j->sizes[j->n_sizes] = UINT64_C(1024) << j->n_sizes;
-    return TOOL_OK;
 }
 
-static int profile_device(profile_job *j, const char *text) {
+static void profile_device(profile_job *j, const char *text) {
     static const char *const devices[] = {"cpu", "gpu", "both"}; /* by bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
     uint32_t k = 0;
     while (k < 3 && strcmp(text, devices[k])) k++;
+    if (k == 3) tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
     j->devices = k + 1;
-    return k < 3 ? TOOL_OK : tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
 }
 
-static int profile_only(profile_job *j, const char *text) {
-    for (const char *at = text; *at; at += *at == ',') {
-        const size_t n = strcspn(at, ",");
-        uint32_t k = 0;
-        while (k < 3 && (strlen(profile_parts_names[k]) != n || strncmp(at, profile_parts_names[k], n) != 0)) k++;
-        if (k == 3) return tool_usage(j->command, "--only %s: the parts are model, links and codecs", text);
+static void profile_only(profile_job *j, const char *text) {
+    static const char *const parts[] = {"model", "links", "codecs", NULL}; /* by bit */
+    for (const char *at = text; *at;) {
+        const int k = tool_listed(&at, parts);
+        if (k < 0) tool_usage(j->command, "--only %s: the parts are model, links and codecs", text);
         j->parts |= 1u << k;
-        at += n;
     }
-    return j->parts ? TOOL_OK : tool_usage(j->command, "--only: which of model, links and codecs?");
+    if (!j->parts) tool_usage(j->command, "--only: which of model, links and codecs?");
 }
 
-static int profile_flag(profile_job *j, int flag, const char *value) {
+static void profile_flag(profile_job *j, int flag, const char *value) {
     const tool_command *c = j->command;
     switch (flag) {
-    case PROFILE_N:
-        if (tool_number(value, 1, 1024, &j->n)) return TOOL_OK;
-        return tool_usage(c, "-n %s: write a number of ranks from 1 to 1024", value);
-    case PROFILE_MACHINES:
-        if (tool_number(value, 1, 1024, &j->machines)) return TOOL_OK;
-        return tool_usage(c, "--machines %s: write a number of machines from 1 to 1024", value);
-    case PROFILE_INTER: j->inter = value; return TOOL_OK;
-    case PROFILE_CODEC_LIST: return profile_codecs_read(j, value);
-    case PROFILE_DEVICE: return profile_device(j, value);
-    case PROFILE_STEPS:
-        if (tool_number(value, 1, 1000000, &j->steps)) return TOOL_OK;
-        return tool_usage(c, "--steps %s: write a number of steps from 1 to 1000000", value);
-    case PROFILE_UP_TO: return profile_sizes(j, value);
+    case PROFILE_N: j->n = tool_whole(c, "-n", value, 1, 1024); break;
+    case PROFILE_MACHINES: j->machines = tool_whole(c, "--machines", value, 1, 1024); break;
+    case PROFILE_INTER: j->inter = value; break;
+    case PROFILE_CODEC_LIST: profile_codecs_read(j, value); break;
+    case PROFILE_DEVICE: profile_device(j, value); break;
+    case PROFILE_STEPS: j->steps = tool_whole(c, "--steps", value, 1, 1000000); break;
+    case PROFILE_UP_TO: profile_sizes(j, value); break;
     case PROFILE_BUDGET:
-        if (tool_quantity(value, tool_times, &j->budget_ns)) return TOOL_OK;
-        return tool_usage(c, "--budget %s: write a time, as in 30s", value);
-    case PROFILE_ONLY: return profile_only(j, value);
-    case PROFILE_O: j->out = value; return TOOL_OK;
+        if (!tool_quantity(value, tool_times, &j->budget_ns))
+            tool_usage(c, "--budget %s: write a time, as in 30s", value);
+        break;
+    case PROFILE_ONLY: profile_only(j, value); break;
+    case PROFILE_O: j->out = value; break;
     default:
         j->started = true;
-        if (getenv("ESPRESSO_RANK") && sscanf(value, "%d,%d", &j->terminal, &j->model_file) == 2) return TOOL_OK;
-        return tool_usage(c, "--as-rank is the command's own: leave it out, and it starts the ranks");
+        if (!getenv("ESPRESSO_RANK") || sscanf(value, "%d,%d", &j->terminal, &j->model_file) != 2)
+            tool_usage(c, "--as-rank is the command's own: leave it out, and it starts the ranks");
     }
 }
 
-/* Reads the flags. *words: how many of the words they are. */
-static int profile_parse(profile_job *j, int argc, char **argv, int *words) {
+static void profile_parse(profile_job *j, int argc, char **argv) {
     const char *value;
-    int flag, status = TOOL_OK;
-    *words = 0;
-    while (status == TOOL_OK && (flag = tool_next(j->command, argc, argv, words, &value)) != -1)
-        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : profile_flag(j, flag, value);
-    j->program = argv + *words;
+    int at = 0, flag;
+    while ((flag = tool_next(j->command, argc, argv, &at, &value)) >= 0) profile_flag(j, flag, value);
+    j->program = argv + at;
     if (!j->parts) j->parts = PROFILE_LINKS | PROFILE_CODECS | (*j->program ? PROFILE_MODEL : 0u);
-    return status;
 }
 
 /* ---- checks: before anything is measured --------------------------------------------------------------------------------- */
-static int profile_check_parts(profile_job *j, bool launched) {
-    const tool_command *c = j->command;
-    const char *program = *j->program;
-    if (launched && (j->parts & PROFILE_MODEL))
-        return tool_usage(c, "ranks of a launcher measure no PROGRAM: see the example with --only model");
-    if (program && !(j->parts & PROFILE_MODEL))
-        return tool_usage(c, "'%s' is no flag, and --only leaves out PROGRAM", program);
-    if (!program && (j->parts & PROFILE_MODEL))
-        return tool_usage(c, "no program to measure: espresso profile -n 4 --only model -o model.json -- ./train");
-    if (!program && j->steps) return tool_usage(c, "--steps needs a PROGRAM to measure, after --");
-    if (!j->out || !*j->out) return tool_usage(c, "-o is missing: the costs file to write, such as -o costs.json");
-    return TOOL_OK;
+/* Flags come first: a program that is the first word was a subcommand of an older version, or has no -o. */
+static void profile_check_old(const tool_command *c, const char *word) {
+    static const char *const old[] = {"costs", "codecs", "links", "model"};
+    for (size_t i = 0; word && i < sizeof old / sizeof *old; i++)
+        if (!strcmp(word, old[i]))
+            tool_usage(c,
+                       "'%s' is no subcommand any more: leave it out, and name parts by --only links,codecs. A program "
+                       "of that name comes after --",
+                       word);
 }
 
-static int profile_check_place(const profile_job *j, bool launched) {
+static void profile_check_parts(profile_job *j, bool launched) {
+    const tool_command *c = j->command;
+    const char *program = *j->program;
+    if (!j->out) profile_check_old(c, program);
+    if (launched && (j->parts & PROFILE_MODEL))
+        tool_usage(c, "ranks of a launcher measure no PROGRAM: see the example with --only model");
+    if (program && !(j->parts & PROFILE_MODEL))
+        tool_usage(c, "'%s' is no flag, and --only leaves out PROGRAM", program);
+    if (!program && (j->parts & PROFILE_MODEL))
+        tool_usage(c, "no program to measure: espresso profile -n 4 --only model -o model.json -- ./train");
+    if (!program && j->steps) tool_usage(c, "--steps needs a PROGRAM to measure, after --");
+    if (!j->out || !*j->out) tool_usage(c, "-o is missing: the costs file to write, such as -o costs.json");
+}
+
+static void profile_check_place(const profile_job *j, bool launched) {
     const tool_command *c = j->command;
     if (launched && (j->machines || j->inter))
-        return tool_usage(c, "%s: ranks of a launcher are on the machines where it starts them: leave it out",
-                          j->inter ? "--inter" : "--machines");
-    if (launched) return TOOL_OK;
+        tool_usage(c, "%s: ranks of a launcher are on the machines where it starts them: leave it out",
+                   j->inter ? "--inter" : "--machines");
+    if (launched) return;
     if (!j->n && j->parts != PROFILE_MODEL)
-        return tool_usage(c, "how many ranks? For example: espresso profile -n 4 -o costs.json -- ./train");
-    if (!j->n && j->machines) return tool_usage(c, "--machines needs -n: how many ranks?");
+        tool_usage(c, "how many ranks? For example: espresso profile -n 4 -o costs.json -- ./train");
+    if (!j->n && j->machines) tool_usage(c, "--machines needs -n: how many ranks?");
     if (j->n == 1 && (j->parts & PROFILE_LINKS))
-        return tool_usage(c, "1 rank has no links: write -n 2 or more, or leave them out with --only");
-    if (!j->n && j->inter) return tool_usage(c, "--inter has no effect with one machine: add --machines");
-    return j->n ? ranks_check(c, j->n, j->machines ? j->machines : 1, j->inter) : TOOL_OK;
+        tool_usage(c, "1 rank has no links: write -n 2 or more, or leave them out with --only");
+    if (!j->n && j->inter) tool_usage(c, "--inter has no effect with one machine: add --machines");
+    if (j->n) ranks_check(c, j->n, j->machines ? j->machines : 1, j->inter);
 }
 
 static int profile_check_codecs(profile_job *j) {
@@ -202,13 +200,13 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------ */
 /* In the process that the user started. */
-static int profile_all(profile_job *j, int words, char **argv) {
-    int status = profile_check_place(j, false);
-    if (status == TOOL_OK) status = profile_check_out(j);
+static int profile_all(profile_job *j, char **argv) {
+    profile_check_place(j, false);
+    int status = profile_check_out(j);
     if (status == TOOL_OK) status = profile_check_codecs(j);
     if (status == TOOL_OK && (j->parts & PROFILE_MODEL)) status = profile_trainer(j);
     if (status == TOOL_OK && j->parts != PROFILE_MODEL)
-        status = profile_start(j, words, argv);
+        status = profile_start(j, argv);
     else if (status == TOOL_OK && profile_write(j, &(esp__costs_texts){.inter = j->inter}) != ESP_OK)
         status = tool_fail(j->command, "%s", esp_last_error(NULL));
     if (j->model_file >= 0) close(j->model_file);
@@ -218,9 +216,8 @@ static int profile_all(profile_job *j, int words, char **argv) {
 /* In a rank that a launcher started. */
 static int profile_launched(profile_job *j, int rank) {
     if (rank == 0) {
-        int status = profile_check_place(j, true);
-        if (status == TOOL_OK) status = profile_check_out(j);
-        if (status != TOOL_OK) return status;
+        profile_check_place(j, true);
+        if (profile_check_out(j) != TOOL_OK) return TOOL_FAILED;
         if (isatty(2)) j->terminal = 2;
     }
     return profile_as_rank(j);
@@ -229,20 +226,17 @@ static int profile_launched(profile_job *j, int rank) {
 static int profile_main(const tool_command *self, int argc, char **argv) {
     const esp_config cfg = {.struct_size = sizeof cfg};
     esp__where w;
-    int words;
-    profile_job *j = tool_realloc(NULL, sizeof *j);
-    memset(j, 0, sizeof *j);
+    profile_job *j = tool_zeroed(sizeof *j);
     j->command = self;
     j->devices = 1u << ESP_PLAN_CPU;
     j->budget_ns = 60e9;
     j->terminal = j->model_file = -1;
     profile_sizes(j, "64MiB");
-    int status = profile_parse(j, argc, argv, &words);
+    profile_parse(j, argc, argv);
     const bool launched = !j->n && !j->started && esp__env_where(&cfg, &w) == ESP_OK && w.size > 1;
-    if (status == TOOL_OK && !j->started && (!launched || w.rank == 0)) status = profile_check_parts(j, launched);
+    if (!j->started && (!launched || w.rank == 0)) profile_check_parts(j, launched);
     if (!j->steps) j->steps = 100;
-    if (status == TOOL_OK)
-        status = j->started ? profile_as_rank(j) : launched ? profile_launched(j, w.rank) : profile_all(j, words, argv);
+    const int status = j->started ? profile_as_rank(j) : launched ? profile_launched(j, w.rank) : profile_all(j, argv);
     free(j);
-    return status == -1 ? TOOL_OK : status;
+    return status;
 }

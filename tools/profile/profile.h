@@ -56,7 +56,7 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
 ESP__FN int profile_trainer(profile_job *j);
 
 /* ranks.c */
-ESP__FN int profile_start(const profile_job *j, int argc, char **argv);
+ESP__FN int profile_start(const profile_job *j, char **argv);
 ESP__FN int profile_as_rank(profile_job *j);
 /* All ranks call it, as often as there are sizes, in each round. *complete is set to false where time did not allow all of it. `took`: what
  * the size before took. */
@@ -71,7 +71,7 @@ ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__
 ESP__FN void profile_links_show(const profile_job *j);
 
 /* codecs.c */
-ESP__FN int profile_codecs_read(profile_job *j, const char *list);
+ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 /* Checks the codecs, and takes those that there are if none is given. */
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);
 ESP__FN esp_status profile_codecs(profile_job *j);

@@ -8,22 +8,17 @@
 
 /* ---- starting the ranks ------------------------------------------------------------------------------------------------ */
 /* Starts this command again as ranks, with the user's words, without the trainer. */
-ESP__FN int profile_start(const profile_job *j, int argc, char **argv) {
+ESP__FN int profile_start(const profile_job *j, char **argv) {
     char fds[32];
-    int n = 0;
     const int terminal = isatty(2) ? dup(2) : -1; /* the ranks' stderr is a pipe */
-    const char **words = tool_realloc(NULL, ((size_t)argc + 4) * sizeof *words);
     snprintf(fds, sizeof fds, "%d,%d", terminal, j->model_file);
-    words[n++] = "profile";
-    words[n++] = "--as-rank";
-    words[n++] = fds;
-    for (int i = 0; i < argc; i++) words[n++] = argv[i];
-    words[n] = NULL;
-    const int status =
-        tool_ranks(j->command, j->n, j->machines ? j->machines : 1, j->inter, (char *const *)(uintptr_t)words);
+    char *const program = *j->program;
+    *j->program = NULL; /* argv ends before the trainer */
+    const int status = tool_ranks(j->command, j->n, j->machines ? j->machines : 1, j->inter,
+                                  (const char *const[]){"--as-rank", fds}, argv);
+    *j->program = program;
     if (terminal >= 0) close(terminal);
-    free(words);
-    return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
+    return status;
 }
 
 static esp_status profile_open(profile_job *j) {
@@ -36,8 +31,7 @@ static esp_status profile_open(profile_job *j) {
     if (s) return s;
     if (j->ctx->job.rank) j->terminal = -1;
     if (j->terminal >= 0) dup2(j->terminal, 2);
-    j->survey = tool_realloc(NULL, sizeof *j->survey);
-    memset(j->survey, 0, sizeof *j->survey);
+    j->survey = tool_zeroed(sizeof *j->survey);
     esp__cpu_name(j->device, 128);
     return ESP_OK;
 }
@@ -110,8 +104,7 @@ static esp_status profile_survey(profile_job *j) {
     s = esp__survey_open(j->ctx, j->survey, bytes, cpu ? elements : 0);
     j->survey->load = gpu ? 0.0 : 1.0; /* where the model is trained, no core is busy with it */
     if (s || !gpu || !elements) return s;
-    j->gpu = tool_realloc(NULL, sizeof *j->gpu);
-    memset(j->gpu, 0, sizeof *j->gpu);
+    j->gpu = tool_zeroed(sizeof *j->gpu);
     s = esp__survey_open(j->ctx, j->gpu, 0, elements);
     return s ? s : esp__survey_use(j->ctx, j->gpu, ESP_CUDA);
 }

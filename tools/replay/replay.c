@@ -33,43 +33,41 @@ ESP__FN void replay_say(const replay_run *r, const char *fmt, ...) {
 }
 
 /* ---- flags ------------------------------------------------------------------------------------------------------------ */
-static int replay_whole(const replay_run *r, const char *flag, const char *value, long low, long high, long *out) {
-    if (tool_number(value, low, high, out)) return TOOL_OK;
-    return tool_usage(r->in.command, "%s %s: expected a whole number from %ld to %ld", flag, value, low, high);
-}
-
-static int replay_flag(replay_run *r, int flag, const char *value) {
+static void replay_flag(void *job, int flag, const char *value) {
+    replay_run *r = job;
+    const tool_command *const c = r->in.command;
     double *const scale = &r->elements_scale;
     switch (flag) {
-    case PLAN_JSON: r->json = true; return TOOL_OK;
-    case PLAN_MACHINES: return replay_whole(r, "--machines", value, 1, 1024, &r->machines);
-    case PLAN_SYSTEM: return tool_usage(r->in.command, "--system: costs are measured here, or come from --costs FILE");
-    case REPLAY_STRATEGY: r->strategies = value; return TOOL_OK;
-    case REPLAY_N: return replay_whole(r, "-n", value, 2, 1024, &r->n);
-    case REPLAY_INTER: r->inter = value; return TOOL_OK;
+    case PLAN_JSON: r->json = true; break;
+    case PLAN_MACHINES: r->machines = tool_whole(c, "--machines", value, 1, 1024); break;
+    case PLAN_SYSTEM: tool_usage(c, "--system: costs are measured here, or come from --costs FILE");
+    case REPLAY_STRATEGY: r->strategies = value; break;
+    case REPLAY_N: r->n = tool_whole(c, "-n", value, 2, 1024); break;
+    case REPLAY_INTER: r->inter = value; break;
     case REPLAY_ELEMENTS:
-        if (tool_quantity(value, tool_parts, scale) && *scale >= 1e-7 && *scale <= 10) return TOOL_OK;
-        return tool_usage(r->in.command, "--elements-scale %s: expected a number from 1e-7 to 10", value);
-    case REPLAY_COUNT: return replay_whole(r, "--steps", value, 1, 10000, &r->steps);
-    case REPLAY_TIMELINE: r->timeline = value; return TOOL_OK;
-    default: return plan_flag(&r->in, flag, value);
+        if (!tool_quantity(value, tool_parts, scale) || *scale < 1e-7 || *scale > 10)
+            tool_usage(c, "--elements-scale %s: expected a number from 1e-7 to 10", value);
+        break;
+    case REPLAY_COUNT: r->steps = tool_whole(c, "--steps", value, 1, 10000); break;
+    case REPLAY_TIMELINE: r->timeline = value; break;
+    default: plan_flag(&r->in, flag, value);
     }
 }
 
 static int replay_add(replay_run *r, const char *name, size_t len) {
     if (r->n_list == REPLAY_STRATEGIES_MAX)
-        return tool_usage(r->in.command, "--strategy: at most %d strategies", (int)REPLAY_STRATEGIES_MAX);
+        tool_usage(r->in.command, "--strategy: at most %d strategies", (int)REPLAY_STRATEGIES_MAX);
     replay_strategy *s = &r->list[r->n_list++];
     s->name = tool_realloc(NULL, len + 1);
     snprintf(s->name, len + 1, "%s", name);
     for (uint32_t i = 0; i + 1 < r->n_list; i++)
         if (strcmp(r->list[i].name, s->name) == 0)
-            return tool_usage(r->in.command, "--strategy: '%s' is there twice", s->name);
+            tool_usage(r->in.command, "--strategy: '%s' is there twice", s->name);
     if (strcmp(s->name, "espresso") == 0 || strcmp(s->name, "espresso+") == 0 || esp__scheme_find(s->name))
         return TOOL_OK;
     if (plan_is_path(s->name) || access(s->name, F_OK) == 0)
         return plan_read_strategy(r->in.command, s->name, &s->text);
-    return plan_no_strategy(r->in.command, s->name);
+    plan_no_strategy(r->in.command, s->name);
 }
 
 static int replay_list(replay_run *r) {
@@ -79,22 +77,17 @@ static int replay_list(replay_run *r) {
         if (n) status = replay_add(r, at, n);
         at += n;
     }
-    if (status == TOOL_OK && !r->n_list) status = tool_usage(r->in.command, "--strategy names none");
+    if (!r->n_list) tool_usage(r->in.command, "--strategy names none");
     return status;
 }
 
 static int replay_parse(replay_run *r, int argc, char **argv) {
     const tool_command *c = r->in.command;
-    const char *value;
-    int at = 0, flag, status = TOOL_OK;
-    while (status == TOOL_OK && (flag = tool_next(c, argc, argv, &at, &value)) != -1)
-        status = flag == -2 ? TOOL_USAGE : flag == -3 ? -1 : replay_flag(r, flag, value);
-    if (status != TOOL_OK) return status;
-    if (at < argc) return tool_usage(c, "'%s': takes flags only", argv[at]);
+    tool_flags_only(c, argc, argv, replay_flag, r);
     if (!r->in.model_name && !r->in.costs_name)
-        return tool_usage(c, "--model is missing: a JSON file, or a name such as vgg16");
+        tool_usage(c, "--model is missing: a JSON file, or a name such as vgg16");
     if (r->json && r->timeline && strcmp(r->timeline, "-") == 0)
-        return tool_usage(c, "only one of --json and --timeline - can go to standard output");
+        tool_usage(c, "only one of --json and --timeline - can go to standard output");
     return replay_list(r);
 }
 
@@ -164,8 +157,7 @@ static int replay_memory_fits(const replay_run *r) {
 }
 
 /* The numbers of ranks and machines that the user did not give. */
-static int replay_complete(replay_run *r) {
-    const tool_command *c = r->in.command;
+static void replay_complete(replay_run *r) {
     const esp_plan_system *s = &r->in.costs_file.system.system;
     if (r->in.costs_name) {
         if (!r->machines && (!r->n || r->n % (long)s->machines == 0)) r->machines = s->machines;
@@ -174,25 +166,16 @@ static int replay_complete(replay_run *r) {
     }
     if (!r->n) r->n = r->machines > 4 ? r->machines : 4;
     if (!r->machines) r->machines = r->n % 2 == 0 && r->n > 2 ? 2 : 1;
-    if (r->n % r->machines) return tool_usage(c, "-n %ld: does not divide by %ld machines", r->n, r->machines);
-    if (r->inter && r->machines == 1) return tool_usage(c, "--inter has no effect with one machine: add --machines");
-    return r->inter ? run_check_link(c, "--inter", r->inter) : TOOL_OK;
+    ranks_check(r->in.command, r->n, r->machines, r->inter);
 }
 
-/* Starts the ranks: this command again, with what the user wrote, and what was added to it here. */
-static int replay_start(const replay_run *r, int argc, char **argv) {
-    const char **words = tool_realloc(NULL, ((size_t)argc + 4) * sizeof *words);
-    int n = 0;
-    words[n++] = "replay";
-    for (int i = 0; i < argc; i++) words[n++] = argv[i];
-    if (r->in.costs_name) words[n++] = "--costs", words[n++] = r->in.costs_name;
-    words[n] = NULL;
-    const int status = tool_ranks(r->in.command, r->n, r->machines, r->inter, (char **)(uintptr_t)words);
-    free(words);
-    return status > TOOL_USAGE ? TOOL_FAILED : status; /* a rank was killed: this is reported already */
+/* Starts the ranks: this command again, with what the user wrote, and the costs. */
+static int replay_start(const replay_run *r, char **argv) {
+    return tool_ranks(r->in.command, r->n, r->machines, r->inter, (const char *const[]){"--costs", r->in.costs_name},
+                      argv);
 }
 
-static int replay_as_parent(replay_run *r, int argc, char **argv) {
+static int replay_as_parent(replay_run *r, char **argv) {
     char folder[PATH_MAX], path[PATH_MAX + 16];
     const char *const tmp = getenv("TMPDIR");
     const int error = r->timeline && strcmp(r->timeline, "-") ? esp__file_check(r->timeline) : 0;
@@ -200,17 +183,19 @@ static int replay_as_parent(replay_run *r, int argc, char **argv) {
     const bool measure = !r->in.costs_name;
     r->in.quiet = 1; /* rank 0 warns */
     int status = measure ? plan_read_model(&r->in) : plan_read(&r->in);
-    if (status == TOOL_OK) status = replay_complete(r);
-    if (status == TOOL_OK) status = replay_memory_fits(r);
+    if (status == TOOL_OK) {
+        replay_complete(r);
+        status = replay_memory_fits(r);
+    }
     if (status == TOOL_OK && !measure) status = replay_costs_fit(r);
-    if (status == TOOL_OK && !measure) return replay_start(r, argc, argv);
+    if (status == TOOL_OK && !measure) return replay_start(r, argv);
     if (status != TOOL_OK) return status;
     snprintf(folder, sizeof folder, "%s/espresso-replay-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) return tool_fail(r->in.command, "%s: cannot be made: %s", folder, strerror(errno));
     snprintf(path, sizeof path, "%s/costs.json", folder);
     status = replay_measure(r, path);
     r->in.costs_name = path;
-    if (status == TOOL_OK) status = replay_start(r, argc, argv);
+    if (status == TOOL_OK) status = replay_start(r, argv);
     unlink(path);
     rmdir(folder);
     return status;
@@ -234,10 +219,9 @@ static void replay_free(replay_run *r) {
 
 /* A rank of a job that somebody started is a rank of replay; else this process starts ranks. */
 static int replay_main(const tool_command *self, int argc, char **argv) {
-    replay_run *r = tool_realloc(NULL, sizeof *r);
+    replay_run *r = tool_zeroed(sizeof *r);
     const esp_config cfg = {.struct_size = sizeof cfg};
     esp__where w;
-    memset(r, 0, sizeof *r);
     r->strategies = "fp32,espresso+";
     r->steps = 9;
     r->elements_scale = 1;
@@ -245,7 +229,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
     int status = replay_parse(r, argc, argv);
     if (status == TOOL_OK && esp__env_where(&cfg, &w) != ESP_OK) status = tool_fail(self, "%s", esp_last_error(NULL));
     if (status == TOOL_OK && w.size < 2) {
-        status = replay_as_parent(r, argc, argv);
+        status = replay_as_parent(r, argv);
     } else if (status == TOOL_OK && !r->in.costs_name) {
         status =
             tool_fail(self, "--costs is missing: in a job that is started already nothing is measured; run espresso "
@@ -257,7 +241,7 @@ static int replay_main(const tool_command *self, int argc, char **argv) {
         if (status == TOOL_OK) status = replay_as_rank(r);
     }
     replay_free(r);
-    return status == -1 ? TOOL_OK : status;
+    return status;
 }
 
 const tool_command replay_command = {

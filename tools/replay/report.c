@@ -82,58 +82,47 @@ static report_class *report_classes(const plan_inputs *in, const replay_strategy
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
-static void report_json_strategy(tool_json *j, const plan_inputs *in, const replay_strategy *s) {
+static void report_json_strategy(json_t *to, const plan_inputs *in, const replay_strategy *s) {
     double predicted[ESP__LANES], measured[ESP__LANES];
     uint32_t n, missing = 0;
     report_class *c = report_classes(in, s, &n);
     for (uint32_t i = 0; i < s->predicted.n_events; i++) missing += !report_has(s, i);
     report_lanes(s, s->predicted.events, predicted);
     report_lanes(s, s->measured, measured);
-    json_open(j, NULL, '{');
-    json_text(j, "name", s->name);
-    json_us(j, "predicted_us", s->predicted.report.iteration_ns);
-    json_open(j, "measured_us", '{');
-    json_us(j, "median", report_median(s));
-    json_us(j, "p10", report_quantile(s, 0.1));
-    json_us(j, "p90", report_quantile(s, 0.9));
-    json_close(j, '}');
-    json_number(j, "error_percent", 100 * report_error(s));
-    json_bool(j, "noisy", report_noisy(s));
-    json_number(j, "steps", s->n_steps);
-    json_open(j, "lanes_us", '{');
-    plan_json_times(j, "predicted", predicted);
-    plan_json_times(j, "measured", measured);
-    json_close(j, '}');
-    json_number(j, "ops_missing", missing); /* predicted, but the executor has none */
-    json_open(j, "ops", '[');
+    json_text(to, "name", s->name);
+    json_us(to, "predicted_us", s->predicted.report.iteration_ns);
+    json_t *step = json_add(to, "measured_us", json_object());
+    json_us(step, "median", report_median(s));
+    json_us(step, "p10", report_quantile(s, 0.1));
+    json_us(step, "p90", report_quantile(s, 0.9));
+    json_double(to, "error_percent", 100 * report_error(s));
+    json_add(to, "noisy", json_boolean(report_noisy(s)));
+    json_double(to, "steps", s->n_steps);
+    json_t *lanes = json_add(to, "lanes_us", json_object());
+    plan_json_times(lanes, "predicted", predicted);
+    plan_json_times(lanes, "measured", measured);
+    json_double(to, "ops_missing", missing); /* predicted, but the executor has none */
+    json_t *ops = json_add(to, "ops", json_array());
     for (uint32_t i = 0; i < n; i++) {
-        json_open(j, NULL, '{');
-        json_text(j, "op", c[i].name);
-        json_number(j, "n", c[i].n);
-        json_us(j, "predicted_us", c[i].predicted_ns);
-        json_us(j, "measured_us", c[i].measured_ns);
-        json_close(j, '}');
+        json_t *op = json_add(ops, NULL, json_object());
+        json_text(op, "op", c[i].name);
+        json_double(op, "n", c[i].n);
+        json_us(op, "predicted_us", c[i].predicted_ns);
+        json_us(op, "measured_us", c[i].measured_ns);
     }
-    json_close(j, ']');
-    json_close(j, '}');
     free(c);
 }
 
-static int report_print_json(FILE *to, const void *what) {
-    const replay_run *r = what;
-    tool_json j = {0};
-    json_open(&j, NULL, '{');
-    plan_json_inputs(&j, &r->in);
-    json_text(&j, "inter", r->inter);
-    json_number(&j, "elements_scale", r->elements_scale);
-    json_number(&j, "compute_stretch", r->stretch);
-    json_open(&j, "strategies", '[');
-    for (uint32_t i = 0; i < r->n_list; i++) report_json_strategy(&j, &r->in, &r->list[i]);
-    json_close(&j, ']');
-    json_close(&j, '}');
-    const int failed = j.text.failed || fputs(j.text.data, to) < 0;
-    esp__text_free(&j.text);
-    return failed ? -1 : 0;
+static int report_print_json(const replay_run *r) {
+    json_t *out = json_object();
+    plan_json_inputs(out, &r->in);
+    json_text(out, "inter", r->inter);
+    json_double(out, "elements_scale", r->elements_scale);
+    json_double(out, "compute_stretch", r->stretch);
+    json_t *strategies = json_add(out, "strategies", json_array());
+    for (uint32_t i = 0; i < r->n_list; i++)
+        report_json_strategy(json_add(strategies, NULL, json_object()), &r->in, &r->list[i]);
+    return json_print(r->in.command, out);
 }
 
 /* ---- the page: the last strategy, predicted above measured ------------------------------------------------------------------ */
@@ -161,7 +150,7 @@ static int report_print_page(FILE *to, const void *what) {
 
 ESP__FN int replay_report(const replay_run *r) {
     if (r->timeline && plan_write_page(&r->in, r->timeline, report_print_page, r) != TOOL_OK) return TOOL_FAILED;
-    if (r->json) return plan_write_page(&r->in, "-", report_print_json, r);
+    if (r->json) return report_print_json(r);
     if (!r->timeline || strcmp(r->timeline, "-")) report_print(stdout, r);
     return TOOL_OK;
 }

@@ -2,7 +2,7 @@
 #include "tools/run/run.h"
 
 /* Reads "name", "name:4", "[address]:4" of `bytes` characters. A user before '@' is only for the remote shell. */
-static int run_host_read(const tool_command *c, const char *text, size_t bytes, run_host *h) {
+static void run_host_read(const tool_command *c, const char *text, size_t bytes, run_host *h) {
     const char *end = text + bytes, *colon = memchr(text, ':', bytes), *name = text;
     const bool bracket = *text == '[';
     long ranks = 0;
@@ -10,22 +10,21 @@ static int run_host_read(const tool_command *c, const char *text, size_t bytes, 
     if (bracket) {
         const char *close = memchr(text, ']', bytes);
         if (!close || (close + 1 < end && close[1] != ':'))
-            return tool_usage(c, "--hosts: '%.*s': write [ADDRESS] or [ADDRESS]:RANKS", (int)bytes, text);
+            tool_usage(c, "--hosts: '%.*s': write [ADDRESS] or [ADDRESS]:RANKS", (int)bytes, text);
         colon = close + 1 < end ? close + 1 : NULL;
     } else if (colon && memchr(colon + 1, ':', (size_t)(end - colon - 1)))
-        return tool_usage(c, "--hosts: '%.*s': write an IPv6 address in brackets, as in [::1]:2", (int)bytes, text);
+        tool_usage(c, "--hosts: '%.*s': write an IPv6 address in brackets, as in [::1]:2", (int)bytes, text);
     const size_t n = colon ? (size_t)(colon - text) : bytes;
     snprintf(number, sizeof number, "%.*s", colon ? (int)(end - colon - 1) : 0, colon ? colon + 1 : "");
     if (colon && (end - colon > 15 || !tool_number(number, 1, RUN_RANKS_MAX, &ranks)))
-        return tool_usage(c, "--hosts: '%.*s': write a number of ranks behind ':', as in node1:4", (int)bytes, text);
+        tool_usage(c, "--hosts: '%.*s': write a number of ranks behind ':', as in node1:4", (int)bytes, text);
     if (!n || *text == '-' || n >= sizeof h->name || memchr(text, ' ', n))
-        return tool_usage(c, "--hosts: '%.*s' is no name of a host; write them as in node1,node2 or node1:4,node2:4",
-                          (int)bytes, text);
+        tool_usage(c, "--hosts: '%.*s' is no name of a host; write them as in node1,node2 or node1:4,node2:4",
+                   (int)bytes, text);
     snprintf(h->name, sizeof h->name, "%.*s", bracket ? (int)n - 2 : (int)n, bracket ? text + 1 : text);
     if ((name = strrchr(h->name, '@')) == NULL) name = h->name - 1;
     snprintf(h->address, sizeof h->address, strchr(name + 1, ':') ? "[%s]" : "%s", name + 1);
     h->ranks = (int)ranks;
-    return TOOL_OK;
 }
 
 static bool run_is_loopback(const char *address) {
@@ -33,23 +32,22 @@ static bool run_is_loopback(const char *address) {
 }
 
 /* Divides n ranks (0: not said) among the hosts. */
-static int run_hosts_divide(run_plan *p, long n) {
+static void run_hosts_divide(run_plan *p, long n) {
     const tool_command *c = p->command;
     long sum = 0, said = 0;
     for (int i = 0; i < p->n_hosts; i++) {
         sum += p->hosts[i].ranks;
         said += p->hosts[i].ranks > 0;
     }
-    if (said && said < p->n_hosts)
-        return tool_usage(c, "--hosts: write a number of ranks behind every host, or behind none");
-    if (said && n && n != sum) return tool_usage(c, "-n %ld and --hosts do not agree: its numbers make %ld", n, sum);
+    if (said && said < p->n_hosts) tool_usage(c, "--hosts: write a number of ranks behind every host, or behind none");
+    if (said && n && n != sum) tool_usage(c, "-n %ld and --hosts do not agree: its numbers make %ld", n, sum);
     if (!said && !n)
-        return tool_usage(c, "how many ranks? Write -n %d, or a number behind each host, as in %s:2", 2 * p->n_hosts,
-                          p->hosts[0].name);
+        tool_usage(c, "how many ranks? Write -n %d, or a number behind each host, as in %s:2", 2 * p->n_hosts,
+                   p->hosts[0].name);
     if (!said && n % p->n_hosts)
-        return tool_usage(c, "%ld ranks do not divide by %d hosts: write how many each has, as in node1:3,node2:2", n,
-                          p->n_hosts);
-    if (sum > RUN_RANKS_MAX) return tool_usage(c, "--hosts: %ld ranks are too many: at most %d", sum, RUN_RANKS_MAX);
+        tool_usage(c, "%ld ranks do not divide by %d hosts: write how many each has, as in node1:3,node2:2", n,
+                   p->n_hosts);
+    if (sum > RUN_RANKS_MAX) tool_usage(c, "--hosts: %ld ranks are too many: at most %d", sum, RUN_RANKS_MAX);
     for (int i = 0, first = 0; i < p->n_hosts; i++) {
         run_host *h = &p->hosts[i];
         if (!said) h->ranks = (int)(n / p->n_hosts);
@@ -57,11 +55,10 @@ static int run_hosts_divide(run_plan *p, long n) {
         first += h->ranks;
         p->n = first;
     }
-    return TOOL_OK;
 }
 
 /* Sets where the ranks meet: "HOST:PORT", or "HOST:" where nobody named a port. */
-static int run_hosts_root(run_plan *p, const char *root) {
+static void run_hosts_root(run_plan *p, const char *root) {
     const tool_command *c = p->command;
     const char *address = p->hosts[0].address, *colon = root ? strrchr(root, ':') : NULL;
     long port;
@@ -69,37 +66,34 @@ static int run_hosts_root(run_plan *p, const char *root) {
     if (root && (!*root || *root == ':' || strlen(root) > 280 || strchr(root, ' ') ||
                  (!colon && strchr(root, ':') && *root != '[') ||
                  (colon && colon > strchr(root, ']') && !tool_number(colon + 1, 1, 65535, &port))))
-        return tool_usage(c, "--root %s: write HOST or HOST:PORT, as in node1:29400", root);
+        tool_usage(c, "--root %s: write HOST or HOST:PORT, as in node1:29400", root);
     if (root && *root == '[' && root[strlen(root) - 1] == ']') colon = NULL;
     snprintf(p->root, sizeof p->root, "%s%s", root ? root : address, colon ? "" : ":");
     for (int i = 1; i < p->n_hosts && !root; i++)
         if (run_is_loopback(address) && !run_is_loopback(p->hosts[i].address))
-            return tool_usage(
+            tool_usage(
                 c,
                 "--hosts: %s cannot reach the first host by the name '%s': write its name in the network, or add "
                 "--root HOST",
                 p->hosts[i].name, address);
-    return TOOL_OK;
 }
 
 /* Reads all of --hosts. */
-ESP__FN int run_hosts_read(run_plan *p, const char *text, const char *root, long n) {
-    int status;
+ESP__FN void run_hosts_read(run_plan *p, const char *text, const char *root, long n) {
     p->hosts = tool_realloc(NULL, (strlen(text) / 2 + 1) * sizeof *p->hosts);
     for (const char *at = text;; at++) {
         run_host *h = &p->hosts[p->n_hosts];
         const size_t bytes = strcspn(at, ",");
-        if ((status = run_host_read(p->command, at, bytes, h)) != TOOL_OK) return status;
+        run_host_read(p->command, at, bytes, h);
         for (int i = 0; i < p->n_hosts; i++)
             if (!strcmp(p->hosts[i].address, h->address))
-                return tool_usage(p->command,
-                                  "--hosts: %s is there twice: write it once, with the sum of its ranks behind ':'",
-                                  h->name);
+                tool_usage(p->command,
+                           "--hosts: %s is there twice: write it once, with the sum of its ranks behind ':'", h->name);
         p->n_hosts++;
         at += bytes;
         if (!*at) break;
     }
     p->machines = p->n_hosts;
-    if ((status = run_hosts_divide(p, n)) != TOOL_OK) return status;
-    return run_hosts_root(p, root);
+    run_hosts_divide(p, n);
+    run_hosts_root(p, root);
 }

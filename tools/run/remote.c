@@ -38,20 +38,16 @@ ESP__FN bool run_here(char *path, size_t cap) {
     return true;
 }
 
-/* 'text' as one word for a shell. */
-static char *run_quoted(const char *text) {
-    char *quoted = tool_realloc(NULL, 4 * strlen(text) + 3), *at = quoted;
-    for (*at++ = '\''; *text; text++) at += *text == '\'' ? sprintf(at, "'\\''") : sprintf(at, "%c", *text);
-    strcpy(at, "'");
-    return quoted;
-}
-
 /* Turns the child into the remote shell. */
 ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
-    char *script, *command;
-    if (asprintf(&script, "exec %s \"$@\"", p->rsh) > 0 &&
-        asprintf(&command, "exec %s run --part %s", run_quoted(p->espresso), run_quoted(h->name)) > 0)
-        execl("/bin/sh", "sh", "-c", script, "rsh", h->name, command, (char *)NULL);
+    esp__text script = {0}, command = {0};
+    esp__text_add(&script, "exec %s \"$@\"", p->rsh);
+    esp__text_add(&command, "exec ");
+    tool_quote(&command, p->espresso);
+    esp__text_add(&command, " run --part ");
+    tool_quote(&command, h->name);
+    if (!script.failed && !command.failed)
+        execl("/bin/sh", "sh", "-c", script.data, "rsh", h->name, command.data, (char *)NULL);
     _exit(127);
 }
 
@@ -74,7 +70,6 @@ static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     for (char **v = environ; *v; v++)
         if (run_travels(*v)) run_word(q, *v);
     for (int i = 0; i < p->n_env; i++) run_word(q, p->env[i]);
-    if (p->timeout) run_queue_add(q, "ESPRESSO_TIMEOUT_MS=", 20), run_word(q, p->timeout);
     snprintf(q->data, sizeof head, "%s %zu", ESPRESSO_VERSION, q->end - sizeof head);
 }
 

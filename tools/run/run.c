@@ -12,7 +12,6 @@ enum {
     RUN_INTER,
     RUN_OUTER,
     RUN_ENV,
-    RUN_TIMEOUT,
     RUN_NO_PREFIX,
     RUN_HOSTS,
     RUN_RSH,
@@ -28,7 +27,6 @@ static const tool_flag run_flags[] = {
     {"--inter", "RATE[,LATENCY]", "emulate this link between machines, as in 1gbit,50us; it may change: see below"},
     {"--outer", "RATE[,LATENCY]", "emulate this link between racks"},
     {"--env", "NAME=VALUE", "set a variable for every rank; NAME alone: to its value here; may be repeated"},
-    {"--timeout", "MS", "how long a rank may be late before the others give up (ESPRESSO_TIMEOUT_MS)"},
     {"--no-prefix", NULL, "forward lines as they are, without the rank in front"},
     {"--hosts", "A,B | A:3,B:1", "start the ranks on these hosts, by ssh; with -n the same number on each"},
     {"--rsh", "COMMAND", "instead of ssh: is called as COMMAND HOST TEXT, and has a shell there run TEXT"},
@@ -38,80 +36,27 @@ static const tool_flag run_flags[] = {
     {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/shrink.md)"},
 };
 
-/* 1 if the text up to `end` is a number with one of the units. */
-static int run_quantity(const char *text, const char *end, const char *const *units) {
-    char *unit;
-    if (!(*text >= '0' && *text <= '9')) return 0;
-    double v = strtod(text, &unit);
-    size_t n = (size_t)(end - unit);
-    if (unit >= end || !(v >= 0) || v > 1e15) return 0;
-    for (; *units; units++)
-        if (strlen(*units) == n && strncmp(unit, *units, n) == 0) return v > 0 ? 2 : 1;
-    return 0;
-}
-
-/* The next part of a link's description, up to one of `stops`. *at moves to its end. */
-static const char *run_part(const char **at, const char *stops) {
-    const char *begin = *at;
-    *at += strcspn(begin, stops);
-    return begin;
-}
-
-/* Checks "1gbit,50us", and after each ';' a further one with its begin, "@30s". Or "file:PATH". */
-ESP__FN int run_check_link(const tool_command *c, const char *flag, const char *text) {
-    static const char *const rates[] = {"gbit", "mbit", "kbit", "bit", NULL}, *const times[] = {"us", "ms", "s", NULL};
-    const char *part, *wrong = NULL;
-    if (strlen(text) > 240) return tool_usage(c, "%s: the link's text is longer than 240 characters", flag);
-    if (strncmp(text, "file:", 5) == 0 && !strcmp(flag, "--inter"))
-        return text[5] ? TOOL_OK : tool_usage(c, "--inter file: write the file's name behind it, as in file:link.txt");
-    for (const char *at = text;; at++) {
-        int first = at == text;
-        if (part = run_part(&at, ",;@"), run_quantity(part, at, rates) != 2)
-            wrong = "is no rate: write a number and gbit, mbit, kbit or bit, as in 100mbit";
-        else if (*at == ',' && (at++, part = run_part(&at, ",;@"), !run_quantity(part, at, times)))
-            wrong = "is no latency: write a number and us, ms or s, as in 50us";
-        else if (first ? *at == '@' : *at != '@')
-            part = at, wrong = first ? "cannot be here: the first link holds from the start"
-                                     : "should be '@' and the time from which it holds, as in 100mbit,50us@30s";
-        else if (*at == '@' && (at++, part = run_part(&at, ",;@"), run_quantity(part, at, times) != 2))
-            wrong = "is no time: write a number and us, ms or s, as in 30s";
-        else if (*at && *at != ';')
-            part = at, wrong = "is too much: write ';' before the next link";
-        if (wrong)
-            return tool_usage(c, "%s %s: at character %d, '%.*s' %s", flag, text, (int)(part - text) + 1,
-                              (int)(at > part ? at - part : 1), part, wrong);
-        if (!*at) return TOOL_OK;
-    }
-}
-
-static int run_check_env(const tool_command *c, const char *text) {
-    size_t n = strcspn(text, "=");
-    if (!n) return tool_usage(c, "--env %s: write NAME=VALUE", text);
-    if (!text[n] && !getenv(text)) return tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
-    if (run_is_own(text)) return tool_usage(c, "--env %s: espresso run sets %.*s itself", text, (int)n, text);
-    return TOOL_OK;
-}
-
 /* "NAME" alone means the variable as it is here: returns its "NAME=VALUE" of our environment. */
-static const char *run_env_text(const char *text) {
-    const size_t n = strlen(text);
-    for (char **v = strchr(text, '=') ? NULL : environ; v && *v; v++)
+static const char *run_env_text(const tool_command *c, const char *text) {
+    const size_t n = strcspn(text, "=");
+    if (!n) tool_usage(c, "--env %s: write NAME=VALUE", text);
+    if (run_is_own(text)) tool_usage(c, "--env %s: espresso run sets %.*s itself", text, (int)n, text);
+    if (text[n]) return text;
+    for (char **v = environ; *v; v++)
         if (!strncmp(*v, text, n) && (*v)[n] == '=') return *v;
-    return text;
+    tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
 }
 
 /* Fills machine_of and local_of from "3,1" (ranks on each machine), or from n and machines. */
-ESP__FN int run_place(run_plan *p, const char *uneven, long n, long machines) {
+ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
     long total = 0;
     for (const char *at = uneven; at; n_counts++) {
         char *end;
         long v = strtol(at, &end, 10);
-        if (end == at || v < 1 || (*end && *end != ',') || (total += v) > RUN_RANKS_MAX) {
-            free(counts);
-            return tool_usage(c, "--ranks-per-machine %s: write how many ranks each machine has, as in 3,1", uneven);
-        }
+        if (end == at || v < 1 || (*end && *end != ',') || (total += v) > RUN_RANKS_MAX)
+            tool_usage(c, "--ranks-per-machine %s: write how many ranks each machine has, as in 3,1", uneven);
         counts[n_counts] = (int)v;
         at = *end ? end + 1 : NULL;
     }
@@ -127,10 +72,9 @@ ESP__FN int run_place(run_plan *p, const char *uneven, long n, long machines) {
         }
     free(counts);
     if (uneven && n && n != total)
-        return tool_usage(c, "-n %ld and --ranks-per-machine %s do not agree: that makes %ld", n, uneven, total);
+        tool_usage(c, "-n %ld and --ranks-per-machine %s do not agree: that makes %ld", n, uneven, total);
     if (uneven && machines && machines != n_counts)
-        return tool_usage(c, "--machines %ld and --ranks-per-machine %s do not agree", machines, uneven);
-    return TOOL_OK;
+        tool_usage(c, "--machines %ld and --ranks-per-machine %s do not agree", machines, uneven);
 }
 
 /* Flags of which the plan keeps only the outcome. */
@@ -149,9 +93,8 @@ static int run_check_hosts(run_plan *p, const run_asked *a) {
                            : p->outer  ? "--outer"
                                        : NULL;
     if (emulated)
-        return tool_usage(c, "%s is for machines that are emulated here: leave it out with --hosts%s", emulated,
-                          a->uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1"
-                                    : "");
+        tool_usage(c, "%s is for machines that are emulated here: leave it out with --hosts%s", emulated,
+                   a->uneven ? ", and write how many ranks a host has behind its name, as in node1:3,node2:1" : "");
     if (!p->rsh)
         p->rsh = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=6";
     if (!run_here(p->directory, sizeof p->directory))
@@ -163,74 +106,52 @@ static int run_check_hosts(run_plan *p, const run_asked *a) {
         self[bytes] = 0;
         p->espresso = self;
     }
-    int status = run_hosts_read(p, a->hosts, a->root, a->n);
-    if (status == TOOL_OK && p->racks && p->machines % p->racks)
-        return tool_usage(c, "%d hosts do not divide by %d racks", p->machines, p->racks);
-    return status;
+    run_hosts_read(p, a->hosts, a->root, a->n);
+    if (p->racks && p->machines % p->racks) tool_usage(c, "%d hosts do not divide by %d racks", p->machines, p->racks);
+    return TOOL_OK;
 }
 
 static int run_check(run_plan *p, const run_asked *a) {
     const tool_command *c = p->command;
-    if (!p->argv[0]) return tool_usage(c, "no program to start: espresso run -n 4 -- ./prog args");
+    if (!p->argv[0]) tool_usage(c, "no program to start: espresso run -n 4 -- ./prog args");
     if (!a->hosts && (p->rsh || p->espresso || a->root))
-        return tool_usage(c, "%s needs --hosts", p->rsh ? "--rsh" : p->espresso ? "--espresso" : "--root");
+        tool_usage(c, "%s needs --hosts", p->rsh ? "--rsh" : p->espresso ? "--espresso" : "--root");
     if (a->hosts) return run_check_hosts(p, a);
-    if (!a->uneven && !a->n) return tool_usage(c, "how many ranks? For example: espresso run -n 4 -- %s", p->argv[0]);
+    if (!a->uneven && !a->n) tool_usage(c, "how many ranks? For example: espresso run -n 4 -- %s", p->argv[0]);
     if (!a->uneven && a->machines && a->n % a->machines)
-        return tool_usage(c, "%ld ranks do not divide by %ld machines: use --ranks-per-machine to place them unevenly",
-                          a->n, a->machines);
-    int status = run_place(p, a->uneven, a->n, a->uneven || a->machines ? a->machines : 1);
-    if (status == TOOL_OK && p->racks && p->machines % p->racks)
-        return tool_usage(c, "%d machines do not divide by %d racks", p->machines, p->racks);
-    if (status == TOOL_OK && p->outer && !p->racks) return tool_usage(c, "--outer needs --racks");
-    if (status == TOOL_OK && p->inter && p->machines == 1)
+        tool_usage(c, "%ld ranks do not divide by %ld machines: use --ranks-per-machine to place them unevenly", a->n,
+                   a->machines);
+    run_place(p, a->uneven, a->n, a->uneven || a->machines ? a->machines : 1);
+    if (p->racks && p->machines % p->racks)
+        tool_usage(c, "%d machines do not divide by %d racks", p->machines, p->racks);
+    if (p->outer && !p->racks) tool_usage(c, "--outer needs --racks");
+    if (p->inter && p->machines == 1)
         fprintf(stderr, "espresso run: --inter has no effect with one machine (add --machines)\n");
-    return status;
+    return TOOL_OK;
 }
 
 static int run_parse(run_plan *p, int argc, char **argv) {
     const tool_command *c = p->command;
     run_asked asked = {0};
     const char *value;
-    long racks, ms;
-    int at = 0, flag, bad = 0;
-    while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0 && !bad) {
-        if (flag == RUN_N && !tool_number(value, 1, RUN_RANKS_MAX, &asked.n))
-            bad = tool_usage(c, "-n %s: write a number of ranks from 1 to %d", value, RUN_RANKS_MAX);
-        else if (flag == RUN_MACHINES && !tool_number(value, 1, RUN_RANKS_MAX, &asked.machines))
-            bad = tool_usage(c, "--machines %s: write a number of machines from 1 to %d", value, RUN_RANKS_MAX);
-        else if (flag == RUN_UNEVEN)
-            asked.uneven = value;
-        else if (flag == RUN_RACKS && !tool_number(value, 1, RUN_RANKS_MAX, &racks))
-            bad = tool_usage(c, "--racks %s: write a number of racks from 1 to %d", value, RUN_RANKS_MAX);
-        else if (flag == RUN_RACKS)
-            p->racks = (int)racks;
-        else if (flag == RUN_INTER && !(bad = run_check_link(c, "--inter", value)))
-            p->inter = value;
-        else if (flag == RUN_OUTER && !(bad = run_check_link(c, "--outer", value)))
-            p->outer = value;
-        else if (flag == RUN_ENV && !(bad = run_check_env(c, value)))
-            p->env[p->n_env++] = run_env_text(value);
-        else if (flag == RUN_TIMEOUT && !tool_number(value, 1, 1000000000, &ms))
-            bad = tool_usage(c, "--timeout %s: write a number of milliseconds, 1 or more", value);
-        else if (flag == RUN_TIMEOUT)
-            p->timeout = value;
-        else if (flag == RUN_NO_PREFIX)
-            p->prefix = false;
-        else if (flag == RUN_HOSTS)
-            asked.hosts = value;
-        else if (flag == RUN_RSH)
-            p->rsh = value;
-        else if (flag == RUN_ESPRESSO)
-            p->espresso = value;
-        else if (flag == RUN_ROOT)
-            asked.root = value;
-        else if (flag == RUN_ELASTIC)
-            p->elastic = true;
+    int at = 0, flag;
+    while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0) {
+        switch (flag) {
+        case RUN_N: asked.n = tool_whole(c, "-n", value, 1, RUN_RANKS_MAX); break;
+        case RUN_MACHINES: asked.machines = tool_whole(c, "--machines", value, 1, RUN_RANKS_MAX); break;
+        case RUN_UNEVEN: asked.uneven = value; break;
+        case RUN_RACKS: p->racks = (int)tool_whole(c, "--racks", value, 1, RUN_RANKS_MAX); break;
+        case RUN_INTER: p->inter = value; break;
+        case RUN_OUTER: p->outer = value; break;
+        case RUN_ENV: p->env[p->n_env++] = run_env_text(c, value); break;
+        case RUN_NO_PREFIX: p->prefix = false; break;
+        case RUN_HOSTS: asked.hosts = value; break;
+        case RUN_RSH: p->rsh = value; break;
+        case RUN_ESPRESSO: p->espresso = value; break;
+        case RUN_ROOT: asked.root = value; break;
+        default: p->elastic = true;
+        }
     }
-    if (bad) return bad;
-    if (flag == -2) return TOOL_USAGE;
-    if (flag == -3) return -1;
     p->argv = argv + at;
     return run_check(p, &asked);
 }
@@ -298,7 +219,7 @@ static int run_main(const tool_command *self, int argc, char **argv) {
     free(p.hosts);
     free(p.machine_of);
     free(p.local_of);
-    return status == -1 ? TOOL_OK : status;
+    return status;
 }
 
 const tool_command run_command = {

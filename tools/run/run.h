@@ -49,7 +49,7 @@ typedef struct run_plan {
     bool prefix, elastic;       /* elastic: the job goes on when a rank fails            */
     bool color[2];              /* of the prefix on stdout and stderr                    */
     int *machine_of, *local_of; /* [here]                                                */
-    const char *inter, *outer, *timeout;
+    const char *inter, *outer;
     const char **env; /* "K=V" */
     int n_env;
     char **argv;
@@ -113,12 +113,11 @@ typedef struct run_job {
 } run_job;
 
 /* run.c */
-ESP__FN int run_check_link(const tool_command *c, const char *flag, const char *text);
-ESP__FN int run_place(run_plan *p, const char *uneven, long n, long machines);
+ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines);
 ESP__FN int run_make_root(run_plan *p);
 ESP__FN int run_job_run(const run_plan *p);
 /* hosts.c */
-ESP__FN int run_hosts_read(run_plan *p, const char *text, const char *root, long n);
+ESP__FN void run_hosts_read(run_plan *p, const char *text, const char *root, long n);
 /* remote.c */
 ESP__FN bool run_is_own(const char *text);
 ESP__FN bool run_here(char *path, size_t cap);

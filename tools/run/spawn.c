@@ -37,7 +37,8 @@ ESP__FN int run_find_program(run_plan *p) {
     if (run_is_program(name))
         return tool_fail(p->command, "cannot start '%s': not found in PATH; for the one in this directory write ./%s",
                          name, name);
-    return tool_fail(p->command, "cannot start '%s': not found in PATH (%s)", name, path);
+    return tool_fail(p->command, "cannot start '%s': not found in PATH (%s); or write its path, as in ./%s", name, path,
+                     name);
 }
 
 static void run_set_number(const char *name, int value) {
@@ -76,7 +77,6 @@ static void run_set_environment(const run_plan *p, int i) {
     setenv("ESPRESSO_SECRET", p->secret, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
     if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
-    if (p->timeout) setenv("ESPRESSO_TIMEOUT_MS", p->timeout, 1);
 }
 
 /* Number of threads with which a rank compresses, as esp_open computes it: the user's number, or else a share of

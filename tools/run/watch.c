@@ -1,16 +1,13 @@
 /* watch.c: the launcher's loop: handles output, signals and ended ranks, and ends the job.
  * Must not know how ranks were started. */
 #include "tools/run/run.h"
+#include "espresso_impl/base/base.h"
 #include <fcntl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 
-ESP__FN int64_t run_now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+ESP__FN int64_t run_now_ms(void) { return (int64_t)(esp__now_ns() / 1000000); }
 
 static void run_close_to(run_child *c) {
     if (c->to >= 0) close(c->to);

@@ -192,11 +192,8 @@ static int top_main(const tool_command *self, int argc, char **argv) {
         once |= flag == TOP_ONCE;
         json |= flag == TOP_JSON;
     }
-    if (flag == -3) return TOOL_OK;
-    if (flag == -2) return TOOL_USAGE;
-    if (at + 1 < argc && argv[at + 1][0] == '-')
-        return tool_usage(self, "flags come before the file: %s", argv[at + 1]);
-    if (at + 1 != argc) return tool_usage(self, "takes one file: what ESPRESSO_STATS names, such as stats.jsonl");
+    if (at + 1 < argc && argv[at + 1][0] == '-') tool_usage(self, "flags come before the file: %s", argv[at + 1]);
+    if (at + 1 != argc) tool_usage(self, "takes one file: what ESPRESSO_STATS names, such as stats.jsonl");
     top_file file = {.path = argv[at], .fd = -1};
     top_follow(&file, &job);
     int screen = !once && !json && isatty(1) && term && strcmp(term, "dumb") != 0;
