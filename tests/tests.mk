@@ -112,7 +112,7 @@ $(BUILD)/msan/obj/%.o: %.c $(STAMP)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(OBJECT) $(DEP) -c $< -o $@
 $(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/common/test.c tests/common/main.c) $(STAMP)
 	@mkdir -p $(@D)
-	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(TEST_WARN) $(DEP) -c $< -o $@.o
+	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(filter-out -Wno-format-truncation,$(TEST_WARN)) $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
