@@ -17,7 +17,9 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 OPT    ?= -O3
 CFLAGS ?= -g
-WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+# WERROR=-Werror: no warning passes (./bootstrap test)
+WERROR ?=
+WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(WERROR)
 # what make writes as source is under $(GEN), at the place that it would have in the tree
 GEN    := $(BUILD)/gen
 # OPENMP=1: the library too is compiled with -fopenmp, and programs that link libespresso.a then need it as well

@@ -50,6 +50,7 @@ if wanted build; then
     sh bench/cuda/kernels.sh "$build" >"$out/cuda-kernels.txt" 2>/dev/null
 fi
 if wanted tests; then
+    export TEST_ALL=1 # all sizes and inputs
     have gpu/test_twins && part twins 240 "$build/gpu/test_twins"
     have gpu/test_select && part select 120 "$build/gpu/test_select"
     have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
@@ -58,6 +59,7 @@ if wanted tests; then
     have gpu/test_cuda_steps && part steps 120 "$build/gpu/test_cuda_steps"
     have gpu/test_cuda_between && part between 120 "$build/gpu/test_cuda_between"
     have tests/nccl/test_nccl_gpu && part nccl 120 "$build/tests/nccl/test_nccl_gpu"
+    unset TEST_ALL
 fi
 if wanted sanitize; then
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -65,7 +67,7 @@ if wanted sanitize; then
         say "sanitize: skipped: compute-sanitizer is not installed"
     elif have gpu/test_twins; then
         for t in memcheck racecheck synccheck initcheck; do
-            TWINS_QUICK=1 part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_twins"
+            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_twins"
         done
     fi
 fi

@@ -6,7 +6,7 @@
 # What a script of tests/cli prints must be what the file .out beside it says; UPDATE=1 writes those files anew. $BUILD/tests/cli/test_NAME.sh
 # and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and with that under the address sanitizer.
 # A test's line "runs:" says what it needs (CONTRIBUTING.md). Tests with the word "quiet" run alone, after all others, which run
-# TEST_JOBS (the number of cores) at a time, the slow ones first.
+# TEST_JOBS at a time (one more than cores, since some wait), the slow ones first.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
@@ -98,7 +98,7 @@ for t in "$@"; do
     esac
 done
 # shellcheck disable=SC2086 # several names
-printf '%s\n' $slow $others | xargs -r -n 1 -P "${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN)}" sh "$0" --one
+printf '%s\n' $slow $others | xargs -r -n 1 -P "${TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" sh "$0" --one
 for t in $quiet; do run_one "$t"; done
 
 set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#

@@ -84,8 +84,9 @@ ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uin
     }
     clock_gettime(CLOCK_REALTIME, &wall);
     h.wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)esp__now_ns();
-    *bytes = sizeof h + label_bytes + h.n_events * sizeof(esp__event);
-    *data = out = (uint8_t *)esp__alloc(ctx, *bytes);
+    const uint64_t all = sizeof h + label_bytes + h.n_events * sizeof(esp__event);
+    *data = out = (uint8_t *)esp__alloc(ctx, all);
+    *bytes = out ? all : 0;
     if (!out) return esp__fail(ctx, ESP_E_NOMEM, "no memory to send the trace");
     memcpy(out, &h, sizeof h);
     for (uint32_t i = 0; i < t->n_labels; i++)

@@ -3,7 +3,6 @@
 compare() { small run compare "$@"; }
 
 compare
-compare --sort table
 small quiet compare --json
 part '/"strategies"/q;p'
 part '/"strategy": "espresso+"/,$p'
@@ -19,9 +18,6 @@ paste all.strategy all.iteration_us all.fp32_us all.n_units | awk -v any="$(valu
     END { if (NR != 11 || ours > best || free > ours) print "ours is not the best" }'
 
 compare --strategies hipress,ddp,espresso+ # in that order
-small quiet compare --json --sort time
-key strategy <"$top/1"
-key iteration_us <"$top/1" | sort -c -g
 
 compare --page c.html --strategies hipress,espresso+
 has c.html hipress
@@ -33,7 +29,6 @@ grep -c 'speed-up  ' "$top/1"
 run compare
 compare --strategies zipper
 compare --strategies ''
-compare --sort name
 compare --json --page -
 compare --page /nix/c.html
 compare --system mars

@@ -2,7 +2,7 @@
 # launcher must not need the library on the other side. How jobs end: test_run_ends.sh.
 . tests/cli/lib.sh
 order=sort
-run run -n 4 --machines 2 --inter 1gbit,50us --env A=b=c --timeout 1234 -- sh -c \
+run run -n 4 --machines 2 --inter 1gbit,50us --env A=b=c --env ESPRESSO_TIMEOUT_MS=1234 -- sh -c \
     'echo $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER $ESPRESSO_INTER_LINK $A $ESPRESSO_TIMEOUT_MS'
 run run --ranks-per-machine 3,1 sh -c 'echo $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK'
 run run -n 8 --machines 4 --racks 2 --outer 100mbit,1ms -- sh -c 'echo $ESPRESSO_MACHINE $ESPRESSO_PLACE $ESPRESSO_OUTER_LINK'
@@ -84,11 +84,10 @@ run run --ranks-per-machine=3,0 ls
 for link in 1gb -1gbit 0gbit 1gbit,50 1gbit, 1gbit@3s '1gbit;100mbit' '1gbit,5us;100mbit,5us@3' 1gbit,5us,6us '1gbit;' file:; do run run -n2 --inter "$link" ls; done
 run run -n2 --env A ls
 run run -n2 --env ESPRESSO_RANK=1 ls
-run run -n2 --timeout soon ls
 run help run
 quiet run --help
 cmp "$top/1" - <<END
 $("$ESPRESSO_COMMAND" help run)
 END
-quiet version
+quiet --version
 grep -cE '^espresso 0\.[0-9.]+' "$top/1"

@@ -3,7 +3,7 @@
 
 export ESPRESSO_LOG=error OMP_SCHEDULE=static,7 NOT_OURS=x ASKED="with = and \" and ' and	tab"
 export ESPRESSO_RANK=77 ESPRESSO_SECRET=of-the-job-around-this-one
-on a:2,user@b:1 --env A=b=c --env ASKED --timeout 1234 -- sh -c 'echo $HOST $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER $ESPRESSO_LOG $OMP_SCHEDULE "<$NOT_OURS>" $A $ESPRESSO_TIMEOUT_MS; echo "$ASKED"; pwd'
+on a:2,user@b:1 --env A=b=c --env ASKED --env ESPRESSO_TIMEOUT_MS=1234 -- sh -c 'echo $HOST $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER $ESPRESSO_LOG $OMP_SCHEDULE "<$NOT_OURS>" $A $ESPRESSO_TIMEOUT_MS; echo "$ASKED"; pwd'
 has "$top/2" 'welcome to a' | sed 's/.* has/stderr has/'
 on a,b,c,d -n 4 --racks 2 -- sh -c 'echo $ESPRESSO_PLACE'
 # the launcher makes a secret for the job; both ranks have it, and no command line does

@@ -91,7 +91,7 @@ def faults(kernels):
 
 
 def run(folder, test, some, way="tests"):
-    env = dict(os.environ, OMP_WAIT_POLICY="passive")
+    env = dict(os.environ, OMP_WAIT_POLICY="passive", TEST_ALL="1")
     if some:
         env["TWINS"] = some
     try:

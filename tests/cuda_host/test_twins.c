@@ -37,7 +37,7 @@ static int again(size_t s) {
     return s > 0 && strcspn(specs[s - 1], ":") == n && !strncmp(specs[s - 1], specs[s], n);
 }
 
-/* Sanitizers take several times as long, and look for other things: a part of the cases is enough. TWINS_QUICK: so too. */
+/* Sanitizers take several times as long, and look for other things: a part of the cases is enough. So it is without TEST_ALL. */
 static int quick(void) {
 #if defined(__SANITIZE_ADDRESS__)
     return 1;
@@ -46,7 +46,7 @@ static int quick(void) {
     return 1;
 #endif
 #endif
-    return getenv("TWINS_QUICK") != NULL;
+    return getenv("TEST_ALL") == NULL;
 }
 /* TWINS names some codecs, for a quick look. */
 static int left_out(size_t s) {

@@ -1,6 +1,6 @@
 /* test_rounds.c: codecs of several rounds: every option of the tree, bits, what is conserved, the order's text, discarded steps,
  * state files, a change of strategy, NaN. The codec itself checks what the host gives it. */
-/* runs: slow tsan */
+/* runs: slow tsan-long */
 #include "tests/common/test.h"
 #include "tests/common/rounds_codec.h"
 

@@ -8,6 +8,7 @@ ESP__FN void ranks_check(const tool_command *self, long n, long machines, const 
         tool_usage(self, "this runs as a rank of a job already, and starts ranks of its own: start it by itself");
     if (n % machines) tool_usage(self, "%ld ranks do not divide by %ld machines", n, machines);
     if (inter && machines == 1) tool_usage(self, "--inter has no effect with one machine: add --machines");
+    if (inter) run_link(self, "--inter", inter);
 }
 
 ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const char *inter, const char *const more[2],

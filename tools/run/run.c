@@ -1,6 +1,7 @@
 /* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
- * Must not know the library: environment variables are all that it passes to ranks. */
+ * Environment variables are all that it passes to ranks. */
 #include "tools/run/run.h"
+#include "backends/engine/engine.h"
 #include "espresso_impl/base/hmac.h"
 #include <sys/stat.h>
 
@@ -141,8 +142,8 @@ static int run_parse(run_plan *p, int argc, char **argv) {
         case RUN_MACHINES: asked.machines = tool_whole(c, "--machines", value, 1, RUN_RANKS_MAX); break;
         case RUN_UNEVEN: asked.uneven = value; break;
         case RUN_RACKS: p->racks = (int)tool_whole(c, "--racks", value, 1, RUN_RANKS_MAX); break;
-        case RUN_INTER: p->inter = value; break;
-        case RUN_OUTER: p->outer = value; break;
+        case RUN_INTER: p->inter = run_link(c, "--inter", value); break;
+        case RUN_OUTER: p->outer = run_link(c, "--outer", value); break;
         case RUN_ENV: p->env[p->n_env++] = run_env_text(c, value); break;
         case RUN_NO_PREFIX: p->prefix = false; break;
         case RUN_HOSTS: asked.hosts = value; break;
@@ -154,6 +155,22 @@ static int run_parse(run_plan *p, int argc, char **argv) {
     }
     p->argv = argv + at;
     return run_check(p, &asked);
+}
+
+/* What is wrong with a link is said before any program starts, by the backends' own reader. */
+ESP__FN const char *run_link(const tool_command *c, const char *flag, const char *text) {
+    engine_link link;
+    const char *where = text, *wrong;
+    if (!strncmp(text, "file:", 5)) {
+        wrong = engine_read_link(text + 5, &link);
+        if (wrong) tool_usage(c, "%s %s: %s: write one line into the file, as in 1gbit,50us", flag, text, wrong);
+    } else {
+        wrong = engine_parse_phases(text, &link, &where);
+        if (wrong || *where)
+            tool_usage(c, "%s %s: at character %d ('%.20s') expected %s", flag, text, (int)(where - text) + 1, where,
+                       wrong ? wrong : "the end");
+    }
+    return text;
 }
 
 /* Makes the job's secret, and where the ranks meet: without hosts the name of an abstract socket, which leaves no file, with hosts a port,

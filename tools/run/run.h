@@ -114,6 +114,8 @@ typedef struct run_job {
 
 /* run.c */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines);
+/* Ends the command unless this is a link that loop and shm emulate, as in 1gbit,50us. Returns it. */
+ESP__FN const char *run_link(const tool_command *c, const char *flag, const char *text);
 ESP__FN int run_make_root(run_plan *p);
 ESP__FN int run_job_run(const run_plan *p);
 /* hosts.c */
