@@ -5,8 +5,8 @@
 # script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
 # What a script of tests/cli prints must be what the file .out beside it says; UPDATE=1 writes those files anew. $BUILD/tests/cli/test_NAME.sh
 # and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and with that under the address sanitizer.
-# A test's line "runs:" says what it needs (CONTRIBUTING.md). Tests with the word "quiet" run alone, after all others, which run
-# TEST_JOBS at a time (one more than cores, since some wait), the slow ones first.
+# A test's line "runs:" says what it needs (CONTRIBUTING.md). TEST_JOBS tests run at a time (one more than cores, since some wait), the
+# slow ones first; those with the word "quiet" after all others.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
@@ -89,17 +89,20 @@ mkdir -p "$BUILD/log"
 TEST_COUNTS=$(mktemp -d)
 export TEST_COUNTS
 trap 'rm -rf "$TEST_COUNTS"' EXIT
-quiet= slow= others=
+quiet= quiet_slow= slow= others=
 for t in "$@"; do
     case " $(runs "$t") " in
+    *" quiet "*" slow "* | *" quiet "*" long "* | *" long "*" quiet "*) quiet_slow="$quiet_slow $t" ;;
     *" quiet "*) quiet="$quiet $t" ;;
     *" slow "* | *" long "*) slow="$slow $t" ;;
     *) others="$others $t" ;;
     esac
 done
+all() { printf '%s\n' "$@" | xargs -r -n 1 -P "${TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" sh "$0" --one; }
 # shellcheck disable=SC2086 # several names
-printf '%s\n' $slow $others | xargs -r -n 1 -P "${TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" sh "$0" --one
-for t in $quiet; do run_one "$t"; done
+all $slow $others
+# shellcheck disable=SC2086
+all $quiet_slow $quiet
 
 set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#
 # a test that left no count ended its runner

@@ -24,7 +24,7 @@ $(BUILD)/tests/nccl/libespresso-standin.so: tests/nccl/plugin_standin.c $(STAMP)
 # CHECK_LARGE: the largest collective and tensor of `espresso plugins --check`; 64 MiB and 2^20 elements in the command that is installed
 CHECK_LARGE := -DCHECK_LARGE_MIB=4u -DCHECK_LARGE_COUNT=131072u
 SAN         := -O1 -g1 -fno-omit-frame-pointer
-TEST_tests  := -O2 -g1 $(CHECK_LARGE) $(OPENMP_FLAG)
+TEST_tests  := -O1 -g1 $(CHECK_LARGE) $(OPENMP_FLAG)
 TEST_asan   := $(SAN) -fsanitize=address,undefined -fno-sanitize-recover=undefined $(CHECK_LARGE) $(OPENMP_FLAG)
 TEST_tsan   := $(SAN) -fsanitize=thread $(CHECK_LARGE)
 # each test has a parameter `state`, which few use
@@ -86,7 +86,6 @@ $(TRAIN_CUDA_HOST): $(BUILD)/%/bin/train_cuda: $(TRAIN_CUDA_C) $(BUILD)/test-lib
 	@mkdir -p $(@D)
 	$(CXX) $(TEST_$*) $(filter %.cu.o %.cc.o,$^) $(TRAIN_CUDA_C) $(BUILD)/cuda-host/$*.a $(BUILD)/test-library/$*.a -o $@ $(TEST_LIBS) $(TEST_LINK_$*)
 $(foreach way,tests asan,$(eval $(BUILD)/$(way)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda-host/$(way)/%.o) $(BUILD)/cuda-host/$(way).a))
-FIXTURES += $(TRAIN_CUDA_HOST)
 .SECONDARY: $(foreach way,tests asan msan,$(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(way)/%.o))
 # plugin cuda with that runtime, for programs that load it; and a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
 CUDA_HOST_PLUGIN := $(BUILD)/tests/cuda_host/plugins/libespresso-cuda.so
@@ -141,22 +140,22 @@ CLI     := $(call cli,tests,$(TEST_SH))
 ASAN_CLI := $(call cli,asan,$(TEST_SH))
 
 RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(TEST_COMMAND) mpi-programs
+FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(firstword $(TRAIN_CUDA_HOST)) $(TEST_COMMAND) mpi-programs
 test: all $(FILES_OF_TESTS) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(CLI) $(SCRIPTS)
-test-san: all $(FILES_OF_TESTS) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
+test-san: all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
 	@TEST_ALL=1 $(RUN_TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
 # what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed
 CHECKS := .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
 CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(SCRIPTS)) \
         $(call cli,tests,$(call runs,asan-long)) $(call cli,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SH))) \
-        $(call way,tests,$(filter-out $(LONG),$(TEST_SRC))) $(ASAN) $(TSAN) $(filter %/test_runtime,$(MSAN_TESTS))
+        $(call way,tests,$(filter-out $(LONG),$(TEST_SRC))) $(ASAN) $(TSAN)
 EVERYTHING := $(CHECKS) $(SCRIPTS) $(CLI) $(TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
 ci-programs: all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(CI))
 ci-list:
 	@echo $(CI)
 test-all:
-	-@$(MAKE) -k all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
+	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
 	@TEST_ALL=1 $(RUN_TESTS) $(EVERYTHING)
 # while working: the tests in C and of the command that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
 T ?=
@@ -174,7 +173,7 @@ soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see t
 plant:
 	python3 -B tests/cuda_host/plant.py
 # does it work here? As make check, with the command of the test build
-quick-programs: report $(filter-out $(TRAIN_CUDA_HOST),$(FIXTURES)) $(TEST_COMMAND) $(filter-out %.sh,$(CHECK))
+quick-programs: report $(FIXTURES) $(TEST_COMMAND) $(filter-out %.sh,$(CHECK))
 $(BUILD)/tests/files/test_builtin: | $(BUILTIN_FILES)
 quick-list:
 	@echo $(CHECK)

@@ -1,6 +1,6 @@
 /* test_cuda_between.c: the tests of tests/device/test_fake_between.c, what happens between steps, with plugin cuda: on a GPU, or on the test
  * runtime. */
-/* runs: no-tsan: as cuda_host/test_cuda_tree */
+/* runs: asan-long no-tsan: as cuda_host/test_cuda_tree */
 #define RIG_CUDA
 #include "tests/common/test.h"
 #include "tests/device/test_fake_between.c"

@@ -1,5 +1,6 @@
 /* test_graph.c: codecs' calls captured in a CUDA graph: nothing in them waits or takes memory, and a graph that is launched again does
  * the step again, with the same bytes as calls on the CPU. */
+/* runs: asan-long */
 #include "tests/common/test.h"
 #include "tests/cuda_host/twins.h"
 #include "tests/cuda_host/capture.h"

@@ -1,5 +1,6 @@
 /* test_lowrank.c: inner products and lengths in f64 on the device (codecs/cuda/common/lowrank.h) have the CPU's bits. In what a codec
  * writes, f32, their last bit shows too rarely. */
+/* runs: asan-long */
 #include "tests/common/test.h"
 #include "codecs/common/lowrank.h"
 #include "tests/cuda_host/lowrank.h"

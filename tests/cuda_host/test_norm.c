@@ -1,5 +1,6 @@
 /* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact, has the bits of
  * the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at the edge of what is exact. */
+/* runs: asan-long */
 #include "tests/common/test.h"
 #include "tests/cuda_host/norm.h"
 

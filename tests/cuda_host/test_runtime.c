@@ -1,5 +1,6 @@
 /* test_runtime.c: the runtime that runs kernels on the host finds the faults for which it is there: each of faults.cc's kernels is right,
  * and with its fault gives wrong results in some order of threads, or ends the process. */
+/* runs: asan-long */
 #include "tests/common/test.h"
 #include "tests/cuda_host/faults.h"
 
