@@ -145,11 +145,12 @@ test: all $(FILES_OF_TESTS) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(CLI) $(SCRIPTS)
 test-san: all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
 	@TEST_ALL=1 $(RUN_TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
-# what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed
+# what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed.
+# What takes long comes first, so that all cores work to the end
 CHECKS := .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
 CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(SCRIPTS)) \
         $(call cli,tests,$(call runs,asan-long)) $(call cli,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SH))) \
-        $(call way,tests,$(filter-out $(LONG),$(TEST_SRC))) $(ASAN) $(TSAN)
+        $(TSAN) $(ASAN) $(call way,tests,$(filter-out $(LONG),$(TEST_SRC)))
 EVERYTHING := $(CHECKS) $(SCRIPTS) $(CLI) $(TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
 ci-programs: all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(CI))
 ci-list:
