@@ -64,8 +64,13 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
         region = (void *)(uintptr_t)m->hello[0].address;
         loop_acquire(region);
         s = engine_join(m, g, region);
-    } else if (region != MAP_FAILED)
-        munmap(region, bytes); /* every rank got the same status, so no rank uses the region */
+    } else if (region != MAP_FAILED &&
+               m->pid[0]) { /* after an exchange all have the same status: none uses the region */
+        munmap(region, bytes);
+    } else if (region != MAP_FAILED) { /* the exchange failed here, maybe not on others: only this rank leaves */
+        m->head = region;
+        m->region_bytes = bytes;
+    }
     return s;
 }
 

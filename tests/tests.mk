@@ -157,7 +157,7 @@ ci-list:
 	@echo $(CI)
 test-all:
 	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
-	@TEST_ALL=1 $(RUN_TESTS) $(EVERYTHING)
+	@TEST_ALL=1 TEST_TIMEOUT=900 $(RUN_TESTS) $(EVERYTHING)
 # while working: the tests in C and of the command that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
 T ?=
 QUICK := $(filter-out $(LONG) $(call runs,slow),$(TEST_SRC) $(TEST_SH))
