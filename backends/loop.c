@@ -64,10 +64,10 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
         region = (void *)(uintptr_t)m->hello[0].address;
         loop_acquire(region);
         s = engine_join(m, g, region);
-    } else if (region != MAP_FAILED &&
-               m->pid[0]) { /* after an exchange all have the same status: none uses the region */
-        munmap(region, bytes);
-    } else if (region != MAP_FAILED) { /* the exchange failed here, maybe not on others: only this rank leaves */
+    } else if (region != MAP_FAILED && m->pid[0]) {
+        munmap(region, bytes); /* after an exchange all have the same status: none uses it */
+    } else if (region != MAP_FAILED) {
+        /* the exchange failed here, maybe not on the others: this rank alone gives the region up */
         m->head = region;
         m->region_bytes = bytes;
     }

@@ -346,7 +346,8 @@ ESP__FN esp_status engine_open(const esp_host *h, const esp_group *g, const char
                                engine_pull pull, engine_meet meet, void **comm);
 /* What this rank tells the group; a backend adds its own. */
 ESP__FN engine_hello engine_hello_of(const engine_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Gives every rank's hello to every rank. Returns the same status on all of them. */
+/* Gives every rank's hello to every rank. Returns the same status on all of them, unless the exchange itself fails: then m->pid[0] is
+ * still 0, and other ranks may have had it. */
 ESP__FN esp_status engine_exchange(engine_comm *m, const esp_group *g, const engine_hello *mine);
 /* Fails unless `params` are the same on every rank. */
 ESP__FN esp_status engine_same_params(engine_comm *m);
