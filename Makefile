@@ -62,7 +62,9 @@ HAVE_JANSSON := $(call have_headers,jansson.h)
 JSON_LIBS    := -ljansson
 COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
 BUILTIN_FILES := $(if $(HAVE_JANSSON),$(GEN)/builtin-files)
-TEST_SRC := $(sort $(wildcard tests/*/test_*.c))
+# the CUDA kernels are tested as C++ on the host
+HAVE_CXX := $(call have,$(firstword $(CXX)))
+TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda_host/%),$(sort $(wildcard tests/*/test_*.c)))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
@@ -195,6 +197,7 @@ clean:
 report:
 	@$(if $(HAVE_JANSSON),:,echo "left out: the command, demo and tests (jansson.h not found; Debian: libjansson-dev)")
 	@$(if $(HAVE_CMOCKA),:,echo "left out: tests (cmocka.h not found; Debian: libcmocka-dev)")
+	@$(if $(HAVE_CXX),:,echo "left out: tests of the CUDA kernels ($(CXX) not found; Debian: g++)")
 	@$(if $(HAVE_OPENMP),:,echo "left out: OpenMP in the example trainers ($(CC) does not find it; Debian: gcc has it, clang needs libomp-dev)")
 	@$(if $(NVCC),:,echo "left out: plugin cuda, the GPU codecs (nvcc not found: install the CUDA toolkit, 12 or newer, or set NVCC)")
 	@$(if $(MPICC),:,echo "left out: backend mpi (mpicc not found; Debian: libopenmpi-dev and openmpi-bin)")

@@ -81,7 +81,7 @@ $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
 # the trainer on CUDA, for that runtime, with plugin cuda linked into it
-TRAIN_CUDA_HOST := $(if $(TESTS),$(BUILD)/tests/bin/train_cuda $(BUILD)/asan/bin/train_cuda)
+TRAIN_CUDA_HOST := $(if $(and $(TESTS),$(HAVE_CXX)),$(BUILD)/tests/bin/train_cuda $(BUILD)/asan/bin/train_cuda)
 $(TRAIN_CUDA_HOST): $(BUILD)/%/bin/train_cuda: $(TRAIN_CUDA_C) $(BUILD)/test-library/%.a
 	@mkdir -p $(@D)
 	$(CXX) $(TEST_$*) $(filter %.cu.o %.cc.o,$^) $(TRAIN_CUDA_C) $(BUILD)/cuda-host/$*.a $(BUILD)/test-library/$*.a -o $@ $(TEST_LIBS) $(TEST_LINK_$*)
@@ -98,7 +98,7 @@ $(ON_CPU): tests/cuda_host/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
 	@mkdir -p $(@D)
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/on_cpu.map
 	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda_host -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
-FIXTURES += $(CUDA_HOST_PLUGIN) $(ON_CPU)
+FIXTURES += $(if $(HAVE_CXX),$(CUDA_HOST_PLUGIN) $(ON_CPU))
 # a third way, by clang: the memory sanitizer finds shared and other memory that a kernel reads before it is written. These tests need
 # nothing of the library, which would have to be compiled in this way too.
 MSAN_FLAGS := $(SAN) -fsanitize=memory
