@@ -90,14 +90,14 @@ enum {
     ESP_OPTIMIZER_MOMENTUM = 2, /* SGD with momentum, Nesterov's too */
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and their like        */
 };
-/** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/using.md
+/** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/use/using.md
  *  lists, override members. Growable. */
 typedef struct esp_config {
     uint32_t struct_size;         /* 0 means "this header's size"                                               */
     uint32_t flags;               /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
     const char *backend;          /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: highest probe score   */
     const char *codec;            /* "topk:ratio=0.01"; NULL: none; for "auto" several, ';' between             */
-    const char *strategy;         /* "fp32", "layerwise", "auto" (docs/autopilot.md) or a strategy file; NULL: layerwise
+    const char *strategy;         /* "fp32", "layerwise", "auto" (docs/use/autopilot.md) or a strategy file; NULL: layerwise
                                      with a codec, else fp32                                                     */
     const char *plugin_path;      /* directories, ':' between                                      */
     const esp_plugin_fn *builtin; /* [n_builtin] entries of plugins that are linked into the program */
@@ -114,18 +114,18 @@ typedef struct esp_config {
     uint32_t reserved0;
     uint64_t seed;        /* of all random draws; the same on all ranks                    */
     const esp_host *host; /* the caller's memory and log, valid until esp_close; NULL: libc and stderr */
-    const char *stats;    /* file for statistics while training; NULL: none. See docs/stats.md   */
-    const char *workers;  /* "pthreads", "openmp", "openmp:4" (docs/using.md); NULL: pthreads                */
+    const char *stats;    /* file for statistics while training; NULL: none. See docs/use/stats.md   */
+    const char *workers;  /* "pthreads", "openmp", "openmp:4" (docs/use/using.md); NULL: pthreads                */
     /** Where this rank is, the outermost unit first: "rack1/machine0"; ranks with the same text are on one machine. Two
      *  parts give the job three levels, one part gives it two. NULL: see `machine`. */
     const char *place;
     /** Who runs the ops: "threads" of the library, or the "caller" inside esp_push, esp_test and the waits. NULL: threads if each rank
-     *  has two cores or more, else the caller (docs/using.md) */
+     *  has two cores or more, else the caller (docs/use/using.md) */
     const char *progress;
-    /** Built-in strategies and auto leave tensors of so many elements or fewer uncompressed (docs/codecs.md). 0: ESP_RAW_UP_TO;
+    /** Built-in strategies and auto leave tensors of so many elements or fewer uncompressed (docs/use/codecs.md). 0: ESP_RAW_UP_TO;
      *  -1: they compress those too */
     int64_t raw_up_to;
-    /** What makes updates from the gradients: ESP_OPTIMIZER_*. auto prefers codecs that learn well with it (docs/autopilot.md) */
+    /** What makes updates from the gradients: ESP_OPTIMIZER_*. auto prefers codecs that learn well with it (docs/use/autopilot.md) */
     uint32_t optimizer;
     float momentum; /* of ESP_OPTIMIZER_MOMENTUM; ESP_OPTIMIZER_ADAM: its first moment's decay. 0: 0.9; -1: none */
 } esp_config;
@@ -211,7 +211,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
 /** Tells the library the training loss, for example this rank's mean over its part of the batch, in every step or now and then, on
  *  all ranks or some. It only stores the number: call it from any thread, at any time after esp_start. auto compares the losses before
- *  and after it changed the strategy, and returns to fp32 where they rise (docs/autopilot.md). NaN and Inf may be reported. */
+ *  and after it changed the strategy, and returns to fp32 where they rise (docs/use/autopilot.md). NaN and Inf may be reported. */
 ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
 
 /** Goes on without lost ranks. Call it on every rank that is left when a step, or another call, has failed with ESP_E_PEER (a rank
@@ -219,7 +219,7 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
  *  have met. Then esp_rank, esp_size and means are of these ranks, and tensors, residuals and statistics stay as they are. The step
  *  that failed is lost, on some ranks: send the parameters and the optimizer's state from rank 0 (esp_broadcast), and repeat the
  *  step. May be called again if it fails with ESP_E_PEER or ESP_E_TIMEOUT. ESP_E_UNSUPPORTED: the backend or a sharded tensor does
- *  not allow it. A rank that the others gave up gets ESP_E_PEER. See docs/shrink.md. */
+ *  not allow it. A rank that the others gave up gets ESP_E_PEER. See docs/use/shrink.md. */
 ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
 
 /* Uncompressed helpers. All ranks call them in the same order, between steps. They block. `data` is in and out. */

@@ -3,7 +3,7 @@
 # Exit status 77: nothing is wrong, but doxygen is not there.
 set -u
 bad=0
-for file in *.md plugins/README.md docs/*.md; do
+for file in *.md plugins/README.md docs/*/*.md; do
     for link in $(grep -o '](\([^)#]*\)' "$file" | sed 's/^](//' | grep -v '^https\?:'); do
         if [ ! -e "$(dirname "$file")/$link" ]; then
             echo "$file: $link is not there"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # compile.sh: what compiling the library costs: user time and object size of the whole, of the builds that leave parts out, and of each
-# part compiled alone. Rounds are interleaved, and the shortest time of each counts. Prints a table for docs/design.md, and writes
+# part compiled alone. Rounds are interleaved, and the shortest time of each counts. Prints a table for docs/design/design.md, and writes
 # bench/results/compile.csv.
 #   sh bench/compile.sh [ROUNDS]          5 rounds: about five minutes
 # A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused is dropped

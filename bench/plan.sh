@@ -1,6 +1,6 @@
 #!/bin/sh
 # plan.sh: the planner's speed and quality anew: runs build/bench/plan, writes bench/results/plan-*.txt and .csv, puts the numbers
-# into docs/planner-results.md, and makes pictures and tables of them (make results).
+# into docs/plan/planner-results.md, and makes pictures and tables of them (make results).
 # Usage: bench/plan.sh [speed] [quality] [plot]      (default: all three; some minutes)
 # Environment: BUILD=build, ESPRESSO_SHARED (folder with models/; default ../shared), RUN="taskset -c 1" in front of the program.
 set -eu

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""plan_doc.py: puts the results of bench/plan into the marked parts of docs/planner-results.md, so that its numbers are the measured ones.
+"""plan_doc.py: puts the results of bench/plan into the marked parts of docs/plan/planner-results.md, so that its numbers are the measured ones.
 
     python3 bench/plan_doc.py        reads bench/results/plan-speed.txt and plan-quality.txt
 """
@@ -94,8 +94,8 @@ def main():
     one, two = speed.split("Two devices")[0], speed.split("Two devices")[1].split("Beside")[0]
     filled = {"pruning": pruning(speed), "parts": parts(speed, one, two), "speed": times(speed, one, two), "quality": summary(quality),
               "paper": paper(quality)}
-    path = os.path.join(ROOT, "docs/planner-results.md")
-    text = read("docs/planner-results.md")
+    path = os.path.join(ROOT, "docs/plan/planner-results.md")
+    text = read("docs/plan/planner-results.md")
     for name, block in filled.items():
         start, end = f"<!-- measured: {name} -->\n", f"<!-- /{name} -->"
         a, b = text.index(start) + len(start), text.index(end)
@@ -103,7 +103,7 @@ def main():
     with open(path + ".tmp", "w") as f:
         f.write(text)
     os.replace(path + ".tmp", path)
-    print("docs/planner-results.md")
+    print("docs/plan/planner-results.md")
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ typedef struct esp__unit {
 #define ESP__NEXT_BACKWARD 0xffffffffu
 #define ESP__NOTHING_RAN 0xfffffffeu
 /* One strategy. `sequence` contains every op once, each after the ops that it needs: ESP__NEXT_BACKWARD is the next tensor's
- * backward, a unit's number is its next op. Each lane runs its ops in this order (docs/planner.md, "Rules of time"). */
+ * backward, a unit's number is its next op. Each lane runs its ops in this order (docs/design/planner.md, "Rules of time"). */
 typedef struct esp__schedule {
     uint32_t n_units, n_sequence;
     esp__unit *units;
@@ -277,7 +277,7 @@ ESP__FN const esp_cost_curve *esp__decompress_more(const esp_plan_codec *c, cons
 ESP__FN int esp__payloads_pass(const esp_plan_codec *c, const esp__op_template *op);
 
 /* ---- simulate.c ---------------------------------------------------------------------------------------------------------------- */
-/* Orders the ops of every lane by ready time (docs/planner.md, "Rules of time"): writes sequence and makespan. */
+/* Orders the ops of every lane by ready time (docs/design/planner.md, "Rules of time"): writes sequence and makespan. */
 /* The makespan in ready order; sequence: gets the order, NULL: nobody wants it. */
 ESP__FN uint64_t esp__by_ready(esp__problem *p, const esp__schedule *d, uint32_t *sequence);
 ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d);

@@ -1,5 +1,5 @@
 /* abi.h: the plugin ABI, sections 1 to 7 of espresso.h, which includes it: all that a codec, backend or device plugin needs.
- * docs/abi.md says what may still grow. Everything that a table says is read: the registry refuses what this library
+ * docs/design/abi.md says what may still grow. Everything that a table says is read: the registry refuses what this library
  * cannot do, and names it. */
 
 /* ---- 1. status: 0 ok, >0 not an error, <0 error; values are never renumbered ----------------- */

@@ -1,4 +1,4 @@
-/* safety.c: what a codec costs in loss with the trainer's optimizer: the table of docs/codecs.md, by what codecs say of themselves.
+/* safety.c: what a codec costs in loss with the trainer's optimizer: the table of docs/use/codecs.md, by what codecs say of themselves.
  * Must not know how a plan is made, nor any codec's name. */
 #include "espresso_impl/autopilot/autopilot.h"
 

@@ -4,7 +4,7 @@
 extern char **environ;
 
 static const char *const esp__env_names[] = {
-    /* the library; docs/using.md and docs/launching.md say what they mean */
+    /* the library; docs/use/using.md and docs/use/launching.md say what they mean */
     "ESPRESSO_BACKEND", "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", "ESPRESSO_TRACE",
     "ESPRESSO_PROFILE", "ESPRESSO_PROGRESS", "ESPRESSO_STATS", "ESPRESSO_TIMEOUT_MS", "ESPRESSO_WORKERS",
     "ESPRESSO_SIMD", "ESPRESSO_RANK", "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_PLACE", "ESPRESSO_ROOT",

@@ -9,7 +9,7 @@
  *                                              <-     PROOF      its code
  *                                              <-     WELCOME    when all ranks are here
  *
- * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted (docs/security.md). Who connects
+ * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted (docs/use/security.md). Who connects
  * is a candidate until it has proven itself. Candidates get little: a fixed number of places, a few hundred bytes each, ten seconds. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"

@@ -70,7 +70,7 @@ static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedba
         "step %llu: tensor '%s': what codec '%s' leaves out has grown to %.0f times the gradient, so that training "
         "hardly learns from it: let the codec send more (a larger ratio or rank; for twobit a smaller threshold, or "
         "relative=1.2), give it feedback=(residual:beta=0.9), or lower the learning rate or the momentum "
-        "(docs/codecs.md)",
+        "(docs/use/codecs.md)",
         (unsigned long long)ctx->steps.step, u->name, u->codec->spec, feedback);
 }
 

@@ -1,4 +1,4 @@
-/* stats_json.c: prints statistics as JSON lines: a header, a line for each strategy, one sample an interval. docs/stats.md says
+/* stats_json.c: prints statistics as JSON lines: a header, a line for each strategy, one sample an interval. docs/use/stats.md says
  * what each member means. Must not know when or to which file they are written. */
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/quantile.h"

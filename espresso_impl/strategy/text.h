@@ -1,5 +1,5 @@
 /* text.h: the only reader and the only printer of a strategy's text. The reader passes each line as plain values to callbacks. Must
- * not know what options and codecs mean, nor who calls. docs/design.md describes the format. */
+ * not know what options and codecs mean, nor who calls. docs/design/design.md describes the format. */
 #ifndef ESP__STRATEGY_TEXT_H
 #define ESP__STRATEGY_TEXT_H
 #include "espresso_impl/strategy/option.h"

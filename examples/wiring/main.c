@@ -1,5 +1,5 @@
 /* main.c: wires the two kinds of trainer: gradients that are final layer by layer, or all at once at the end of
- * backward. docs/wiring.md quotes this file.
+ * backward. docs/use/wiring.md quotes this file.
  * ./wiring layers   gradients are final layer by layer: each is pushed while backward goes on
  * ./wiring flat     gradients are final when backward is over: all are pushed then
  * Both print the same weights. Or: espresso run -n 4 -- ./wiring layers */

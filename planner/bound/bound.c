@@ -1,7 +1,7 @@
 /* bound.c: the lower bound: no plan for these units is faster. It mixes the inequalities of rows.c ("rows") with weights that
  * sum to 1. For every mixture, the cheapest path of each unit on its own gives a bound; the best mixture (game.c) gives a good
  * one. The bound then rises by refuting times: in a plan within T, no path that starts when its unit is ready ends after T.
- * That leaves fewer paths, hence a higher bound; if it is above T, no plan is within T. docs/planner.md has the proofs. */
+ * That leaves fewer paths, hence a higher bound; if it is above T, no plan is within T. docs/design/planner.md has the proofs. */
 #include "planner/bound/bound.h"
 #include <math.h>
 

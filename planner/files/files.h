@@ -1,4 +1,4 @@
-/* files.h: the planner's JSON files (docs/schema/): model, codec costs ("gc"), system, and all of them as "costs". Used by the command and
+/* files.h: the planner's JSON files (docs/plan/schema/): model, codec costs ("gc"), system, and all of them as "costs". Used by the command and
  * by tests only: the library reads no JSON. Must not know how plans are made. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H

@@ -1,6 +1,6 @@
 /* cost.c: the time of one op: curves through measured points, collectives by formula or table, payload sizes.
  * Sources: Thakur, Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus
- * bandwidth factors). Pure functions; docs/planner.md has worked examples. */
+ * bandwidth factors). Pure functions; docs/design/planner.md has worked examples. */
 #include "planner/problem/problem.h"
 #include <math.h>
 

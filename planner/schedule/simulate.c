@@ -1,4 +1,4 @@
-/* simulate.c: the clock (docs/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the
+/* simulate.c: the clock (docs/design/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the
  * op before it in its unit (for the first: the backward that makes the unit ready) has ended and all its lanes are free. Which
  * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on several
  * lanes starts on all of them at once, and gives each up when it no longer needs it (esp__op_time). */

@@ -1,9 +1,9 @@
-# test_levels.sh: a job of three levels with names, run as docs/using.md says: statistics, `espresso top`, the Prometheus
+# test_levels.sh: a job of three levels with names, run as docs/use/using.md says: statistics, `espresso top`, the Prometheus
 # file and the trace have a lane for each level, under its name, with the times and bytes of that level.
 BUILD=${BUILD:-build}
 gpt=$PWD/$BUILD/bin/gpt
 espresso=$PWD/$BUILD/bin/espresso
-docs=$PWD/docs/using.md
+docs=$PWD/docs/use/using.md
 export ESPRESSO_RAW_UP_TO=0 # the model's tensors are small, and are to be compressed
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -17,7 +17,7 @@ lacks() { ! grep -q "$2" "$1" || fail "$1 has $2: $(grep "$2" "$1" | head -n 3)"
 
 # the page's example
 sed -n '/^## Levels/,/^## /s/^    //p' "$docs" >example
-[ "$(wc -l <example)" -ge 3 ] || fail "docs/using.md has no example of levels"
+[ "$(wc -l <example)" -ge 3 ] || fail "docs/use/using.md has no example of levels"
 sed "s|\./train|$train|; s|espresso |$espresso |" example >example.sh
 timeout -k 5 120 sh -e example.sh >said 2>&1 || fail "$(cat said)"
 has stats.jsonl '"levels":\["gpu","machine","rack"\]'

@@ -1,5 +1,5 @@
 # test_wiring.sh: both shapes of examples/wiring train to the same weights, alone and as a job, with and without a codec, and
-# docs/wiring.md quotes the example as it is.
+# docs/use/wiring.md quotes the example as it is.
 . tests/compile/common.sh
 wiring=$build/bin/wiring
 for n in 1 4; do
@@ -19,11 +19,11 @@ done
 if "$wiring" sideways 2>/dev/null; then exit 1; fi
 
 # every quoted line stands in the example
-awk '/^```/ { code = /^```c/; next } code' docs/wiring.md >"$tmp/quoted"
+awk '/^```/ { code = /^```c/; next } code' docs/use/wiring.md >"$tmp/quoted"
 [ "$(wc -l <"$tmp/quoted")" -gt 30 ]
 grep -vxFf examples/wiring/main.c "$tmp/quoted" >"$tmp/missing" || true
 if [ -s "$tmp/missing" ]; then
-    echo "docs/wiring.md quotes lines that examples/wiring/main.c has not:"
+    echo "docs/use/wiring.md quotes lines that examples/wiring/main.c has not:"
     cat "$tmp/missing"
     exit 1
 fi

@@ -1,5 +1,5 @@
 /* test_chaos.c: jobs of 4 ranks on 2 machines, each with one fault at a random moment, and what all ranks must make of it.
- * docs/faults.md says what that is.
+ * docs/use/faults.md says what that is.
  *
  * Without arguments it is a test: 20 runs of every kind. `make soak` runs more, and writes how soon faults are noticed:
  *   test_chaos [--kind NAME] [--runs N] [--seed FIRST] [--timeout MS] [--within MS] [--report FILE] [--verbose]

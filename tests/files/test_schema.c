@@ -1,12 +1,12 @@
-/* test_schema.c: the schemas in docs/schema and the readers agree: each schema is walked beside a full example, and whatever
+/* test_schema.c: the schemas in docs/plan/schema and the readers agree: each schema is walked beside a full example, and whatever
  * it says of a key must be what the reader does. */
 #include "tests/common/test.h"
 #include "planner/files/keys.h"
 #include "planner/files/costs_parts.h"
 #include "files.h"
 
-static const char *const schemas[] = {"docs/schema/model.schema.json", "docs/schema/codec.schema.json",
-                                      "docs/schema/system.schema.json", "docs/schema/costs.schema.json"};
+static const char *const schemas[] = {"docs/plan/schema/model.schema.json", "docs/plan/schema/codec.schema.json",
+                                      "docs/plan/schema/system.schema.json", "docs/plan/schema/costs.schema.json"};
 /* Keys that a schema requires only because of others in the example. */
 static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter", "outer", NULL}};
 

@@ -22,7 +22,7 @@ files = {
 }
 seen = 0
 for kind, patterns in files.items():
-    schema = json.load(open(f"docs/schema/{kind}.schema.json"))
+    schema = json.load(open(f"docs/plan/schema/{kind}.schema.json"))
     Validator.check_schema(schema)
     validator = Validator(schema)
     for pattern in patterns:
@@ -49,7 +49,7 @@ for kind, patterns in files.items():
                 if validator.is_valid(other):
                     say(f"{path} with {key}: {value} is valid")
 def part(kind):
-    return json.load(open(f"docs/schema/{kind}.schema.json"))
+    return json.load(open(f"docs/plan/schema/{kind}.schema.json"))
 def full(folder):
     return json.load(open(f"tests/fuzz/corpus/{folder}/full.json"))
 schema = part("costs")

@@ -1,5 +1,5 @@
 /* page_data.h: made-up plans for tests of the pages: sizes, options and times like those of a real model, scheduled
- * by the rules of time in docs/planner.md. Must not know the planner, so that a test can make a plan of any size
+ * by the rules of time in docs/design/planner.md. Must not know the planner, so that a test can make a plan of any size
  * quickly. */
 #ifndef ESPRESSO_TESTS_PAGE_DATA_H
 #define ESPRESSO_TESTS_PAGE_DATA_H

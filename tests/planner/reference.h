@@ -1,5 +1,5 @@
 /* reference.h: a slow, simple simulator that checks the planner's fast ones: it goes from one moment to the next and
- * at each starts the ops that may start, one at a time. Written from the rules of time (docs/planner.md), not from
+ * at each starts the ops that may start, one at a time. Written from the rules of time (docs/design/planner.md), not from
  * simulate.c: it must use nothing of that file. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H

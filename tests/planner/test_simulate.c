@@ -391,7 +391,7 @@ TEST(test_ready_order_is_not_monotone) {
     program_close(&g);
 }
 
-/* docs/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
+/* docs/design/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
 TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});

@@ -62,7 +62,7 @@ TEST(test_config) {
     }
 }
 
-/* ---- the table of docs/codecs.md --------------------------------------------------------------------------------------- */
+/* ---- the table of docs/use/codecs.md --------------------------------------------------------------------------------------- */
 enum { NONE, LOW, HIGH, ADAM, ADAM_LOW, N };
 TEST(test_table) {
     static const struct {

@@ -34,7 +34,7 @@ static const tool_flag run_flags[] = {
     {"--espresso", "PATH", "this command on the hosts (default: the same path as here)"},
     {"--root", "HOST[:PORT]",
      "where the ranks meet: rank 0's host as the others reach it (default: the first of --hosts, at a random port)"},
-    {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/shrink.md)"},
+    {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/use/shrink.md)"},
 };
 
 /* "NAME" alone means the variable as it is here: returns its "NAME=VALUE" of our environment. */

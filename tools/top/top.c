@@ -213,7 +213,7 @@ const tool_command top_command = {
     .n_flags = sizeof top_flags / sizeof *top_flags,
     .run = top_main,
     .details =
-        "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see docs/stats.md.\n"
+        "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see docs/use/stats.md.\n"
         "The screen is refreshed once a second; q leaves. A file that is not there yet is waited for.\n"
         "\n"
         "examples:\n"
