@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "espresso_impl/plugins/builtin.h"
+#include "espresso_impl/registry/builtin.h"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 

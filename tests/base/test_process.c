@@ -1,7 +1,7 @@
 /* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
  * for the pid. */
 /* runs: quiet */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <sys/syscall.h>
 
 /* What a child's _exit gave. */

@@ -2,8 +2,8 @@
  * fake one; with RIG_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
 #ifndef DEVICE_RIG_H
 #define DEVICE_RIG_H
-#include "tests/common/test.h"
-#include "tests/unit/units_rig.h"
+#include "tests/lib/test.h"
+#include "tests/executor/units_rig.h"
 #ifdef RIG_CUDA
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define rig_plugin espresso_plugin_v1_cuda

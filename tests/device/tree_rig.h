@@ -2,7 +2,7 @@
  * same. For tests; include after cmocka.h. */
 #ifndef TREE_RIG_H
 #define TREE_RIG_H
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_rig.h"
 
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
