@@ -47,7 +47,7 @@ PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so \
            $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
-BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c)) $(BUILD)/bench/trainer
+BENCHES := $(patsubst %.c,$(BUILD)/bench/%,$(notdir $(wildcard bench/micro/*.c)) plan.c) $(BUILD)/bench/trainer
 # the compiler says whether it finds headers; in a variable, as versions of make differ in what "\#" is within $(shell)
 HASH := \#
 have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
@@ -64,8 +64,8 @@ COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
 BUILTIN_FILES := $(if $(HAVE_JANSSON),$(GEN)/builtin-files)
 # the CUDA kernels are tested as C++ on the host
 HAVE_CXX := $(call have,$(firstword $(CXX)))
-TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda/%),$(sort $(wildcard tests/*/test_*.c)))
-TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
+TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda/%),$(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c)))
+TEST_SH  := $(sort $(wildcard tests/*/test_*.sh tests/*/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
 .PHONY: all lib plugins tools examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
@@ -100,7 +100,7 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl/plugin.c $(NCCL_SRC) $(wildcard backends/p2p/*.c) $(TEST_SRC); do \
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) $(NCCL_SRC) $(wildcard backends/p2p/*.c) $(TEST_SRC); do \
 	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------
@@ -127,20 +127,20 @@ $(SO): $(BUILD)/obj/espresso.o | $(BUILD)/lib/
 $(BUILD)/bin/espresso: $(TOOLS_SRC:%.c=$(BUILD)/obj/%.o) $(OBJECTS) | $(BUILD)/bin/
 	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 
-# a plugin is one file and, of a backend, the objects of the folders that it uses
+# a backend's plugin: the objects of the folders that it uses
 PLUGIN_FLAGS = -fPIC -fvisibility=hidden
 PLUGIN_LINK  = $(PLUGIN_FLAGS) -shared -Wl,-z,defs $(filter %.c %.cc %.o,$^) -o $@
 NCCL_SRC := $(wildcard backends/nccl/*.c)
 NCCL_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(NCCL_SRC))
-MESH_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/p2p/*.c))
+P2P_PARTS  := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(filter-out %/mpi.c,$(wildcard backends/p2p/*.c)))
 $(BUILD)/plugin/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	$(CCACHE) $(CC) $(FLAGS) $(PLUGIN_FLAGS) -c $< -o $@
-$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl/plugin.c $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-nccl.so: $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
-$(BUILD)/lib/espresso/libespresso-mpi.so: backends/p2p/mpi.c $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-mpi.so: backends/p2p/mpi.c $(P2P_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
-$(BUILD)/lib/espresso/libespresso-gloo.so: backends/p2p/gloo.cc $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-gloo.so: backends/p2p/gloo.cc $(P2P_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) $(PLUGIN_LINK) -Wl,--version-script=$(BUILD)/gloo.map -lgloo
 
@@ -155,9 +155,11 @@ TRAINER := $(wildcard bench/trainers/*.c) examples/train/gemm.c examples/gpt/tex
 $(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
 	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) $(TRAINER) -o $@ $(LIB) $(LIBS)
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
-$(patsubst %,$(BUILD)/bench/%,codec coll matrix): $(BUILD)/bench/%: bench/%.c $(OBJECTS) | $(BUILD)/bench/
+$(patsubst %,$(BUILD)/bench/%,codec coll matrix): $(BUILD)/bench/%: bench/micro/%.c $(OBJECTS) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< $(OBJECTS) -o $@ $(JSON_LIBS) $(LIBS)
-$(BUILD)/bench/%: bench/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
+$(BUILD)/bench/%: bench/micro/%.c $(LIB) $(STAMP) | $(BUILD)/bench/
+	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
+$(BUILD)/bench/plan: bench/planner/plan.c $(LIB) $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
 $(BUILD)/%/:
 	mkdir -p $@
@@ -175,7 +177,7 @@ accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see 
 # pictures and tables of all cases, from the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
-	@for s in plan_plot converge_plot accuracy_plot case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
+	@for s in planner/plan_plot accuracy/converge_plot accuracy/accuracy_plot planner/case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
 demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo

@@ -25,8 +25,8 @@ else
     leaves_out "clang-format is not there: formatting was not checked"
 fi
 
-built='espresso.c codecs/*.c backends/*.c backends/*/*.c planner/files/*.c tools/*.c tools/*/*.c bench/trainers/*.c examples/*/*.c tests/abi/plugin_*.c'
-others='bench/*.c plugins/*/*.c'
+built='espresso.c codecs/*.c backends/*/*.c planner/files/*.c tools/*.c tools/*/*.c bench/trainers/*.c examples/*/*.c tests/abi/plugin_*.c'
+others='bench/micro/*.c bench/planner/*.c plugins/*/*.c'
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
     files="$built $others"

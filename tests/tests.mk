@@ -3,7 +3,7 @@ FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,
 $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 # these bring the backend loop with something changed
-LOOP_PARTS := $(BUILD)/tests/abi/loop.o $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/shm/*.c))
+LOOP_PARTS := $(BUILD)/tests/abi/loop.o $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(filter-out %/loop.c %/shm.c,$(wildcard backends/shm/*.c)))
 $(BUILD)/tests/abi/loop.o: backends/shm/loop.c $(STAMP) | $(BUILD)/tests/abi/
 	$(CC) $(FLAGS) $(PLUGIN_FLAGS) -DESPRESSO_STATIC_PLUGINS -c $< -o $@
 $(patsubst %,$(BUILD)/tests/abi/libespresso-%.so,faulty lazy): $(LOOP_PARTS)
@@ -34,7 +34,7 @@ TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 # the files of the library and of the command, an object each, for each way; programs for tests that start the command are made of the
 # same objects. The plain way takes the objects that users get, but for those of OWN, which differ for tests.
 # ENTRIES: plugins that the library does not hold, which tests link.
-ENTRIES := backends/nccl $(NCCL_SRC:%.c=%) plugins/template_backend/example
+ENTRIES := $(NCCL_SRC:%.c=%) plugins/template_backend/example
 OWN     := tools/espresso.c $(wildcard tools/check/*.c) espresso_impl/base/workers_omp.c
 PRODUCT := $(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC)
 OBJECTS_asan  = $(PRODUCT:%.c=$(BUILD)/asan/obj/%.o)
@@ -66,8 +66,8 @@ endef
 TEST_LINK_tests := -Wl,--wrap=pthread_create
 
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda, once for each way
-CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda/*.cc)
-CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
+CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda/emulator/*.cc)
+CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda/emulator -pthread
 # shared memory is a section of its own, in which gcc watches arrays only where it is told
 CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version 2>/dev/null)),,-fsanitize-sections=cuda_shared)
 define CUDA_HOST_WAY
@@ -97,19 +97,19 @@ ON_CPU := $(BUILD)/tests/cuda/libespresso-on_cpu.so
 $(ON_CPU): tests/cuda/emulator/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
 	@mkdir -p $(@D)
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/on_cpu.map
-	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda_host -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
+	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda/emulator -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
 FIXTURES += $(if $(HAVE_CXX),$(CUDA_HOST_PLUGIN) $(ON_CPU))
 # a third way, by clang: the memory sanitizer finds shared and other memory that a kernel reads before it is written. These tests need
 # nothing of the library, which would have to be compiled in this way too.
 MSAN_FLAGS := $(SAN) -fsanitize=memory
-MSAN_TESTS := $(if $(and $(TESTS),$(call have,clang),$(call have,clang++)),$(patsubst %,$(BUILD)/msan/cuda_host/%,test_twins test_runtime))
+MSAN_TESTS := $(if $(and $(TESTS),$(call have,clang),$(call have,clang++)),$(patsubst %,$(BUILD)/msan/cuda/%,test_codecs test_runtime))
 $(BUILD)/cuda-host/msan/%.o: % $(STAMP)
 	@mkdir -p $(@D)
-	clang++ $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host $(MSAN_FLAGS) $(DEP) -x c++ -c $< -o $@
+	clang++ $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda/emulator $(MSAN_FLAGS) $(DEP) -x c++ -c $< -o $@
 $(BUILD)/msan/obj/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(OBJECT) $(DEP) -c $< -o $@
-$(BUILD)/msan/cuda_host/%: tests/cuda/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/lib/test.c tests/lib/main.c) $(STAMP)
+$(BUILD)/msan/cuda/%: tests/cuda/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/lib/test.c tests/lib/main.c) $(STAMP)
 	@mkdir -p $(@D)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(filter-out -Wno-format-truncation,$(TEST_WARN)) $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "espresso_impl/registry/builtin.h"
-#include "peers/coll_table.h"
+#include "bench/peers/coll_table.h"
 
 enum { MAX_RANKS = 64, OOB = 16384 };
 typedef struct shared {

@@ -26,7 +26,7 @@ unit() { # NAME FLAGS TEXT
     units="$units $1"
 }
 includes() { printf '#include "%s"\n' "$@"; }
-headers=$(includes espresso.h espresso_impl/base/base.h espresso_impl/executor/context.h codecs/common/simd.h)
+headers=$(includes espresso.h espresso_impl/base/base.h espresso_impl/executor/executor.h codecs/common/simd.h)
 part() { # NAME FILE ...
     name=$1
     shift

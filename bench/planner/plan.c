@@ -9,13 +9,13 @@
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
-#include "plan/input.h"
-#include "plan/naive.h"
-#include "plan/growth.h"
-#include "plan/parts.h"
-#include "plan/speed.h"
-#include "plan/explain.h"
-#include "plan/quality.h"
+#include "bench/planner/input.h"
+#include "bench/planner/naive.h"
+#include "bench/planner/growth.h"
+#include "bench/planner/parts.h"
+#include "bench/planner/speed.h"
+#include "bench/planner/explain.h"
+#include "bench/planner/quality.h"
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";

@@ -1,8 +1,144 @@
-/* executor.h: the functions that the executor's files offer each other and the folders above. "Lock" is ctx->lanes.lock. */
+/* executor.h: the struct behind esp_ctx and its member structs (configuration, lanes, steps, health), and the functions that the
+ * executor's files offer each other and the folders above. "Lock" is ctx->lanes.lock. */
 #ifndef ESP__EXECUTOR_H
 #define ESP__EXECUTOR_H
-#include "espresso_impl/executor/context.h"
-#include "espresso_impl/codec/call.h"
+#include "espresso_impl/base/base.h"
+#include "espresso_impl/base/process.h"
+#include "espresso_impl/device/device.h"
+#include "espresso_impl/executor/observer.h"
+#include "espresso_impl/job/job.h"
+#include "espresso_impl/program/program.h"
+
+/* One link lane of the communication thread. */
+typedef struct esp__link {
+    uint32_t cursor;       /* in in_force.sequence                    */
+    const esp__comm *comm; /* of the op in flight; only the link thread touches it and req                     */
+    void *req;
+    int busy; /* an op is in flight here, or an op that runs from a lane further out occupies this one */
+    uint64_t started_ns, core_ns; /* core_ns: core time of the op in flight so far */
+} esp__link;
+
+/* A collective outside a program (esp_broadcast, esp_allreduce, a probe), handed to the link thread. */
+typedef struct esp__request {
+    esp_coll coll;
+    uint8_t level;    /* the comm's scope */
+    const char *what; /* the call */
+    int wanted, done;
+    void *req;
+    uint64_t started_ns, ended_ns, core_ns;
+} esp__request;
+
+/* Times of the step under way, or of the last one. Nanoseconds of esp__now_ns. */
+typedef struct esp__step_clock {
+    uint64_t begin_ns;                    /* esp_wait_all of the step before returned, or esp_start                   */
+    uint64_t first_push_ns, last_push_ns; /* the first esp_push was called; the last one returned                     */
+    uint64_t end_ns;                      /* all tensors were synchronised                                            */
+    uint64_t next_ns;                     /* begin_ns of the next step                                                */
+} esp__step_clock;
+
+/* The backend of one scope, and its parameters; no backend: not said. */
+typedef struct esp__comm_plan {
+    const esp_backend *backend;
+    char params[ESP__SPEC_MAX * 2];
+} esp__comm_plan;
+
+/* Settings from esp_config and the environment. */
+typedef struct esp__config {
+    uint32_t flags, timeout_ms;
+    uint64_t seed;
+    char *plugin_path, *strategy_spec, *trace_path, *stats_spec;
+    esp__process opened_by;            /* a forked child must not use the context        */
+    int simd;                          /* instruction set for conversions between halves and floats */
+    int sample_errors;                 /* an observer reads compression errors                */
+    uint32_t optimizer;                /* the trainer's: ESP_OPTIMIZER_*                      */
+    double momentum;                   /* 0: none                                             */
+    esp__comm_plan plans[ESP__SCOPES]; /* as chosen in esp_open, for esp_shrink */
+} esp__config;
+
+/* The threads that run ops, and the callers that wait. `lock` protects every field but those that only one thread uses. */
+typedef struct esp__lanes {
+    pthread_mutex_t lock; /* protects all shared state of the context                                        */
+    pthread_cond_t done_cv, cpu_cv, link_cv;
+    pthread_t cpu_thread, link_thread;
+    int threads, stopping;
+    esp__link links[ESP__LEVELS]; /* intra, inter, ...                                   */
+    esp__request request;
+    int link_busy;                 /* the link thread has requests in flight              */
+    int cpu_busy;                  /* a thread is inside an op of the cpu or compute lane */
+    int caller_drives;             /* the trainer's threads run the ops: it has no core for others     */
+    int caller_only;               /* no other threads may: a backend's table says ESP_BACKEND_CALLER   */
+    int driving;                   /* a thread is inside the backends: starts, tests or sleeps there   */
+    int helped;                    /* a thread of the trainer is inside a long op: the link thread drives */
+    uint64_t drove_ns, looked_ns;  /* when ops, and late ranks, were last looked for      */
+    uint32_t waiters, waiters_one; /* threads in any wait; those of them in esp_wait      */
+    uint64_t wait_since_ns;        /* when the first of the waiters began to wait */
+    uint64_t stream_since_ns; /* since when a stream of the trainer waits, by esp_wait_on in this step; 0: none does */
+    int core_times;           /* bits: who wants core times (ESP__CORE_*); atomic    */
+    int tokens[2];            /* tokens.c: the pipe's ends; -1: no tokens, so all ranks may compress at once */
+} esp__lanes;
+
+/* The step under way, and all steps so far. Under lanes.lock. */
+typedef struct esp__steps {
+    uint64_t step;
+    uint32_t n_pushed, n_done;
+    int closed, open;
+    char missing_text[ESP__NAME_MAX * 4];
+    esp__step_clock clock;
+    esp_stats stats;
+    const char *phase; /* the autopilot's phase as a static text; NULL: no autopilot */
+    /* the autopilot's, of the strategy in force: its prediction, 0: none; and what explains the difference from what was measured,
+     * "": nothing to explain. They change between steps. */
+    double predicted_ns;
+    char difference[160];
+    double loss; /* the last that the trainer reported; NaN: none, or not finite */
+} esp__steps;
+
+/* Errors, and waits that may become errors. Under lanes.lock. */
+typedef struct esp__health {
+    int waiting;                /* a request is in flight for ESP__LONG_AFTER_MS or more */
+    int32_t waits_for;          /* the rank that the request waits for, -1: unknown */
+    uint32_t waits_tensor;      /* the request's; UINT32_MAX: none (a broadcast or the like) */
+    int checked, suspected;     /* this wait is long: the ranks were asked who answers; it is too long */
+    int32_t left_rank;          /* a peer that closed its context, or -1           */
+    esp_status left_after;      /* the error after which it did; ESP_OK: none      */
+    uint64_t got_bytes, got_ns; /* since it left: bytes received so far; when a look found more of them */
+    /* a collective that is enqueued and that its device had not done at the last look; behind: there is one */
+    int behind;
+    uint32_t behind_op, behind_tensor;
+    int32_t behind_rank;                /* for which it waits; -1: unknown */
+    uint64_t behind_ns, behind_look_ns; /* when a look found it first; the last look */
+    esp_status fatal;
+    char fatal_text[ESP__ERROR_MAX];
+    int said_no_gpu, said_unpushed;
+    int shrinking; /* esp_shrink began and has not succeeded: it may be called again */
+} esp__health;
+
+/* What esp_gather works with: one call at a time. */
+typedef struct esp__gather {
+    uint8_t *slots, *scratch, *host; /* payloads of all ranks' parts; of the codec; of a tensor on a device */
+    uint64_t slots_bytes, scratch_bytes, host_bytes;
+} esp__gather;
+
+struct esp_ctx {
+    esp__base base; /* first: the folders below find it there */
+    esp_host host;  /* the table given to plugins; host.user = ctx */
+    esp__config config;
+    esp__registry registry;
+    esp__device_list devices;
+    esp__job job;
+    esp__model model;
+    esp__in_force in_force;
+    esp__gather gather;
+    esp__lanes lanes;
+    esp__steps steps;
+    esp__health health;
+    int started;
+
+    void *observers[ESP__OBSERVERS_MAX]; /* each one's `self`; NULL: not asked for. observe/observe.h numbers them */
+};
+_Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for its first member");
+/* Sets where base's parts are. For esp_open, and for tests that fill a context themselves. */
+ESP__FN void esp__base_parts(esp_ctx *ctx);
 
 /* ---- dispatch.c: which op is next ---------------------------------------------------------------------------------- */
 /* Lock held in every call. */
@@ -57,12 +193,6 @@ ESP__FN void esp__meter_step(esp_ctx *ctx);
 /* Of the last step: out[n_tensors] gets the nanoseconds from the step's begin to each tensor's push, without the time spent
  * inside esp_push. They never fall from one tensor to the next. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
-
-/* How many ranges of a compress or decompress op go into one call of the codec: all of them, where it takes lists. */
-static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) {
-    const esp__codec *c = op->on ? u->twin : u->codec;
-    return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
-}
 
 /* ---- ops.c: one compress, decompress or copy op ----------------------------------------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
@@ -134,53 +264,5 @@ ESP__FN esp_status esp__comms_reg(esp_ctx *ctx, esp__in_force *f);
 ESP__FN void esp__comms_dereg(esp_ctx *ctx, esp__in_force *f);
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds what all comms received */
 
-/* ---- program.c ------------------------------------------------------------------------------------------------------------- */
-/* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
-ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
-
-/* ---- arena.c: the memory of a program --------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__memory_log(const esp_ctx *ctx);                /* what esp_start took, before the first step */
-ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and program too; a zeroed `f` is fine */
-
-/* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
-/* Takes memory, carry[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
-ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                            float **carry);
-/* Adds these residuals to carry, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
- * feedback is lost, and the job cannot go on. */
-ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                      float **carry);
-
-/* ---- install.c: strategies ---------------------------------------------------------------------------------------------------- */
-/* Collective, between steps. Builds the strategy of `spec` beside the one in force. If every rank succeeds, all ranks put the
- * new one in force, with the feedback of the one before; else that one stays. mine: this rank's status so far, an error makes
- * all ranks fail. files: `spec` may be a path. */
-ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files);
-
-/* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
-/* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */
-ESP__FN esp_status esp__open_alone(esp_ctx **out);
-ESP__FN esp_status esp__usable(const esp_ctx *ctx);
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
-ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
-/* Nothing is pushed any more: the next step may begin. Lock held, or no lane runs. */
-ESP__FN void esp__step_forget(esp_ctx *ctx);
-ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context. Lock held */
-ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with that error; not under the lock */
-ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
-ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
-/* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? `what` begins the message. */
-ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what);
-/* Hands a collective of one level's ranks to the link thread and waits for its end. `what` names the caller in errors. */
-ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
-
-/* ---- request_on.c, gather.c ------------------------------------------------------------------------------------------------ */
-/* Waits for the work that is on the device's stream now. */
-ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream);
-/* Opens the codecs of sharded tensors' parameters, and takes memory. After the first strategy is in force. */
-ESP__FN esp_status esp__gather_open(esp_ctx *ctx);
-ESP__FN void esp__gather_close(esp_ctx *ctx);
 ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op);
 #endif

@@ -2,7 +2,7 @@
  * the observers; executor/observer.h says when the executor calls them. */
 #ifndef ESP__OBSERVE_H
 #define ESP__OBSERVE_H
-#include "espresso_impl/executor/context.h"
+#include "espresso_impl/executor/executor.h"
 
 /* ---- observers.inc ---------------------------------------------------------------------------------------------------- */
 #define ESP__OBSERVER(name) ESP__OBSERVE_##name,

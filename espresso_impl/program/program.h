@@ -4,7 +4,9 @@
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
 #include "espresso_impl/device/device.h"
-#include "espresso_impl/strategy/region.h"
+#include "espresso_impl/base/heap.h"
+#include "espresso_impl/codec/call.h"
+#include "espresso_impl/strategy/strategy.h"
 
 enum { ESP__OP_COMPRESS = 1, ESP__OP_DECOMPRESS, ESP__OP_COLLECTIVE, ESP__OP_COPY };
 enum {
@@ -112,4 +114,95 @@ typedef struct esp__program {
     uint32_t max_payloads, max_list;   /* of one call: payloads of a decompress; parts, where they are more than 1 */
     esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
+
+/* The feedback of one Comp of one unit on this rank. Memory belongs to the context. */
+typedef struct esp__feedback {
+    esp__extent place;      /* of the unit                                                         */
+    uint64_t codec, option; /* hashes of their texts                                               */
+    uint32_t comp_index, n_ranges;
+    uint32_t raw;           /* the Comp reads the rank's own gradient: a change of strategy keeps the residual */
+    uint32_t owner_replica; /* this rank is the lowest with this residual                          */
+    uint32_t device;        /* where the arrays below lie                                          */
+    uint64_t offset, count; /* element range in the unit                                           */
+    float *residual;        /* count floats, or NULL                                               */
+    uint8_t *state;         /* the codec's, or NULL                                                */
+    uint64_t state_bytes;
+    float *residual_before; /* ESP_DISCARDABLE: copies from before the step                        */
+    uint8_t *state_before;
+} esp__feedback;
+
+/* To which backends an arena was announced. */
+typedef struct esp__announced {
+    uint32_t to;              /* bit p: to that of job.parents[p] */
+    void *given[ESP__SCOPES]; /* [p]: what its reg() gave */
+} esp__announced;
+
+/* A program's memory on one device, and in the host's memory for copies to and from it. */
+typedef struct esp__memory_on {
+    uint8_t *arena, *pinned, *scratch;
+    float *phi;          /* for sampling errors: a decoded payload                               */
+    uint64_t *used;      /* where compress writes the bytes used, which nobody reads; one for each scratch memory */
+    uint8_t *headers;    /* of all payloads that were compressed in this step                    */
+    uint8_t *flags;      /* pinned: `headers` at the end of the step                             */
+    uint64_t settled_ns; /* when the device had done the last step */
+    void **events;       /* [2 n_events]: of the begin and the end of each op */
+    esp__program_on has; /* what was taken                                                      */
+    esp__announced announced;
+} esp__memory_on;
+
+/* The strategy in force, its program, and all of its memory. */
+typedef struct esp__in_force {
+    esp__strategy strategy;
+    esp__program program;
+    esp__feedback *feedback;
+    uint32_t n_feedback;
+    uint64_t cap_feedback; /* bytes */
+    uint8_t *arena;
+    uint64_t arena_bytes, memory_bytes;
+    uint64_t slots_bytes, feedback_bytes; /* of memory_bytes: the arenas; residuals and codecs' state */
+    uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX; 0: no limit */
+    esp__announced announced;
+    uint8_t *scratch;
+    uint64_t scratch_bytes;
+    float *phi; /* compensated gradient and its decoded payload, for codecs without ESP_CODEC_FUSED_RESIDUAL */
+    uint64_t phi_count;
+    esp_payload *payloads; /* room for the payloads of the call of a decompress that has most       */
+    void *list_room;
+    esp__codec_list list; /* in list_room, for the call that has most parts                        */
+    esp__heap ready;      /* units whose next op is on the cpu or compute lane; key: unit */
+    uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link lane, in the strategy's order */
+    uint32_t *order, n_order;                                 /* collectives of all lanes, in the strategy's order */
+    int has_behind;                                           /* some ops are in streams behind links */
+    uint32_t behind;      /* [0 .. behind) of `order`: all that follows them in streams behind links is enqueued */
+    esp__span *op_time;   /* [program.n_ops] of the step under way, or of the last one              */
+    uint64_t *op_core_ns; /* [program.n_ops] core time of each op, while lanes.core_times is not 0; else 0 */
+    esp__memory_on on[ESP__DEVICES_MAX];
+    uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
+} esp__in_force;
+
+/* How many ranges of a compress or decompress op go into one call of the codec: all of them, where it takes lists. */
+static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) {
+    const esp__codec *c = op->on ? u->twin : u->codec;
+    return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
+}
+
+/* ---- program.c ------------------------------------------------------------------------------------------------------------- */
+/* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
+ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
+
+/* ---- arena.c: the memory of a program --------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__memory_log(const esp_ctx *ctx);                /* what esp_start took, before the first step */
+ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and program too; a zeroed `f` is fine */
+
+/* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
+/* Takes memory, carry[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
+ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                            float **carry);
+/* Adds these residuals to carry, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
+ * feedback is lost, and the job cannot go on. */
+ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
+                                      float **carry);
+
 #endif

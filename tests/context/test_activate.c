@@ -2,7 +2,7 @@
  * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "units_rig.h"
+#include "tests/executor/units_rig.h"
 
 static esp_stream here;
 

@@ -2,7 +2,7 @@
  * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "paper.h"
+#include "tests/planner/search/paper.h"
 #include "problems.h"
 
 static esp_plan *make(const problem_input *in, const esp_plan_config *config) {

@@ -3,7 +3,7 @@
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/registry/registry.h"
-#include "units_rig.h"
+#include "tests/executor/units_rig.h"
 
 /* ---- round trips ----------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"

@@ -5,8 +5,8 @@
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
-#include "problems.h"
-#include "exact.h"
+#include "tests/planner/problems.h"
+#include "tests/planner/search/exact.h"
 
 /* ---- made-up candidate options ---------------------------------------------------------------------------------------------------- */
 enum { SMALL_UNITS = 4, SMALL_PATHS = 5, SMALL_OPS = 5 };

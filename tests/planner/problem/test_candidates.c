@@ -3,8 +3,8 @@
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
-#include "paper.h"
-#include "problems.h"
+#include "tests/planner/search/paper.h"
+#include "tests/planner/problems.h"
 
 enum { CPU = 1u << ESP_PLAN_CPU, GPU = 1u << ESP_PLAN_GPU };
 enum { BOTH_PARTS = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL };

@@ -1,7 +1,7 @@
 /* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and
  * whole options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
 #include "tests/lib/test.h"
-#include "paper.h"
+#include "tests/planner/search/paper.h"
 
 enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
 

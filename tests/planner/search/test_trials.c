@@ -3,8 +3,8 @@
  * neighbouring units replaced). On random programs. */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
-#include "reference.h"
-#include "problems.h"
+#include "tests/planner/reference.h"
+#include "tests/planner/problems.h"
 
 enum { PROGRAMS = 3000, TRIALS = 6, SPARE = 8 };
 

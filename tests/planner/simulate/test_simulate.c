@@ -2,8 +2,8 @@
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
-#include "reference.h"
-#include "problems.h"
+#include "tests/planner/reference.h"
+#include "tests/planner/problems.h"
 
 enum { PROGRAMS = 10000 };
 
