@@ -87,7 +87,7 @@ $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
 # the library's files are those that espresso.c lists; the command and the tests are made of an object for each. What of them comes
 # as a plugin gives its entry a name of its own.
-LIB_SRC   := $(filter-out %/no_autopilot.c,$(shell sed -n 's/^.include "\(.*\.c\)"/\1/p' espresso.c))
+LIB_SRC   := $(shell sed -n 's/^.include "\(.*\.c\)"/\1/p' espresso.c)
 FILES_SRC := $(filter-out %/write_builtin.c,$(wildcard planner/files/*.c))
 TOOLS_SRC := $(wildcard tools/*.c tools/*/*.c)
 OBJECTS   := $(BUILD)/obj/library.a

@@ -53,16 +53,12 @@
 
 #include "espresso_impl/base/status.c"
 #include "espresso_impl/base/host.c"
-#include "espresso_impl/base/spec.c"
-#include "espresso_impl/base/levels.c"
-#include "espresso_impl/base/near.c"
+#include "espresso_impl/job/levels.c"
 #include "espresso_impl/base/text.c"
 #include "espresso_impl/base/json.c"
 #include "espresso_impl/base/file.c"
 #include "espresso_impl/base/machine.c"
-#include "espresso_impl/base/fpmode.c"
-#include "espresso_impl/base/process.c"
-#include "espresso_impl/base/thread.c"
+#include "espresso_impl/base/os.c"
 #include "espresso_impl/job/hmac.c"
 #include "espresso_impl/base/quantile.c"
 #include "espresso_impl/job/env.c"
@@ -111,7 +107,9 @@
 #include "espresso_impl/executor/comms.c"
 #include "espresso_impl/executor/dispatch.c"
 #include "espresso_impl/executor/waits.c"
+#include "espresso_impl/executor/observers.c"
 #include "espresso_impl/executor/lanes.c"
+#include "espresso_impl/executor/health.c"
 #include "espresso_impl/context/step.c"
 #include "espresso_impl/context/helpers.c"
 #include "espresso_impl/context/gather.c"
@@ -125,7 +123,6 @@
 #include "espresso_impl/observe/errors.c"
 #include "espresso_impl/observe/growth.c"
 #include "espresso_impl/observe/stragglers.c"
-#include "espresso_impl/observe/observers.c"
 #include "espresso_impl/context/activate.c"
 #include "espresso_impl/context/shrink.c"
 #include "espresso_impl/context/open.c"
@@ -218,7 +215,7 @@
 #include "planner/auto/watch.c"
 #include "planner/auto/autopilot.c"
 #else
-#include "espresso_impl/observe/no_autopilot.c"
+ESP__FN const esp__observer *esp__auto_observer(void) { return NULL; }
 #endif
 
 #if defined(__GNUC__)

@@ -51,10 +51,10 @@ owner() { # PATTERN FILE [EXCEPTION]: only FILE has that in it, among the files 
     others=$(grep -rlE "$1" espresso_impl codecs backends planner tools bench --include='*.[ch]' | grep -vxF -e "$2" -e "${3:-$2}")
     [ -z "$others" ] || wrong "$2 does what others do again:" $others
 }
-owner 'pthread_create\(' espresso_impl/base/thread.c backends/nccl/plugin.c # a plugin, which calls nothing of the library
+owner 'pthread_create\(' espresso_impl/base/os.c backends/nccl/plugin.c # a plugin, which calls nothing of the library
 owner '\<rename\(' espresso_impl/base/file.c
 owner '\<(fsync|mkstemp)\(' espresso_impl/base/file.c
-owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
+owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/machine.h
 
 # codecs describe themselves: no codec's name decides anything outside its own file. Exceptions: figures and schemes that were
 # published under a name, the default of a flag, words for dtypes, an option's key "warmup", and "none", with which strategies say "not

@@ -1,6 +1,6 @@
 /* espresso.c: the command `espresso` and its table of subcommands. Each subcommand is a file or a folder of tools/.
  * Uses private parts of the library too, so that the command shows exactly what the library does. */
-#include "espresso_impl/base/near.h"
+#include "espresso_impl/base/text.h"
 #include "tools/inspect/inspect.h"
 #include "tools/plan/plan.h"
 #include "tools/profile/profile.h"
@@ -36,7 +36,7 @@ static const tool_command *espresso_find(const char *name) {
     const char *guess = NULL;
     for (int i = 0; i < ESPRESSO_COMMANDS; i++) {
         if (strcmp(name, espresso_commands[i]->name) == 0) return espresso_commands[i];
-        if (esp__near(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
+        if (esp__suggests(name, espresso_commands[i]->name, &best)) guess = espresso_commands[i]->name;
     }
     fprintf(stderr, "espresso: no subcommand '%s'%s\nSee 'espresso help'.\n", name, tool_meant(guess));
     exit(TOOL_USAGE);

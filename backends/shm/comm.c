@@ -1,7 +1,7 @@
 /* comm.c: requests, in the order in which they were started, and how a comm opens and closes: exchanges hellos, lays out the region. */
 #include "backends/shm/transport.h"
 #include "codecs/common/simd.h"
-#include "espresso_impl/base/cores.h"
+#include "espresso_impl/base/machine.h"
 
 ESP__FN esp_status engine_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     engine_comm *m = (engine_comm *)comm;

@@ -52,7 +52,7 @@ unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
 unit headers '' "$headers"
 for folder in base plugins job strategy executor observe; do
     # shellcheck disable=SC2046
-    part $folder $(included "espresso_impl/$folder/" $list | grep -v no_autopilot)
+    part $folder $(included "espresso_impl/$folder/" $list)
 done
 for codec in $(included codecs/ $list); do
     codec=${codec#codecs/}

@@ -2,8 +2,7 @@
  * the library. Names of functions that other files call begin with esp__ (see espresso.c: ESP__FN). */
 #ifndef ESP__BASE_H
 #define ESP__BASE_H
-#include "espresso_impl/base/fpmode.h"
-#include "espresso_impl/base/near.h"
+#include "espresso_impl/base/os.h"
 #include "espresso_impl/base/text.h"
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
@@ -70,7 +69,7 @@ ESP__FN void esp__workers_never_lend(void); /* the calling thread is the library
 ESP__FN int esp__workers_offered(esp__workers *w); /* w may be NULL */
 ESP__FN void esp__workers_help(esp__workers *w);
 
-/* ---- spec.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
+/* ---- text.c: "name:key=val,key=val" ------------------------------------------------------------------------------ */
 ESP__FN int esp__spec_name_char(char c); /* may a name contain it? */
 /* The length of a list's first spec: up to the next ';' outside parentheses. */
 ESP__FN size_t esp__spec_length(const char *list);

@@ -2,7 +2,8 @@
 #ifndef ESP__MACHINE_H
 #define ESP__MACHINE_H
 #include "espresso_impl/base/private.h"
-#include "espresso_impl/base/cores.h"
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Seconds of processor time so far: of all processors of the machine together (0: not known), and of this process. */
 typedef struct esp__machine_time {
@@ -19,4 +20,90 @@ ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]);
 ESP__FN void esp__cpu_name(char *out, size_t cap);
 /* The running program's name without folders; of a Python program the script's name. */
 ESP__FN void esp__program_name(char *out, size_t cap);
+
+/* ---- how many cores this process may use: inline, so that backends built as plugins count as the library does ---- */
+/* The cores that the calling thread may run on, as bits. Returns how many bytes of `mask` were set; 0: not known. */
+static inline long esp__cores_mask(unsigned long mask[128]) {
+    const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
+    return bytes > 0 ? bytes : 0;
+}
+
+/* Cores that the calling thread may run on; 0: not known. */
+static inline uint32_t esp__cores_bound(void) {
+    unsigned long mask[128];
+    const long bytes = esp__cores_mask(mask);
+    uint32_t n = 0;
+    for (long i = 0; i < bytes / (long)sizeof *mask; i++) n += (uint32_t)__builtin_popcountl(mask[i]);
+    return n;
+}
+
+/* Reads the first two whole numbers of a file. Returns how many it found: 2, 1, or less for a missing file. */
+static inline int esp__cores_numbers(const char *folder, const char *name, long long out[2]) {
+    char path[1200];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
+    FILE *f = fopen(path, "re");
+    int n = f ? fscanf(f, "%lld %lld", &out[0], &out[1]) : 0;
+    if (f) fclose(f);
+    return n;
+}
+
+/* The limit of cores of one control group, rounded up; 0: no limit. Version 2 has it in one file, version 1 in two. */
+static inline uint32_t esp__cores_group(const char *folder) {
+    long long x[2], period[2];
+    int n = esp__cores_numbers(folder, "cpu.max", x);
+    if (n != 2) {
+        if (esp__cores_numbers(folder, "cpu.cfs_quota_us", x) != 1) return 0;
+        if (esp__cores_numbers(folder, "cpu.cfs_period_us", period) != 1) return 0;
+        x[1] = period[0];
+    }
+    return x[0] > 0 && x[1] > 0 && x[0] / x[1] < 1 << 20 ? (uint32_t)((x[0] + x[1] - 1) / x[1]) : 0;
+}
+
+/* The lowest limit of the group `path` below `mount` and of all groups that contain it; 0: no limit. */
+static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
+    char folder[1100];
+    uint32_t least = 0;
+    size_t top = strlen(mount);
+    if ((size_t)snprintf(folder, sizeof folder, "%s%s", mount, strstr(path, "..") ? "" : path) >= sizeof folder)
+        return 0;
+    for (;;) {
+        uint32_t n = esp__cores_group(folder);
+        if (n && (!least || n < least)) least = n;
+        char *slash = strrchr(folder, '/');
+        if (strlen(folder) <= top || !slash) return least;
+        *(slash < folder + top ? folder + top : slash) = 0;
+    }
+}
+
+/* The lowest limit of this process' control groups; 0: no limit. /proc/self/cgroup lists them: "0::/path" (version 2), or
+ * "4:cpu,cpuacct:/path" (version 1, mounted under "cpu,cpuacct"). `root` is put before every path: "", except in tests. */
+static inline uint32_t esp__cores_given(const char *root) {
+    char line[1024], mount[1100];
+    uint32_t least = 0;
+    snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(line, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        char *kind = strchr(line, ':'), *path = kind ? strchr(kind + 1, ':') : NULL;
+        if (!path) continue;
+        line[strcspn(line, "\n")] = 0;
+        *path = 0;
+        if (kind[1] && !strstr(kind + 1, "cpu")) continue; /* another controller */
+        snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s%s", root, kind[1] ? "/" : "", kind + 1);
+        uint32_t n = esp__cores_groups(mount, path + 1);
+        if (n && (!least || n < least)) least = n;
+    }
+    if (f) fclose(f);
+    return least;
+}
+
+/* Cores that this process may use at the same time, at least 1: those that the calling thread may run on, or the control groups'
+ * limit if that is lower. */
+static inline uint32_t esp__cores(void) {
+    uint32_t n = esp__cores_bound(), given = esp__cores_given("");
+    if (!n) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        n = online > 0 ? (uint32_t)online : 1;
+    }
+    return given && given < n ? given : n;
+}
 #endif

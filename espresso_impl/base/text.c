@@ -1,6 +1,8 @@
-/* text.c: a string that grows. Must not know what is written. */
+/* text.c: a string that grows, specs ("name:key=val,key=val"), and the known name that a wrong one was probably meant to be. Must not know
+ * which names or keys exist. */
 #include "espresso_impl/base/text.h"
 #include "espresso_impl/base/base.h"
+#include <ctype.h>
 
 ESP__FN int esp__text_reserve(esp__text *t, size_t cap) {
     char *data;
@@ -48,4 +50,94 @@ ESP__FN void esp__text_free(esp__text *t) {
         free(t->data);
     memset(t, 0, sizeof *t);
     t->ctx = ctx;
+}
+
+/* ---- specs ---- */
+ESP__FN int esp__spec_name_char(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
+}
+
+ESP__FN size_t esp__spec_length(const char *list) {
+    size_t n = 0;
+    for (int depth = 0; list[n] && (list[n] != ';' || depth > 0); n++) depth += (list[n] == '(') - (list[n] == ')');
+    return n;
+}
+
+/* Checks the form of parameters, not their meaning. Returns what is wrong, and where in *at; NULL: nothing. */
+static const char *esp__spec_check_params(const char *p, const char **at) {
+    char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
+    int more;
+    do {
+        while (*p == ' ' || *p == ',') p++;
+        *at = p;
+        more = esp_params_next(&p, key, sizeof key, val, sizeof val);
+        if (more > 0 && !val[0]) return "this key has no value";
+    } while (more > 0);
+    if (more == 0) return NULL;
+    p = *at + strcspn(*at, "=,");
+    if (*p != '=') return "expected key=value here";
+    if (p == *at) return "expected a key before '='";
+    if (p - *at >= ESP__NAME_MAX) return "this key is too long";
+    return strlen(p) >= ESP__SPEC_MAX ? "this value is too long" : "parentheses do not match here";
+}
+
+ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX],
+                                   const char **params) {
+    const char *p = spec, *at, *wrong;
+    size_t n = 0;
+    name[0] = 0;
+    *params = "";
+    if (!spec) return esp__fail(ctx, ESP_E_ARG, "no name given: expected \"name\" or \"name:key=value,...\"");
+    while (esp__spec_name_char(*p)) p++;
+    n = (size_t)(p - spec);
+    if (n == 0 || (*p && *p != ':'))
+        return esp__fail(ctx, ESP_E_ARG, "\"%s\", position %zu: expected a name of letters, digits, '_', '-' and '.'%s",
+                         spec, n + 1, n ? ", then ':' and parameters" : "");
+    if (n >= ESP__NAME_MAX)
+        return esp__fail(ctx, ESP_E_ARG, "\"%s\": the name has %zu characters; at most %d are allowed", spec, n,
+                         ESP__NAME_MAX - 1);
+    if (*p == ':' && (wrong = esp__spec_check_params(p + 1, &at)) != NULL)
+        return esp__fail(ctx, ESP_E_ARG, "\"%s\", position %zu: %s", spec, (size_t)(at - spec) + 1, wrong);
+    memcpy(name, spec, n);
+    name[n] = 0;
+    if (*p == ':') *params = p + 1;
+    return ESP_OK;
+}
+
+/* ---- suggestions ---- */
+enum { ESP__NEAR_MAX = 64 }; /* longer names are not compared */
+
+static int esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
+
+/* The number of edits (insert, delete or replace a character, swap two neighbours) from a to b, which are short names. */
+static int esp__edits(const char *a, const char *b) {
+    int rows[3][ESP__NEAR_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
+    const int n = (int)strlen(b);
+    if (n >= ESP__NEAR_MAX) return ESP__NEAR_MAX;
+    for (int j = 0; j <= n; j++) rows[0][j] = j;
+    int i = 1;
+    for (; a[i - 1]; i++) {
+        int *now = rows[i % 3], *before = rows[(i + 2) % 3], *earlier = rows[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = before[j - 1] + !esp__same_letter(a[i - 1], b[j - 1]);
+            if (before[j] + 1 < best) best = before[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            int swapped =
+                i > 1 && j > 1 && esp__same_letter(a[i - 1], b[j - 2]) && esp__same_letter(a[i - 2], b[j - 1]);
+            if (swapped && earlier[j - 2] + 1 < best) best = earlier[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return rows[(i + 2) % 3][n];
+}
+
+ESP__FN int esp__suggests(const char *word, const char *known, unsigned *best) {
+    size_t nw = strlen(word), nk = strlen(known);
+    unsigned d = (unsigned)esp__edits(word, known);
+    if (nw >= 3 && (strncmp(word, known, nw) == 0 || (nk >= 3 && strncmp(word, known, nk) == 0))) d = d ? 1 : 0;
+    if (d > 2 || 3 * d > nk || d >= *best) return 0;
+    *best = d;
+    return 1;
 }

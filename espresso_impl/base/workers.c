@@ -1,7 +1,7 @@
 /* workers.c: worker threads that run one loop at a time together with the caller. Must not know what the loop does. Allocates
  * nothing after esp__workers_open. */
 #include "espresso_impl/base/workers.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 
 enum { ESP__WORKERS_SPIN = 400, ESP__WORKERS_PIECES = 4 };
 

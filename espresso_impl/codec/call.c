@@ -1,6 +1,6 @@
 /* call.c: fills the arguments of a codec's compress and decompress, and does the feedback of codecs that do not
  * do it themselves. Must not know where memory comes from. */
-#include "espresso_impl/codec/call.h"
+#include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count) {

@@ -1,6 +1,6 @@
 /* describe.c: what an opened codec says of itself: its traits, and its model (payload sizes, times, error). Knows no codec and no
  * planner. */
-#include "espresso_impl/registry/registry.h"
+#include "espresso_impl/codec/codec.h"
 #include <math.h>
 
 enum {

@@ -1,5 +1,5 @@
 /* instance.c: opens the codec of a spec, with its feedback settings. Units with the same spec share one. */
-#include "espresso_impl/registry/registry.h"
+#include "espresso_impl/codec/codec.h"
 
 /* Splits params into the codec's (into `own`) and the value of the library's key "feedback" (into `feedback`, "" if absent). */
 static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const char *params, char *own, size_t own_cap,

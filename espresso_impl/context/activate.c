@@ -1,6 +1,7 @@
 /* activate.c: puts a strategy in force. Builds its program, memory and feedback beside the strategy in force. Then all ranks change
  * over, or none does and the strategy before stays in force. Until then both strategies have their memory. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
+#include "espresso_impl/observe/observe.h"
 
 static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
     const esp__tensor *x = &ctx->model.tensors[i];
@@ -20,6 +21,7 @@ static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
 /* Writes a line for each thing that must be the same on all ranks. */
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
+    if (!ctx->observers.table[ESP__OBSERVE_AUTO]) esp__text_add(t, ESP__NOT_AUTO);
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
     esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);

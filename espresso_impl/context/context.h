@@ -12,13 +12,9 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
 /* ---- step.c ------------------------------------------------------------------------------------------------------------------- */
 /* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
-ESP__FN esp_status esp__usable(const esp_ctx *ctx);
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
 /* Nothing is pushed any more: the next step may begin. Lock held, or no lane runs. */
 ESP__FN void esp__step_forget(esp_ctx *ctx);
-ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context. Lock held */
-ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with that error; not under the lock */
 ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
 /* Is `stream` one of the tensor's device, or a CPU stream, on which everything is done? `what` begins the message. */

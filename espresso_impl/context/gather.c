@@ -1,5 +1,5 @@
 /* gather.c: parts of sharded tensors (ESP_SHARD) and how they become whole again: esp_part and esp_gather. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count) {
     esp_status s = esp__usable_id(ctx, id);

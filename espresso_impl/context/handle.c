@@ -1,5 +1,5 @@
 /* handle.c: esp_codec_handle: a codec for one caller, without peers, lanes or strategy. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 
 struct esp_codec_handle {
     esp_ctx *ctx;

@@ -1,5 +1,5 @@
 /* helpers.c: the uncompressed helpers for memory of a device: through pinned memory of the host, a piece at a time. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream) {
     const esp__device *d = esp__device_at(ctx, device);

@@ -1,8 +1,9 @@
 /* open.c: the life of a context: open (meet the other ranks, choose a backend), add tensors, start, change the strategy,
  * close. Calls the other files of the library for each of these. */
 #include "codecs/common/simd.h"
-#include "espresso_impl/base/cores.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/base/machine.h"
+#include "espresso_impl/context/context.h"
+#include "espresso_impl/observe/observe.h"
 #include <math.h>
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
@@ -233,6 +234,27 @@ ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
 
 ESP__FN esp_status esp__open_alone(esp_ctx **out) { return esp__open_with(NULL, 1, out); }
 
+static void esp__observers_list(esp__observers *o) {
+    o->table[ESP__OBSERVE_TRACE] = esp__trace_observer();
+    o->table[ESP__OBSERVE_ERRORS] = esp__errors_observer();
+    o->table[ESP__OBSERVE_GROWTH] = esp__growth_observer();
+    o->table[ESP__OBSERVE_STRAGGLERS] = esp__stragglers_observer();
+    o->table[ESP__OBSERVE_PROFILE] = esp__profile_observer();
+    o->table[ESP__OBSERVE_STATS] = esp__stats_observer();
+    o->table[ESP__OBSERVE_AUTO] = esp__auto_observer();
+}
+
+/* *spec: the strategy that runs first. */
+static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
+    *spec = ctx->config.strategy_spec;
+    if (!ctx->observers.table[ESP__OBSERVE_AUTO] && esp__auto_asked(*spec))
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "strategy auto is not in this build (ESP_NO_PLANNER): compile espresso.c without that define, or link "
+            "libespresso; or use fp32, layerwise or a strategy file, which `espresso plan -o FILE` writes");
+    return esp__observers_strategy(ctx, spec);
+}
+
 /* ---- closing ------------------------------------------------------------------------------------------------------------ */
 static void esp__leave(esp_ctx *ctx) {
     esp__final *f = &ctx->job.last;
@@ -414,8 +436,9 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     s = ctx->model.n_tensors ? ESP_OK
                              : esp__fail(ctx, ESP_E_STATE,
                                          "esp_start: no tensor was added: call esp_tensor_add for each gradient first");
-    const char *spec = ctx->config.strategy_spec;
-    if (!s) s = esp__observers_strategy(ctx, &spec);
+    const char *spec = NULL;
+    esp__observers_list(&ctx->observers);
+    if (!s) s = esp__first_strategy(ctx, &spec);
     s = esp__install(ctx, s, spec, 1);
     if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));

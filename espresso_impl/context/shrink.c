@@ -1,7 +1,7 @@
 /* shrink.c: esp_shrink: the ranks that are left go on after others died or fell silent. They meet again (job/regroup.c), get new
  * ranks and comms, and the strategy is built anew for them beside the one before, so that feedback moves as in any change of
  * strategy. What a rank had in a step that did not end is dropped. If another rank dies meanwhile, all of this begins again. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 
 /* ---- may it? ----------------------------------------------------------------------------------------------------------- */
 /* The answers are the same on all ranks, but for those about this rank's own state. */

@@ -2,7 +2,7 @@
  * and reads it back. Changes nothing before everything is checked and all ranks agree. Must not know what feedback means.
  */
 #include "espresso_impl/base/file.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
 #include <dirent.h>
 #include <errno.h>

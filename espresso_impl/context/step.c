@@ -1,38 +1,7 @@
 /* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
  * a tensor is never pushed, which is an error. */
 #include "codecs/common/half.h"
-#include "espresso_impl/executor/executor.h"
-
-ESP__FN esp_status esp__usable(const esp_ctx *ctx) {
-    if (!ctx)
-        return esp__fail(NULL, ESP_E_ARG,
-                         "the context is NULL: esp_open makes one, and says why it could not (esp_last_error)");
-    if (!esp__process_same(&ctx->config.opened_by))
-        return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
-    return ESP_OK;
-}
-
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
-    esp_status s = esp__usable(ctx);
-    if (s) return s;
-    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start before pushing or waiting");
-    if (id >= ctx->model.n_tensors)
-        return esp__fail(ctx, ESP_E_ARG, "there is no tensor %u: ids go from 0 to %u", id, ctx->model.n_tensors - 1);
-    return ESP_OK;
-}
-
-/* Lock held. */
-ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
-    return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
-}
-
-/* Takes the lock: a thread of the library may be writing the text of the error at this moment. */
-ESP__FN esp_status esp__alive(esp_ctx *ctx) {
-    pthread_mutex_lock(&ctx->lanes.lock);
-    const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
-    pthread_mutex_unlock(&ctx->lanes.lock);
-    return s;
-}
+#include "espresso_impl/context/context.h"
 
 /* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {

@@ -3,7 +3,7 @@
 #ifndef ESP__DEVICE_H
 #define ESP__DEVICE_H
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/base/levels.h"
+#include "espresso_impl/job/levels.h"
 #include "espresso_impl/registry/registry.h"
 
 /* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on two for each link

@@ -3,7 +3,7 @@
 #ifndef ESP__EXECUTOR_H
 #define ESP__EXECUTOR_H
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/base/process.h"
+#include "espresso_impl/base/os.h"
 #include "espresso_impl/device/device.h"
 #include "espresso_impl/executor/observer.h"
 #include "espresso_impl/job/job.h"
@@ -134,7 +134,7 @@ struct esp_ctx {
     esp__health health;
     int started;
 
-    void *observers[ESP__OBSERVERS_MAX]; /* each one's `self`; NULL: not asked for. observe/observe.h numbers them */
+    esp__observers observers; /* self NULL: not asked for */
 };
 _Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for its first member");
 /* Sets where base's parts are. For esp_open, and for tests that fill a context themselves. */
@@ -155,7 +155,7 @@ ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
 ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane);
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real); /* the op's time is known */
 
-/* ---- executor.c: the lanes' threads ---------------------------------------------------------------------------------- */
+/* ---- lanes.c: the lanes' threads ---------------------------------------------------------------------------------- */
 /* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
 /* A wait for a device: sleeps for a moment. Where the trainer's threads run the ops, it also looks for late ranks. Lock held, but released
@@ -172,6 +172,13 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on);
 ESP__FN void esp__core_enter(esp_ctx *ctx); /* this thread begins to look for ops. Lock held */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
+
+/* ---- health.c --------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__usable(const esp_ctx *ctx); /* fails for NULL, and in a forked child */
+ESP__FN esp_status esp__usable_id(const esp_ctx *ctx,
+                                  uint32_t id);   /* and before esp_start, and for a tensor that is not there */
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the error that killed the context. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with that error; not under the lock */
 /* The context is dead from here on: the first error stays. */
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /* lock held */

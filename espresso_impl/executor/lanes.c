@@ -5,7 +5,7 @@
  * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
  * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link
  * thread looks now and then, for trainers that compute for long between two calls. */
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
 #include <sched.h>
@@ -14,53 +14,6 @@
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
 enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as waking a thread, or longer */
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
-
-/* ---- failing --------------------------------------------------------------------------------------------------- */
-/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the same on all
- * ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op to come. Lock held. */
-static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
-    const size_t n = strlen(text);
-    const unsigned long long step = (unsigned long long)ctx->steps.step;
-    const esp__op *op = NULL;
-    int lane = -1;
-    if (ctx->lanes.request.req) {
-        snprintf(text + n, cap - n, "; this rank is in a broadcast, allreduce or barrier after step %llu", step);
-        return;
-    }
-    if (!ctx->steps.open) return;
-    for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
-        const esp__op *head = esp__link_head(ctx, k);
-        if (!head || (lane >= 0 && ctx->lanes.links[lane].req && !ctx->lanes.links[k].req)) continue;
-        op = head;
-        lane = k;
-    }
-    if (!op) {
-        snprintf(text + n, cap - n, "; this rank is in step %llu, and has run all of its ops on links", step);
-        return;
-    }
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    snprintf(text + n, cap - n, "; this rank is in step %llu at op %u of %u on link '%s', %.300s, of tensor '%.300s'",
-             step, ctx->lanes.links[lane].cursor + 1, ctx->in_force.n_sequence[lane],
-             esp__scope_name(&ctx->job.names, (uint32_t)lane + 1), op->label, ctx->model.tensors[u->place.first].name);
-}
-
-ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
-    if (ctx->health.fatal) return;
-    ctx->health.fatal = s;
-    snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "%.*s", (int)sizeof ctx->health.fatal_text - 1,
-             text);
-    esp__add_place(ctx, ctx->health.fatal_text, sizeof ctx->health.fatal_text);
-    esp__comms_abort(ctx);
-    pthread_cond_broadcast(&ctx->lanes.done_cv);
-    pthread_cond_broadcast(&ctx->lanes.cpu_cv);
-    pthread_cond_broadcast(&ctx->lanes.link_cv);
-}
-
-ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
-    pthread_mutex_lock(&ctx->lanes.lock);
-    esp__fatal_locked(ctx, s, text);
-    pthread_mutex_unlock(&ctx->lanes.lock);
-}
 
 /* ---- core time ------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {

@@ -1,5 +1,5 @@
 /* observer.h: how observers learn what the executor does. The executor calls the functions below at fixed places, and names no
- * observer: observe/observers.inc lists them. */
+ * observer. */
 #ifndef ESP__OBSERVER_H
 #define ESP__OBSERVER_H
 #include "espresso_impl/base/base.h"
@@ -36,9 +36,23 @@ typedef struct esp__observer {
     void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
 
-enum { ESP__OBSERVERS_MAX = 8 };
+/* The observers of a context, in the order in which they are called. context/open.c fills the table. */
+enum {
+    ESP__OBSERVE_TRACE,
+    ESP__OBSERVE_ERRORS,
+    ESP__OBSERVE_GROWTH,
+    ESP__OBSERVE_STRAGGLERS,
+    ESP__OBSERVE_PROFILE,
+    ESP__OBSERVE_STATS,
+    ESP__OBSERVE_AUTO, /* has no table where the build has no planner */
+    ESP__OBSERVERS
+};
+typedef struct esp__observers {
+    const esp__observer *table[ESP__OBSERVERS];
+    void *self[ESP__OBSERVERS];
+} esp__observers;
 
-/* ---- observe/observers.c: calls all observers ----------------------------------------------------------------------- */
+/* ---- observers.c: calls all observers --------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec);
 ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines);
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx);

@@ -24,9 +24,9 @@ static const char *esp__env_meant(const char *name, size_t length) {
     if (!dash || length >= sizeof head) return NULL;
     snprintf(head, sizeof head, "%.*s", (int)(dash - name), name);
     snprintf(tail, sizeof tail, "%.*s", (int)(length - (size_t)(dash - name) - 1), dash + 1);
-    if (strcmp(head, ours) && !esp__near(head, ours, &slip)) return NULL;
+    if (strcmp(head, ours) && !esp__suggests(head, ours, &slip)) return NULL;
     for (size_t i = 0; i < sizeof esp__env_names / sizeof *esp__env_names; i++)
-        if (esp__near(tail, esp__env_names[i] + sizeof ours, &best)) meant = esp__env_names[i];
+        if (esp__suggests(tail, esp__env_names[i] + sizeof ours, &best)) meant = esp__env_names[i];
     return meant;
 }
 

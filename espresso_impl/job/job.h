@@ -2,7 +2,7 @@
 #ifndef ESP__JOB_H
 #define ESP__JOB_H
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/base/levels.h"
+#include "espresso_impl/job/levels.h"
 #include <stdbool.h>
 
 /* ---- env.c: rank, size, machine and meeting point from the launcher's environment --------------------------- */

@@ -4,7 +4,7 @@
  * wait for a third one, so rank 0 follows the chain to a rank that does not wait, or does not answer. And long before, it reports the
  * stragglers, while the job goes on. No other thread reads sockets or changes a connection's state. The thread has the lock while it
  * does this, but never while it calls the context. */
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <sys/eventfd.h>

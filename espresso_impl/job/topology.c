@@ -1,5 +1,5 @@
 /* topology.c: the place of each rank in the levels of the job, and the groups that follow from it. */
-#include "espresso_impl/base/cores.h"
+#include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 
 /* The lowest rank of the unit of level `level` that has rank r: a unit of level 0 is a rank, of level 1 a machine, of the outermost

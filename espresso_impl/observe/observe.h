@@ -1,16 +1,17 @@
-/* observe.h: the observers' numbers in ctx->observers, and the functions that some of them offer to others. observers.inc lists
- * the observers; executor/observer.h says when the executor calls them. */
+/* observe.h: the observers, and the functions that some of them offer to others. executor/observer.h says when the executor calls an
+ * observer. */
 #ifndef ESP__OBSERVE_H
 #define ESP__OBSERVE_H
 #include "espresso_impl/executor/executor.h"
 
-/* ---- observers.inc ---------------------------------------------------------------------------------------------------- */
-#define ESP__OBSERVER(name) ESP__OBSERVE_##name,
-enum {
-#include "espresso_impl/observe/observers.inc"
-    ESP__OBSERVERS
-};
-#undef ESP__OBSERVER
+ESP__FN const esp__observer *esp__trace_observer(void);
+ESP__FN const esp__observer *esp__errors_observer(void);
+ESP__FN const esp__observer *esp__growth_observer(void);
+ESP__FN const esp__observer *esp__stragglers_observer(void);
+ESP__FN const esp__observer *esp__profile_observer(void);
+ESP__FN const esp__observer *esp__stats_observer(void);
+/* Strategy auto, which observes too: planner/auto, or NULL in a build without planner. */
+ESP__FN const esp__observer *esp__auto_observer(void);
 
 /* ---- trace.c: the measured timeline --------------------------------------------------------------------------------- */
 typedef struct esp__trace esp__trace;
@@ -31,7 +32,7 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 /* ---- errors.c: compression errors, sampled if config.sample_errors is set ----------------------------------------------- */
 struct esp__errors;
 ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx) {
-    return ctx->observers[ESP__OBSERVE_errors];
+    return ctx->observers.self[ESP__OBSERVE_ERRORS];
 }
 
 /* ---- growth.c: the rule for feedback that grows past all bounds ------------------------------------------------------------ */
@@ -40,7 +41,7 @@ enum { ESP__GROWTH_STRIKES = 3 };
  * largest such figure so far, 0 at first. So many strikes in a row as ESP__GROWTH_STRIKES are too many. */
 ESP__FN int esp__growth_strikes(double *seen, double feedback);
 
-/* ---- strategy auto: autopilot/, or no_autopilot.c ------------------------------------------------------------------------- */
+/* ---- strategy auto ------------------------------------------------------------------------- */
 /* Is it "auto" or "auto:key=val,..."? spec may be NULL. */
 ESP__UNUSED static inline int esp__auto_asked(const char *spec) {
     return spec && !strncmp(spec, "auto", 4) && (!spec[4] || spec[4] == ':');

@@ -3,7 +3,7 @@
  * writes them. Must not know how they are printed. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include "espresso_impl/observe/stats.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 #define ESP__PROGRAM_H
 #include "espresso_impl/device/device.h"
 #include "espresso_impl/base/heap.h"
-#include "espresso_impl/codec/call.h"
+#include "espresso_impl/codec/codec.h"
 #include "espresso_impl/strategy/strategy.h"
 
 enum { ESP__OP_COMPRESS = 1, ESP__OP_DECOMPRESS, ESP__OP_COLLECTIVE, ESP__OP_COPY };

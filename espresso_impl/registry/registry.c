@@ -303,7 +303,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     for (uint32_t i = 0; i < n; i++) {
         const char *known = esp__registry_entry(r, kind, i).name;
         if (esp__registry_find(r, kind, known) < i) continue; /* a codec with tables for several devices */
-        if (esp__near(name, known, &best)) near = known;
+        if (esp__suggests(name, known, &best)) near = known;
         esp__text_add(&all, "%s%s", i ? ", " : "", known);
     }
     esp__fail(ctx, s, "there is no %s \"%s\"%s%s%s; known: %s%s%s", esp__kind_word[kind], name,

@@ -1,26 +1,10 @@
-/* registry.h: codecs, backends and devices: the registry, the loader of plugins, and opened codecs. Knows nothing of tensors and
- * ranks. */
-#ifndef ESP__PLUGINS_H
-#define ESP__PLUGINS_H
+/* registry.h: which codecs, backends and devices there are: those built in, and those that plugins bring. */
+#ifndef ESP__REGISTRY_H
+#define ESP__REGISTRY_H
 #include "espresso_impl/base/base.h"
 
 /* ---- registry.c, loader.c: codecs, backends and devices of one context -------------------------------------------- */
-/* One opened codec: all tensors with the same spec share it. */
-typedef struct esp__codec esp__codec;
-struct esp__codec {
-    char *spec; /* as the user wrote it: compared between ranks, printed in strategies */
-    const esp_codec *table;
-    void *self;
-    esp_traits traits; /* what this instance is: the table's, or narrower              */
-    esp_codec_model
-        model;    /* on its device, for tensors that are no matrix; without model(): zero, and its error is not known */
-    uint32_t id;  /* esp_name_hash(name)                                          */
-    int feedback; /* 1: its Comps have residuals                                        */
-    int own_memory; /* 1: Comps on the rank's own gradient use the method's own feedback  */
-    float beta, gamma;
-    esp__codec *twin; /* the same spec opened with a table for another device, or NULL; this one frees it */
-};
-
+typedef struct esp__codec esp__codec; /* codec/codec.h */
 typedef struct esp__registry {
     const esp_host *host;    /* the table that plugins get                        */
     const char *plugin_path; /* esp_config's: folders that are searched first      */
@@ -53,7 +37,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path);
 /* The built-in plugins' entries (builtin.c), NULL-terminated. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
-/* refuse.c: ESP_OK, or the error that names what this library cannot do, or what the table says wrongly. */
+/* validate.c: ESP_OK, or the error that names what this library cannot do, or what the table says wrongly. */
 ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from);
 ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from);
 ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from);
@@ -63,39 +47,5 @@ enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL };
 ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
                                      const char *other_from);
 
-/* codec_instance.c: the opened codec for a spec, which all units with this spec share. The registry owns it. */
-ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
-/* Opens a codec that is not shared; free it with esp__codec_free. feedback NULL: as the spec says. */
-ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
-ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
-/* *out: the same codec, opened for devices of a kind; NULL: it has no table for them, or one that does not support this spec (a
- * wrapper whose codec has none). `c` owns it. */
-ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out);
-/* The host's codec_open and codec_close, for wrappers. */
-ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
-ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
-
-/* codec_model.c: what an opened codec says of itself. Fills c->traits and c->model. */
-ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
-ESP__FN int esp__codec_has_model(const esp__codec *c);
-/* The codec's model on one kind of device: of matrices, or of parts that are none. */
-ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, int matrix, uint32_t n_reduced, esp_devkind kind,
-                                    esp_codec_model *out);
-/* Does training need to be watched with this codec? Not if it only rounds numbers, or changes nothing. */
-ESP__FN int esp__codec_lossy(const esp__codec *c);
-/* A part of `count` elements, rows x cols (0 and 0: no matrix), without data. */
-ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols);
-/* The codec's sizes for a part, in one round, with its body reduced over n_reduced ranks (1: sent as it is). Sets every member. */
-ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
-                                       uint32_t n_reduced, esp_bound *b);
-/* Are its payloads smaller than the gradient? Yes, if it has no model. */
-ESP__FN int esp__codec_shrinks(const esp__codec *c);
-/* Bytes of a payload of a size that a model gives. */
-ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* 1 if the registry's i-th codec can compress any tensor by its name alone, without parameters; 0 if not; -1: out of memory.
- * *lossy: as above; NULL: not wanted. 0 and -1 leave an error behind. */
-ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
-/* How bodies of round `round` are reduced; its op is 0 where they are not. */
-ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces);
 #endif

@@ -2,7 +2,7 @@
 #ifndef ESP__OPTION_H
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/base/levels.h"
+#include "espresso_impl/job/levels.h"
 #include <stdbool.h>
 
 /* Stands for no compression where strategies and lists of codecs name a codec. */

@@ -221,7 +221,7 @@ static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *w
             snprintf(hint, sizeof hint, " ('%.*s' is a codec: ESPRESSO_CODEC=%.200s, or esp_config.codec)", (int)n,
                      path, path);
     for (int i = 0; i < 3; i++)
-        if (esp__near(path, names[i], &best)) near = names[i];
+        if (esp__suggests(path, names[i], &best)) near = names[i];
     if (near && !*hint) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
     esp__fail(ctx, ESP_E_NOT_FOUND,
               "strategy '%s': no built-in strategy (fp32, layerwise, auto) has that name%s, and opening it as a file "

@@ -244,7 +244,7 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     return s;
 }
 
-ESP__FN const esp__observer *esp__autopilot_observer(void) {
+ESP__FN const esp__observer *esp__auto_observer(void) {
     static const esp__observer o = {.strategy = esp__auto_strategy,
                                     .agree = esp__auto_agree,
                                     .open = esp__auto_start,

@@ -220,7 +220,7 @@ typedef struct esp__autopilot {
 
 /* NULL: the strategy is not auto. */
 ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) {
-    return ctx->observers[ESP__OBSERVE_autopilot];
+    return ctx->observers.self[ESP__OBSERVE_AUTO];
 }
 
 /* ---- options.c ---- */

@@ -1,7 +1,7 @@
 /* plan.c: makes the planner's input from the measured figures, runs the planner on a thread of rank 0, and reaches a verdict. Must
  * not know how the figures were measured, nor how a verdict is carried out. */
 #include "planner/auto/autopilot.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>

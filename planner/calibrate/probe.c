@@ -1,5 +1,6 @@
 /* probe.c: times one collective, between steps, by all ranks at once. The link thread runs it like every other collective. Must not
  * know what the figures are for. */
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
 

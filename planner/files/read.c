@@ -103,7 +103,7 @@ static void files_unknown_key(files_input *in, files_place p, const char *const 
     if (in->n_unknown == sizeof in->unknown / sizeof *in->unknown) return;
     in->unknown[in->n_unknown++] = hash;
     for (; *known; known++)
-        if (esp__near(p.key, *known, &best)) near = *known;
+        if (esp__suggests(p.key, *known, &best)) near = *known;
     if (near)
         snprintf(text, sizeof text, "unknown, ignored (did you mean '%s'?)", near);
     else

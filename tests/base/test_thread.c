@@ -1,7 +1,7 @@
 /* test_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 

@@ -103,7 +103,7 @@ static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
 
 /* Two ops of one lane never overlap, and link ops come in the strategy's order. */
 static void check_lanes(const esp_ctx *ctx) {
-    const esp__trace *t = ctx->observers[ESP__OBSERVE_trace];
+    const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t k = i + 1; k < n; k++) {
@@ -130,9 +130,9 @@ static void body_overlap(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (int k = 0; k < 2; k++) step(ctx, g, 2000000);
     check_lanes(ctx);
-    CHECK(overlap(ctx->observers[ESP__OBSERVE_trace], ESP__LANE_CPU, ESP__LANE_INTER));
-    CHECK(overlap(ctx->observers[ESP__OBSERVE_trace], ESP__LANE_INTRA, ESP__LANE_INTER));
-    CHECK(overlap(ctx->observers[ESP__OBSERVE_trace], ESP__LANE_COMPUTE, ESP__LANE_INTER));
+    CHECK(overlap(ctx->observers.self[ESP__OBSERVE_TRACE], ESP__LANE_CPU, ESP__LANE_INTER));
+    CHECK(overlap(ctx->observers.self[ESP__OBSERVE_TRACE], ESP__LANE_INTRA, ESP__LANE_INTER));
+    CHECK(overlap(ctx->observers.self[ESP__OBSERVE_TRACE], ESP__LANE_COMPUTE, ESP__LANE_INTER));
     free(g);
 }
 

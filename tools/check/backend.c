@@ -1,8 +1,9 @@
 /* backend.c: what every backend must do, for any backend that the registry has: collectives against plain sums, in order, and leaving
  * in peace. The rules are those of espresso.h, section 5. Knows no backend by name. */
+#include "espresso_impl/context/context.h"
 #include "tools/check/check.h"
 #include "codecs/common/half.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include <fcntl.h>
 
 /* A small integer, so that sums are exact in every number type: rank's element i of collective `op`. */

@@ -1,7 +1,7 @@
 /* codec_same.c: the same input gives the same bytes: whatever the seed and the step, where the codec says so; however the work is divided;
  * beside another thread; as one of a list. */
 #include "tools/check/check.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 
 /* Many small pieces, last first. */
 static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),

@@ -2,7 +2,7 @@
  * memory, so that nothing of the library is needed. Where a launcher started this command several times, each process is one rank, and
  * they meet as the ranks of any job do: that is how a backend is checked that needs its launcher, or several machines. */
 #include "tools/check/check.h"
-#include "espresso_impl/base/thread.h"
+#include "espresso_impl/base/os.h"
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* args.c: flags, usage texts and "did you mean" of every subcommand, from one table per subcommand.
  * Must not know what any subcommand does. */
 #include "tools/common/args.h"
-#include "espresso_impl/base/near.h"
+#include "espresso_impl/base/text.h"
 #include <errno.h>
 
 ESP__FN _Noreturn void tool_usage(const tool_command *c, const char *fmt, ...) {
@@ -99,7 +99,7 @@ _Noreturn static void tool_unknown_flag(const tool_command *c, const char *word)
     const char *guess = NULL;
     for (size_t i = 0; i < tool_flags(c); i++) {
         const char *known = tool_flag_at(c, i)->name;
-        if (esp__near(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
+        if (esp__suggests(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
         if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
     }
     tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));

@@ -2,7 +2,7 @@
  * Must not know any codec: everything is read from the tables. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/base/base.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/registry/registry.h"
 #include "planner/plan.h"
 #include "tools/check/check.h"

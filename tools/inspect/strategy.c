@@ -1,7 +1,7 @@
 /* strategy.c: `espresso strategy`: checks a strategy file without its model, and prints it as the library reads it.
  * Must not know the format: espresso_impl/strategy/text.c does. */
 #include "tools/inspect/inspect.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/strategy/text.h"
 #include "tools/plan/plan.h"

@@ -21,7 +21,7 @@ static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *o
         const char *known = in->model.tensors[t].name;
         *out = t;
         if (strcmp(known, name) == 0) return TOOL_OK;
-        if (esp__near(name, known, &best)) guess = known;
+        if (esp__suggests(name, known, &best)) guess = known;
     }
     return tool_fail(in->command, "--explain %s: model '%s' has no such tensor%s", name, in->model.name,
                      tool_meant(guess));

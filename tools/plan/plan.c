@@ -68,7 +68,7 @@ ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name)
     const char *guess = NULL;
     for (const esp__scheme *s = esp__schemes(); s->name; s++) {
         esp__text_add(&names, " %s", s->name);
-        if (esp__near(name, s->name, &best)) guess = s->name;
+        if (esp__suggests(name, s->name, &best)) guess = s->name;
     }
     tool_usage(c, "no strategy '%s'%s\nThere are: espresso+%s", name, tool_meant(guess), names.data ? names.data : "");
 }

@@ -2,7 +2,7 @@
  * know what they are used for. */
 #include "tools/plan/plan.h"
 #include "espresso_impl/base/file.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 #include <fnmatch.h>

@@ -2,7 +2,7 @@
  * measured. */
 #include "tools/profile/profile.h"
 #include "espresso_impl/base/file.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "tools/common/quantity.h"
 #include "tools/common/ranks.h"
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* run.c: one rank from start to end: makes its gradients, takes rank 0's strategies, runs them in turn, and gives rank 0 what it
  * measured. Must not know how results are shown. */
 #include "tools/replay/replay.h"
-#include "espresso_impl/base/cores.h"
+#include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 #include <time.h>

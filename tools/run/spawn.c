@@ -1,7 +1,7 @@
 /* spawn.c: finds the program, starts a process for each rank or for each host, and a watchdog process that ends them if the
  * launcher is killed. Must not know what happens to them later. */
 #include "tools/run/run.h"
-#include "espresso_impl/base/cores.h"
+#include "espresso_impl/base/machine.h"
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>

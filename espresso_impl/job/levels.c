@@ -1,5 +1,5 @@
 /* levels.c: the scopes of a job's levels, in one table. */
-#include "espresso_impl/base/levels.h"
+#include "espresso_impl/job/levels.h"
 
 static const struct {
     uint8_t first, last;

@@ -1,0 +1,78 @@
+/* os.c: threads, forks and the floating-point mode. Must not know what threads do. */
+#include "espresso_impl/base/os.h"
+#include <signal.h>
+#include <sys/mman.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+/* ---- the floating-point mode ---- */
+/* A program linked with -ffast-math (-Ofast) starts with denormal numbers
+ * flushed to zero, and a program may set another rounding. Threads inherit this mode, and their sums and payloads would differ
+ * from those of a rank in another mode. So the library computes in the default mode, whatever the program's mode is. */
+ESP__FN uint64_t esp__fp_default(void) {
+#if defined(__SSE2__)
+    uint32_t before = _mm_getcsr(),
+             wanted = (before & 0x3fu) | 0x1f80u; /* the low six bits are not modes: they record exceptions */
+    if (before != wanted) _mm_setcsr(wanted);
+    return before;
+#elif defined(__aarch64__) && defined(__GNUC__)
+    uint64_t before, wanted = 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    if (before != wanted) __asm__ volatile("msr fpcr, %0" : : "r"(wanted));
+    return before;
+#else
+    return 0;
+#endif
+}
+
+ESP__FN void esp__fp_restore(uint64_t before) {
+#if defined(__SSE2__)
+    if (_mm_getcsr() != (uint32_t)before) _mm_setcsr((uint32_t)before);
+#elif defined(__aarch64__) && defined(__GNUC__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(before));
+#else
+    (void)before;
+#endif
+}
+
+/* ---- threads ---- */
+ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg) {
+    /* not blocked: a blocked fault ends the process without calling the program's handler, which may report it */
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&others, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &before); /* the new thread inherits the mask, and the floating-point mode */
+    uint64_t mode = esp__fp_default();
+    int error = pthread_create(thread, NULL, body, arg);
+    esp__fp_restore(mode);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* ---- forks ---- */
+/* A page that the kernel wipes in a forked child. Unlike a handler of pthread_atfork, it needs nothing that outlives the
+ * context (the library may be one of several copies in the process, and may be unloaded), and it notices every kind of fork. */
+static size_t esp__page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+ESP__FN void esp__process_open(esp__process *p) {
+    p->pid = (int32_t)getpid();
+    p->page = NULL;
+#ifdef MADV_WIPEONFORK
+    void *page = mmap(NULL, esp__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    /* emulators that ignore advice say yes to all of it, even to this, which does not exist */
+    if (!madvise(page, esp__page_bytes(), -1) || madvise(page, esp__page_bytes(), MADV_WIPEONFORK)) {
+        munmap(page, esp__page_bytes());
+        return;
+    }
+    p->page = page;
+    *p->page = 1;
+#endif
+}
+
+ESP__FN void esp__process_close(esp__process *p) {
+    if (p->page) munmap(p->page, esp__page_bytes());
+    p->page = NULL;
+}

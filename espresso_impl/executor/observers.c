@@ -1,0 +1,102 @@
+/* observers.c: calls the observers. Must not know what any of them does. */
+#include "espresso_impl/executor/executor.h"
+
+ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec) {
+    esp_status s = ESP_OK;
+    for (int i = 0; i < ESP__OBSERVERS && !s; i++)
+        if (ctx->observers.table[i] && ctx->observers.table[i]->strategy)
+            s = ctx->observers.table[i]->strategy(ctx, &ctx->observers.self[i], spec);
+    return s;
+}
+
+ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.table[i] && ctx->observers.table[i]->agree)
+            ctx->observers.table[i]->agree(ctx, ctx->observers.self[i], lines);
+}
+
+/* Ranks whose build lacks an observer agree at its place, too: it may be collective in the builds of others. */
+static bool esp__is_collective(const esp__observer *o) { return !o || o->collective; }
+
+ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (int i = 0; i < ESP__OBSERVERS; i++) {
+        const esp__observer *o = ctx->observers.table[i];
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* no rank may enter a collective open alone */
+        if (o && o->open && !s) s = o->open(ctx, &ctx->observers.self[i]);
+    }
+    if (!s) esp__observers_installed(ctx);
+    return s;
+}
+
+ESP__FN void esp__observers_installed(esp_ctx *ctx) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->installed)
+            ctx->observers.table[i]->installed(ctx, ctx->observers.self[i]);
+}
+
+ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_push) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->pushed)
+            ctx->observers.table[i]->pushed(ctx, ctx->observers.self[i], tensor, in_push);
+}
+
+ESP__FN void esp__observers_op_done(esp_ctx *ctx, const esp__op *op, esp__span when) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->op_done)
+            ctx->observers.table[i]->op_done(ctx, ctx->observers.self[i], op, when);
+}
+
+ESP__FN void esp__observers_compressed(esp_ctx *ctx, const esp__op *op, const esp__range *part) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->compressed)
+            ctx->observers.table[i]->compressed(ctx, ctx->observers.self[i], op, part);
+}
+
+ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->loss)
+            ctx->observers.table[i]->loss(ctx, ctx->observers.self[i], loss);
+}
+
+ESP__FN esp_status esp__observers_step(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (int i = 0; i < ESP__OBSERVERS && !s; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->step)
+            s = ctx->observers.table[i]->step(ctx, ctx->observers.self[i]);
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
+    ctx->steps.clock.next_ns = esp__now_ns();
+    return s;
+}
+
+ESP__FN int esp__observers_chose(const esp_ctx *ctx) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->chose &&
+            ctx->observers.table[i]->chose(ctx, ctx->observers.self[i]))
+            return 1;
+    return 0;
+}
+
+ESP__FN void esp__observers_loaded(esp_ctx *ctx) {
+    for (int i = 0; i < ESP__OBSERVERS; i++)
+        if (ctx->observers.self[i] && ctx->observers.table[i]->loaded)
+            ctx->observers.table[i]->loaded(ctx, ctx->observers.self[i]);
+}
+
+ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (int i = 0; i < ESP__OBSERVERS; i++) {
+        const esp__observer *o = ctx->observers.table[i];
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* no rank may exchange alone */
+        if (o && o->shrunk && !s) s = o->shrunk(ctx, &ctx->observers.self[i]);
+    }
+    return s;
+}
+
+ESP__FN void esp__observers_close(esp_ctx *ctx) {
+    for (int i = ESP__OBSERVERS - 1; i >= 0; i--) {
+        if (ctx->observers.self[i] && ctx->observers.table[i]->close)
+            ctx->observers.table[i]->close(ctx, ctx->observers.self[i]);
+        ctx->observers.self[i] = NULL;
+    }
+}
