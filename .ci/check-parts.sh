@@ -16,27 +16,29 @@ backends/common: codecs/common espresso_impl/base
 backends/shm: backends/common codecs/common espresso_impl/base
 backends/p2p: backends/common codecs/common espresso_impl/base
 backends/nccl: backends/common codecs/common espresso_impl/base
-backends: backends/common backends/shm backends/p2p backends/nccl codecs/common espresso_impl/base
-espresso_impl/registry: espresso_impl/base codecs/common
-espresso_impl/device: espresso_impl/base espresso_impl/registry codecs/common
 espresso_impl/job: espresso_impl/base
-espresso_impl/strategy: espresso_impl/base espresso_impl/registry espresso_impl/job
-planner: espresso_impl/base espresso_impl/strategy planner/problem planner/simulate planner/bound planner/search planner/baselines
-planner/builtin: planner espresso_impl/base espresso_impl/registry espresso_impl/strategy
-planner/files: planner espresso_impl/base espresso_impl/strategy
-espresso_impl/executor: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy codecs/common
-espresso_impl/observe: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
-planner/calibrate: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
-planner/auto: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe planner/calibrate codecs/common planner
+espresso_impl/registry: espresso_impl/base codecs/common
+espresso_impl/codec: espresso_impl/base espresso_impl/registry codecs/common
+espresso_impl/device: espresso_impl/base espresso_impl/job espresso_impl/registry codecs/common
+espresso_impl/strategy: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec
+espresso_impl/program: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy
+espresso_impl/executor: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program codecs/common
+espresso_impl/observe: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor codecs/common
+espresso_impl/context: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/observe codecs/common
+planner: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy planner/problem planner/simulate planner/bound planner/search planner/baselines
+planner/builtin: planner espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy
+planner/files: planner espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy
+planner/calibrate: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/context codecs/common planner
+planner/auto: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/observe espresso_impl/context planner/calibrate codecs/common planner
 '
-# FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason
+# FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason: espresso_impl/registry/builtin.h lists the built-in
+# plugins; context/open.c lists the observers, of which strategy auto is one: a build without planner has none
 upward='
-espresso_impl/executor esp__observers_[a-z_]*
-espresso_impl/observe esp__[a-z]*_observer
 espresso_impl/registry espresso_plugin_v1_[a-z]*
+espresso_impl/context esp__auto_observer
 '
-# the executor tells the observers, of which observe/observers.c has the one list (executor/observer.h);
-# observe/observers.inc lists every observer, in whatever folder; plugins/builtin.h lists the built-in plugins
+# what differs between the plugins that share a folder: each is compiled alone
+entries='backends/shm/(loop|shm)\.c|backends/p2p/mpi\.c'
 root=$PWD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT INT TERM
@@ -44,10 +46,10 @@ trap 'rm -rf "$tmp"' EXIT INT TERM
 sources() { # FOLDER
     case $1 in
     codecs | backends) ;; # each is a plugin, too
-    planner) sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -v '^planner/builtin/' ;; # one part: they share planner/plan.h
-    backends/*) find "$1" -name '*.c' | sort ;; # plugins' parts are not in the list
+    planner) sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -vE '^planner/(builtin|calibrate|auto)/' ;; # one part: they share planner/plan.h
+    backends/*) find "$1" -name '*.c' | grep -vxE "$entries" | sort ;;
     planner/files) find planner/files -name '*.c' -not -name write_builtin.c | sort ;;
-    *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso.c | grep -v no_autopilot ;;
+    *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso.c ;;
     esac
 }
 compiles() { # HOW FILE ...: together, in $tmp/root
@@ -88,13 +90,13 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
     for f in "$part"/*.c; do [ ! -f "$f" ] || ln -sf "$root/$f" "$tmp/root/$f"; done
     if [ -n "$list" ]; then
         compiles "-c -o $tmp/part.o" $list && calls || ok=0
-    else
-        for f in "$part"/*.[ch]; do
-            flags=
-            if [ "$f" = backends/p2p/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
-            compiles "-fsyntax-only $flags" "$f" || ok=0
-        done
     fi
+    for f in "$part"/*.[ch]; do
+        [ -z "$list" ] || echo "$f" | grep -qxE "$entries" || continue
+        flags=
+        if [ "$f" = backends/p2p/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
+        compiles "-fsyntax-only $flags" "$f" || ok=0
+    done
     [ "$ok" -eq 1 ] || {
         echo "check-parts: $part needs more than it may know (${known:-nothing else}):"
         grep 'error' "$tmp/log" | head -"${MOST:-6}"

@@ -83,6 +83,8 @@ static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) 
 ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files) {
     esp__in_force next;
     memset(&next, 0, sizeof next);
+    next.discardable = (ctx->config.flags & ESP_DISCARDABLE) != 0;
+    next.sample_errors = ctx->config.sample_errors != 0;
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
     esp__text lines = {.ctx = ctx};
     if (!s) s = esp__shards_check(ctx, &next.strategy);

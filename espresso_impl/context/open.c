@@ -294,7 +294,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);
-    esp__comms_dereg(ctx, &ctx->in_force);
+    esp__arenas_withdraw(ctx, &ctx->in_force);
     esp__comms_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
@@ -427,6 +427,21 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     return ESP_OK;
 }
 
+/* What esp_start took, before the first step. */
+static void esp__memory_log(const esp_ctx *ctx) {
+    const esp__in_force *f = &ctx->in_force;
+    const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
+    esp_stats all;
+    memset(&all, 0, sizeof all);
+    esp__comms_traffic(ctx, &all);
+    esp__log(ctx, ESP_LOG_INFO, "memory",
+             "of this rank, at most: %.1f MiB for payloads and groups (an op handles up to %u payloads), %.1f MiB for "
+             "residuals and "
+             "codecs' state, %.1f MiB else; the backends take %.1f MiB",
+             (double)f->slots_bytes / mib, f->program.max_payloads, (double)f->feedback_bytes / mib, rest / mib,
+             (double)all.backend_bytes / mib);
+}
+
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
@@ -485,18 +500,4 @@ ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx) { return ctx->job.topo.n_m
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name) {
     esp_status s = esp__usable(ctx);
     return s ? s : esp__plugin_load(ctx, path_or_name);
-}
-
-ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
-    esp_status s = esp__usable(ctx);
-    if (s) return s;
-    if (!out || out->struct_size < 8)
-        return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
-    pthread_mutex_lock(&ctx->lanes.lock);
-    esp_stats all = ctx->steps.stats;
-    pthread_mutex_unlock(&ctx->lanes.lock);
-    esp__comms_traffic(ctx, &all);
-    all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
-    memcpy(out, &all, all.struct_size);
-    return ESP_OK;
 }

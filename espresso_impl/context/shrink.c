@@ -59,7 +59,7 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     memset(&ctx->lanes.request, 0, sizeof ctx->lanes.request);
     ctx->lanes.link_busy = ctx->lanes.cpu_busy = ctx->lanes.driving = ctx->lanes.helped = 0;
     esp__comms_traffic(ctx, &ctx->steps.stats);
-    esp__comms_dereg(ctx, &ctx->in_force);
+    esp__arenas_withdraw(ctx, &ctx->in_force);
     esp__comms_close(ctx);
 }
 

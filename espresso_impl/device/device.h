@@ -38,6 +38,7 @@ typedef struct esp__device_list {
     uint32_t n;
     uint64_t
         piece_bytes; /* of a copy between host and device that is cut into pieces: at least so many; tests set it */
+    bool warned;     /* that Comps and Decomps meant for a GPU run on the CPU */
     esp__device open[ESP__DEVICES_MAX];
 } esp__device_list;
 static inline esp__device_list *esp__device_list_of(const esp_ctx *ctx) { return esp__base_of(ctx)->devices; }

@@ -367,45 +367,6 @@ ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us) {
         esp__comms_sleep_on(ctx, us);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------------- */
-static void esp__comms_withdraw(esp_ctx *ctx, esp__announced *a) {
-    for (uint32_t p = 0; p < ctx->job.n_parents; p++) {
-        const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
-        if (a->to >> p & 1u && c->handle) c->backend->dereg(c->handle, a->given[p]);
-    }
-    a->to = 0;
-}
-ESP__FN void esp__comms_dereg(esp_ctx *ctx, esp__in_force *f) {
-    esp__comms_withdraw(ctx, &f->announced);
-    for (uint32_t k = 1; k < ctx->devices.n; k++) esp__comms_withdraw(ctx, &f->on[k].announced);
-}
-
-/* To the backends that move memory of this kind. */
-static esp_status esp__comms_announce(esp_ctx *ctx, const esp_buf *arena, esp__announced *a) {
-    for (uint32_t p = 0; p < ctx->job.n_parents && arena->bytes; p++) {
-        const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
-        if (!ESP_HAS(esp_backend, c->backend, reg) || !(c->backend->devices & ESP_BIT(arena->dev.kind))) continue;
-        esp__plugin_detail_clear();
-        const esp_status s = c->backend->reg(c->handle, arena, &a->given[p]);
-        if (s)
-            return esp__fail(ctx, s, "backend '%s' cannot use the strategy's %llu bytes of memory: reg(): %s",
-                             c->backend->name, (unsigned long long)arena->bytes,
-                             *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
-        a->to |= 1u << p;
-    }
-    return ESP_OK;
-}
-ESP__FN esp_status esp__comms_reg(esp_ctx *ctx, esp__in_force *f) {
-    const esp_buf host = {f->arena, f->arena_bytes, {ESP_CPU, 0}};
-    esp_status s = esp__comms_announce(ctx, &host, &f->announced);
-    for (uint32_t k = 1; k < ctx->devices.n && !s; k++) {
-        const esp_buf device = {f->on[k].arena, f->on[k].arena ? f->on[k].has.arena_bytes : 0,
-                                esp__device_at(ctx, k)->id};
-        s = esp__comms_announce(ctx, &device, &f->on[k].announced);
-    }
-    return s;
-}
-
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++) {
         const esp__comm *c = &ctx->job.comms[k];

@@ -109,7 +109,7 @@ typedef struct esp__health {
     uint64_t behind_ns, behind_look_ns; /* when a look found it first; the last look */
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
-    int said_no_gpu, said_unpushed;
+    int said_unpushed;
     int shrinking; /* esp_shrink began and has not succeeded: it may be called again */
 } esp__health;
 
@@ -222,8 +222,6 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 /* An op of the host that works piece by piece (op->n_pieces): waits until piece k was copied down; lets piece k be copied up. */
 ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k);
 ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k);
-/* Does the backend put this collective in order with the device's other work? Then the host need not see its end. */
-ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op);
 /* Must the unit's next op wait until the host has seen the event of the op before? */
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,
@@ -247,9 +245,6 @@ ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements); /* 1: a token was 
 ESP__FN int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms);
 ESP__FN void esp__token_put(esp_ctx *ctx, int token);
 
-/* The lane's name, with the names of the job's levels: "machine". For people: strategies have words. */
-ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
-
 /* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
 /* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where the ranks are on
  * several, which *spec then says, or the best one. */
@@ -265,10 +260,7 @@ ESP__FN void esp__comms_wake(esp_ctx *ctx);  /* ends esp__comms_sleep; from any 
 /* With several backends: makes the descriptors unreadable on which esp__comms_sleep sleeps. Requests must be tested in between. 0:
  * one backend, nothing to arm. */
 ESP__FN int esp__comms_arm(esp_ctx *ctx);
-ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us); /* until a comm may have changed */
-/* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and before the comms close. */
-ESP__FN esp_status esp__comms_reg(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__comms_dereg(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us);            /* until a comm may have changed */
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds what all comms received */
 
 ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op);

@@ -175,11 +175,6 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COLLECTIVE && op->on &&
-           esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED;
-}
-
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
     const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;

@@ -307,6 +307,20 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
 /* A new rank 0 goes on with the file of the one before. */
 static esp_status esp__stats_shrunk(esp_ctx *ctx, void **self) { return *self ? ESP_OK : esp__stats_open(ctx, self); }
 
+ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!out || out->struct_size < 8)
+        return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp_stats all = ctx->steps.stats;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__comms_traffic(ctx, &all);
+    all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
+    memcpy(out, &all, all.struct_size);
+    return ESP_OK;
+}
+
 ESP__FN const esp__observer *esp__stats_observer(void) {
     static const esp__observer o = {
         .open = esp__stats_open, .step = esp__stats_step, .shrunk = esp__stats_shrunk, .close = esp__stats_close};

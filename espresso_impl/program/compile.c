@@ -98,7 +98,7 @@ static void esp__from_f32(esp__compile *c, uint32_t step, double share) {
 }
 
 static int esp__wants_mean(const esp__compile *c) {
-    return !(c->u->flags & ESP_SUM) && c->ctx->job.size > 1 && !c->finalized;
+    return !(c->u->flags & ESP_SUM) && c->job->size > 1 && !c->finalized;
 }
 
 static int esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
@@ -114,12 +114,11 @@ ESP__FN uint32_t *esp__slots_new(esp__compile *c, uint64_t n) {
 
 /* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
-    uint64_t n = (uint64_t)c->ctx->job.size;
+    uint64_t n = (uint64_t)c->job->size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
     if (i != c->last_value || c->half || !esp__wants_mean(c) || !op) return;
     float scale = (float)(1.0 / (double)n);
-    if (op->step == i && op->kind == ESP__OP_COLLECTIVE &&
-        esp__backend_of(&c->ctx->job, op->level)->caps & ESP_BACKEND_SCALE)
+    if (op->step == i && op->kind == ESP__OP_COLLECTIVE && esp__backend_of(c->job, op->level)->caps & ESP_BACKEND_SCALE)
         op->coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
         op->scale = scale; /* a power of two is exact: a codec may scale before or after it sums */
@@ -129,7 +128,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
 
 static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) || !esp__option_compresses(&c->u->option) ||
-        esp__contributions(c) != (uint64_t)c->ctx->job.size)
+        esp__contributions(c) != (uint64_t)c->job->size)
         return;
     if (!c->twin) esp__numbers_to(c, 0, i);
     esp__to_f32(c, i);
@@ -220,8 +219,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);
-    int sums = s->role != ESP__SECOND,
-        scales = (esp__backend_of(&c->ctx->job, s->level)->caps & ESP_BACKEND_SCALE) != 0;
+    int sums = s->role != ESP__SECOND, scales = (esp__backend_of(c->job, s->level)->caps & ESP_BACKEND_SCALE) != 0;
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
     esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
@@ -276,7 +274,7 @@ static void esp__compile_pack(esp__compile *c) {
         op->copy = ESP__COPY_PACK;
         op->member = c->u->place.first + k;
         op->begin = begin;
-        op->length = c->ctx->model.tensors[op->member].count;
+        op->length = esp__model_of(c->ctx)->tensors[op->member].count;
         esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
         begin += op->length;
     }
@@ -304,7 +302,7 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
 /* Halves: back into the gradient, as sum or mean. */
 static void esp__compile_half_end(esp__compile *c) {
     uint32_t last = c->u->option.n - 1;
-    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->ctx->job.size;
+    double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->job->size;
     esp__from_f32(c, last, share);
     if (c->share < share * 0.999 || c->share > share * 1.001)
         esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
@@ -314,6 +312,7 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     esp__compile c;
     memset(&c, 0, sizeof c);
     c.ctx = ctx;
+    c.job = esp__job_of(ctx);
     c.f = f;
     c.p = &f->program;
     c.u = &f->strategy.units[unit];
@@ -323,7 +322,7 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.share = 1.0;
     c.last_value = esp__last_value(&c.u->option);
     esp__sides_start(&c);
-    esp__coordinates_of(&ctx->job.topo, &c.at);
+    esp__coordinates_of(&esp__job_of(ctx)->topo, &c.at);
     c.at.unit = unit;
     c.at.width = c.u->width;
     esp__region_start(&c.region);
@@ -352,9 +351,14 @@ static int esp__op_of_rounds(const esp__work_unit *u, const esp__op *op) {
     return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__COMP || s->compressed);
 }
 
+ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
+    return op->kind == ESP__OP_COLLECTIVE && op->on &&
+           esp__backend_of(esp__job_of(ctx), op->level)->caps & ESP_BACKEND_STREAM_ORDERED;
+}
+
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
     if (!ctx || lane < ESP__LANE_INTRA) return esp__lane_word(lane);
-    return esp__scope_name(&ctx->job.names, lane - ESP__LANE_CPU);
+    return esp__scope_name(&esp__job_of(ctx)->names, lane - ESP__LANE_CPU);
 }
 
 /* "machine.allgather", with the names of the job's levels. */
@@ -362,7 +366,7 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
     char text[40];
     esp__step_print(s, text, sizeof text);
     if (s->kind == ESP__COLL)
-        snprintf(buf, cap, "%s%s", esp__scope_name(&ctx->job.names, s->level), strchr(text, '.'));
+        snprintf(buf, cap, "%s%s", esp__scope_name(&esp__job_of(ctx)->names, s->level), strchr(text, '.'));
     else
         snprintf(buf, cap, "%s", text);
 }

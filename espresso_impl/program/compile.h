@@ -2,11 +2,13 @@
  * on a device), program_pieces.c (copies cut into pieces). */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/job/job.h"
+#include "espresso_impl/program/program.h"
 
 /* The state of compiling one unit, step by step. */
 typedef struct esp__compile {
     esp_ctx *ctx;
+    const esp__job *job;
     esp__in_force *f;
     esp__program *p;
     esp__work_unit *u;

@@ -82,7 +82,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->n_ranges = op->n_ranges;
     f->raw = op->raw;
     f->device = op->on;
-    f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
+    f->owner_replica = (uint32_t)((int32_t)op->source == c->job->rank);
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
@@ -92,7 +92,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
 
 /* The lowest rank with the same region: such ranks must draw the same random numbers. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
-    const esp__topology *p = &c->ctx->job.topo;
+    const esp__topology *p = &c->job->topo;
     int32_t place[ESP__LEVELS];
     if (c->region.replicated[ESP__FLAT]) return 0;
     if (!p->n_local) return (uint32_t)p->rank;
@@ -111,7 +111,7 @@ static int esp__early_spreads(const esp__step *s) { return s->role == ESP__SECON
 /* Fails if the backend cannot reduce what the op reduces. */
 static void esp__check_reduces(esp__compile *c, const esp__op *op) {
     static const char *const ops[] = {"?", "sum", "max", "min"};
-    const esp_backend *b = esp__backend_of(&c->ctx->job, op->level);
+    const esp_backend *b = esp__backend_of(c->job, op->level);
     if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
     c->status = esp__fail(
         c->ctx, ESP_E_UNSUPPORTED, "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
@@ -126,7 +126,7 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i) {
     uint32_t first, last;
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
     op->level = s->level;
-    esp__scope_lanes(&c->ctx->job.topo, s->level, &first, &last);
+    esp__scope_lanes(&c->job->topo, s->level, &first, &last);
     op->links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
     op->lane = (uint8_t)last;
     op->coll.struct_size = sizeof op->coll;

@@ -1,13 +1,13 @@
 /* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the rank's own
  * gradient moves to the Comp that compresses the same elements first in the new strategy. Every other residual becomes pending:
  * its owner replica adds it once, to its next push. Must not know how strategies are chosen. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/program/program.h"
 
 /* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own
  * gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
-    const esp__tensor *t = &ctx->model.tensors[tensor];
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];
     const esp__strategy *y = &to->strategy;
     const esp__tensor_units *of = &y->of_tensor[tensor];
     uint64_t skip = 0;
@@ -15,7 +15,7 @@ static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to,
     *out = NULL;
     while (i + 1 < of->first + of->n && begin >= y->units[i + 1].place.begin) i++;
     const esp__work_unit *u = &y->units[i];
-    for (uint32_t k = u->place.first; k < tensor; k++) skip += ctx->model.tensors[k].count;
+    for (uint32_t k = u->place.first; k < tensor; k++) skip += esp__model_of(ctx)->tensors[k].count;
     uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.count;
     const esp__feedback *f = u->raw_feedback >= 0 ? &to->feedback[u->raw_feedback] : NULL;
     if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin), *device = f->device;
@@ -80,7 +80,7 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
         esp__pending_at at = {0};
         esp__pending p;
         while (all[i].owner_replica && esp__pending_next(ctx, to, &all[i], &at, &p)) {
-            const esp__tensor *t = &ctx->model.tensors[p.tensor];
+            const esp__tensor *t = &esp__model_of(ctx)->tensors[p.tensor];
             if (p.to || carry[p.tensor]) continue;
             carry[p.tensor] = esp__device_take(ctx, t->device, t->count * 4u, ESP_MEM_DEVICE);
             if (!carry[p.tensor])
@@ -92,7 +92,7 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
 
 /* Adds a piece of a residual, which lies on device `from`, to what its tensor has pending. */
 static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *carry, float *room) {
-    const uint32_t to = ctx->model.tensors[p->tensor].device;
+    const uint32_t to = esp__model_of(ctx)->tensors[p->tensor].device;
     float *out = carry + p->begin;
     const float *in = p->from;
     if (from != to) { /* through room on the tensor's device */
@@ -112,7 +112,7 @@ static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__in_force *to, 
         if (p.to) {
             s = esp__device_copy(ctx, p.to_device, p.to, was->device, p.from, p.length * 4u);
         } else if (was->owner_replica) {
-            const uint32_t device = ctx->model.tensors[p.tensor].device;
+            const uint32_t device = esp__model_of(ctx)->tensors[p.tensor].device;
             float *room = NULL;
             if (device != was->device) room = esp__device_take(ctx, device, p.length * 4u, ESP_MEM_DEVICE);
             if (device != was->device && !room) return esp__fail(ctx, ESP_E_NOMEM, "no memory to move feedback");

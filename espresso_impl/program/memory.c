@@ -1,6 +1,6 @@
 /* memory.c: takes all memory of a compiled strategy (arena, feedback, scratch, lane queues), and frees it. Knows of an op only how
  * much memory it needs. */
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/program/program.h"
 
 /* Does the strategy stay below ESPRESSO_MEMORY_MAX with so many bytes more? */
 static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t bytes, esp_status *s) {
@@ -41,7 +41,7 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
         esp__feedback *one = &f->feedback[i];
         one->residual = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
         one->state = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
-        if (!(ctx->config.flags & ESP_DISCARDABLE)) continue;
+        if (!f->discardable) continue;
         one->residual_before = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
         one->state_before = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
     }
@@ -126,11 +126,52 @@ static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m
     esp__device_give(ctx, device, m->flags, headers, ESP_MEM_PINNED);
 }
 
+/* ---- backends that want to know the memory ---- */
+static void esp__arena_withdraw(esp_ctx *ctx, esp__announced *a) {
+    for (uint32_t p = 0; p < esp__job_of(ctx)->n_parents; p++) {
+        const esp__comm *c = &esp__job_of(ctx)->comms[esp__job_of(ctx)->parents[p]];
+        if (a->to >> p & 1u && c->handle) c->backend->dereg(c->handle, a->given[p]);
+    }
+    a->to = 0;
+}
+ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__in_force *f) {
+    esp__arena_withdraw(ctx, &f->announced);
+    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++) esp__arena_withdraw(ctx, &f->on[k].announced);
+}
+
+/* To the backends that move memory of this kind. */
+static esp_status esp__arena_announce(esp_ctx *ctx, const esp_buf *arena, esp__announced *a) {
+    for (uint32_t p = 0; p < esp__job_of(ctx)->n_parents && arena->bytes; p++) {
+        const esp__comm *c = &esp__job_of(ctx)->comms[esp__job_of(ctx)->parents[p]];
+        if (!ESP_HAS(esp_backend, c->backend, reg) || !(c->backend->devices & ESP_BIT(arena->dev.kind))) continue;
+        esp__plugin_detail_clear();
+        const esp_status s = c->backend->reg(c->handle, arena, &a->given[p]);
+        if (s)
+            return esp__fail(ctx, s, "backend '%s' cannot use the strategy's %llu bytes of memory: reg(): %s",
+                             c->backend->name, (unsigned long long)arena->bytes,
+                             *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+        a->to |= 1u << p;
+    }
+    return ESP_OK;
+}
+ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__in_force *f) {
+    const esp_buf host = {f->arena, f->arena_bytes, {ESP_CPU, 0}};
+    esp_status s = esp__arena_announce(ctx, &host, &f->announced);
+    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n && !s; k++) {
+        const esp_buf device = {f->on[k].arena, f->on[k].arena ? f->on[k].has.arena_bytes : 0,
+                                esp__device_at(ctx, k)->id};
+        s = esp__arena_announce(ctx, &device, &f->on[k].announced);
+    }
+    return s;
+}
+
+/* ---- all of a strategy's memory ---- */
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     esp_status s = esp__env_memory_max(&f->most_bytes);
     const esp__program *p = &f->program;
     f->slots_bytes = p->arena_bytes;
-    for (uint32_t k = 1; k < ctx->devices.n; k++) f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
+    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++)
+        f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
     f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots + p->cap_pieces;
     f->arena_bytes = p->arena_bytes;
     f->arena = esp__take(ctx, f, f->arena_bytes, &s);
@@ -145,7 +186,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
     f->op_core_ns = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_core_ns, &s);
     f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
-    for (uint32_t k = 1; k < ctx->devices.n && !s; k++)
+    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n && !s; k++)
         if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k), f->has_behind |= p->on[k].n_behind != 0;
     for (uint32_t i = 0; i < f->strategy.n_units && !s;
          i++) { /* a group's elements lie at a fixed place of the arena */
@@ -154,11 +195,11 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     }
     if (!s) s = esp__feedback_take(ctx, f);
     if (!s) s = esp__links_take(ctx, f);
-    return s ? s : esp__comms_reg(ctx, f);
+    return s ? s : esp__arenas_announce(ctx, f);
 }
 
 ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
-    esp__comms_dereg(ctx, f);
+    esp__arenas_withdraw(ctx, f);
     esp__free(ctx, f->arena);
     esp__free(ctx, f->scratch);
     esp__free(ctx, f->phi);
@@ -168,7 +209,7 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__free(ctx, f->op_time);
     esp__free(ctx, f->op_core_ns);
     esp__free(ctx, f->pending);
-    for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
+    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
     for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);
     esp__free(ctx, f->order);
     for (uint32_t i = 0; i < f->n_feedback; i++) {
@@ -182,18 +223,4 @@ ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
     esp__program_free(ctx, &f->program);
     esp__strategy_free(ctx, &f->strategy);
     memset(f, 0, sizeof *f);
-}
-
-ESP__FN void esp__memory_log(const esp_ctx *ctx) {
-    const esp__in_force *f = &ctx->in_force;
-    const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
-    esp_stats all;
-    memset(&all, 0, sizeof all);
-    esp__comms_traffic(ctx, &all);
-    esp__log(ctx, ESP_LOG_INFO, "memory",
-             "of this rank, at most: %.1f MiB for payloads and groups (an op handles up to %u payloads), %.1f MiB for "
-             "residuals and "
-             "codecs' state, %.1f MiB else; the backends take %.1f MiB",
-             (double)f->slots_bytes / mib, f->program.max_payloads, (double)f->feedback_bytes / mib, rest / mib,
-             (double)all.backend_bytes / mib);
 }

@@ -46,7 +46,7 @@ static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];
     const int up = copy->copy == ESP__COPY_UP;
     const esp__ref host = up ? copy->src : copy->dst;
-    const uint64_t least = (c->ctx->devices.piece_bytes + 63u) / 64u * 64u;
+    const uint64_t least = (esp__device_list_of(c->ctx)->piece_bytes + 63u) / 64u * 64u;
     const uint32_t first = p->n_pieces;
     uint32_t range = 0;
     uint64_t bytes;

@@ -152,6 +152,8 @@ typedef struct esp__memory_on {
 
 /* The strategy in force, its program, and all of its memory. */
 typedef struct esp__in_force {
+    bool discardable;   /* keeps copies of the feedback from before each step: ESP_DISCARDABLE */
+    bool sample_errors; /* an observer decodes payloads that this rank sends               */
     esp__strategy strategy;
     esp__program program;
     esp__feedback *feedback;
@@ -186,15 +188,21 @@ static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) 
     return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
 }
 
-/* ---- program.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- compile.c ------------------------------------------------------------------------------------------------------------- */
 /* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);
 ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
-/* ---- arena.c: the memory of a program --------------------------------------------------------------------------------------- */
+/* Does the backend put this collective in order with the device's other work? Then the host need not see its end. */
+ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op);
+
+/* ---- memory.c: the memory of a program --------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__memory_log(const esp_ctx *ctx);                /* what esp_start took, before the first step */
 ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and program too; a zeroed `f` is fine */
+
+/* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and before the comms close. */
+ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__in_force *f);
+ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__in_force *f);
 
 /* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
 /* Takes memory, carry[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
@@ -205,4 +213,6 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
 ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
                                       float **carry);
 
+/* The lane's name, with the names of the job's levels: "machine". For people: strategies have words. */
+ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */
 #endif

@@ -30,8 +30,9 @@ ESP__FN void esp__sides_start(esp__compile *c) {
 /* Where a Comp or Decomp runs. */
 ESP__FN int esp__codec_side(esp__compile *c, const esp__step *s) {
     if (!c->device || s->device != ESP__DEV_GPU) return 0;
-    if (!c->twin && !c->ctx->health.said_no_gpu) {
-        c->ctx->health.said_no_gpu = 1;
+    esp__device_list *devices = esp__device_list_of(c->ctx);
+    if (!c->twin && !devices->warned) {
+        devices->warned = true;
         esp__log(
             c->ctx, ESP_LOG_WARN, "executor",
             "codec '%s' has no table for device '%s', where tensor '%s' lies: comp@gpu and decomp@gpu of it run on "
@@ -44,7 +45,7 @@ ESP__FN int esp__codec_side(esp__compile *c, const esp__step *s) {
 /* Where collectives of the scope work. */
 ESP__FN int esp__link_side(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
-    return c->device && esp__backend_of(&c->ctx->job, scope)->devices & ESP_BIT(kind);
+    return c->device && esp__backend_of(c->job, scope)->devices & ESP_BIT(kind);
 }
 
 /* A copy of `bytes` bytes between the sides. */
@@ -129,5 +130,5 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint
 /* The work arrays for parts of `count` numbers. On a device they only serve to measure errors. */
 ESP__FN void esp__room_for_phi(esp__compile *c, int side, uint64_t count) {
     uint64_t *phi = side ? &c->p->on[c->device].phi_count : &c->p->phi_count;
-    if ((!side || c->ctx->config.sample_errors) && count > *phi) *phi = count;
+    if ((!side || c->f->sample_errors) && count > *phi) *phi = count;
 }

@@ -2,7 +2,7 @@
  * by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/lib/test.h"
 #include "planner/baselines/baselines.h"
-#include "rig.h"
+#include "tests/planner/rig.h"
 
 static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* elements */
 

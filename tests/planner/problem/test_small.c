@@ -2,7 +2,7 @@
  * published systems decide as before. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "rig.h"
+#include "tests/planner/rig.h"
 
 static uint64_t smallest_of(const rig *g, const esp__unit *u) {
     uint64_t least = UINT64_MAX;

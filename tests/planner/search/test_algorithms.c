@@ -6,7 +6,7 @@
 #include "planner/simulate/schedule.h"
 #include "planner/search/algorithm2.h"
 #include "planner/baselines/baselines.h"
-#include "rig.h"
+#include "tests/planner/rig.h"
 
 static void open_random(rig *g, uint64_t seed, uint32_t tensors, uint32_t devices) {
     memset(g, 0, sizeof *g);

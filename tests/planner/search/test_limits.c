@@ -2,7 +2,7 @@
  * of speed; where none can, the error says which limit could be kept. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "rig.h"
+#include "tests/planner/rig.h"
 #include "exact.h"
 
 enum { NODES = 200000 };

@@ -5,7 +5,7 @@
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
 #include "planner/bound/bound.h"
-#include "rig.h"
+#include "tests/planner/rig.h"
 #include "exact.h"
 
 enum { CASES = 1000, NODES = 300000 };
