@@ -33,7 +33,8 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
-    esp__send_all(p, (esp__msg){ESP__MSG_GONE, 0, 1, p->cause, 0});
+    esp__watch_left(p, 0, p->cause);
+    esp__watch_pass_on(p);
     esp__exchange_left(p, 0);
     esp__peers_kick(p);
     for (bool here = true; here && p->dead < 0 && !p->decision_known;) {
@@ -41,6 +42,7 @@ static void esp__peers_linger(esp__peers *p) {
         for (int32_t r = 1; r < p->size; r++) here |= p->conns[r].state == ESP__HERE;
         if (here && !esp__peers_sleep(p, deadline)) break;
     }
+    esp__watch_pass_on(p);
 }
 
 ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {

@@ -19,6 +19,7 @@ enum {
     ESP__LEAD_MS = 1000,
     ESP__SOON_MS = 50,
     ESP__LOOK_NS = 50000000,        /* between looks at a long wait */
+    ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that left */
     ESP__HUB_SILENT_NS = 2000000000 /* after a long wait, a rank 0 that asks nothing is silent */
 };
 enum { ESP__CAUSES = 64 }; /* of LEAVE: more are none */
@@ -64,14 +65,38 @@ static void esp__watch_excluded(esp__peers *p) {
     ESP__CALL(p, excluded, (p->ev.user));
 }
 
+ESP__FN void esp__watch_pass_on(esp__peers *p) {
+    const esp__msg m = {ESP__MSG_LEFT, 0, 0, p->leaving_cause, 0};
+    const uint64_t bytes = (uint64_t)p->n_leaving * sizeof *p->leaving;
+    for (int32_t r = 1; bytes && !p->quit && r < p->size; r++)
+        esp__conn_send(p->ctx, &p->conns[r], m, p->leaving, bytes);
+    p->n_leaving = 0;
+    p->pass_on_ns = esp__now_ns() + ESP__PASS_ON_NS;
+}
+
+/* At the end of a job all ranks leave at about the same time: a message for each to all others would be n^2 messages. The first rank
+ * that leaves, and the first for another cause, is passed on at once. */
+ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
+    const bool other = cause != p->leaving_cause;
+    if (other) esp__watch_pass_on(p);
+    p->leaving_cause = cause;
+    p->leaving[p->n_leaving++] = rank;
+    if (other) esp__watch_pass_on(p);
+}
+
 /* A connection has ended: `state` and `cause` say how. Rank 0 notifies all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
-    if (!p->quit) esp__send_all(p, (esp__msg){ESP__MSG_GONE, c->rank, state == ESP__LEFT, cause, 0});
-    if (p->rank == 0 && state == ESP__LEFT) esp__exchange_left(p, c->rank);
+    if (p->rank == 0 && state == ESP__LEFT) {
+        esp__watch_left(p, c->rank, cause);
+        esp__exchange_left(p, c->rank);
+    } else if (p->rank == 0 && !p->quit && p->dead < 0) { /* of several deaths, the others report the first */
+        esp__watch_pass_on(p);
+        esp__send_all(p, (esp__msg){ESP__MSG_DIED, c->rank, 0, 0, 0});
+    }
     if (p->rank != 0 && state == ESP__LEFT) p->hub_left = true;
     esp__watch_notify(p, c->rank, state, cause);
 }
@@ -405,6 +430,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
     const bool is_rank = m->rank >= -1 && m->rank < p->size; /* -1: none, or not known */
+    int32_t left;
     esp__waiter *w;
     esp__answer answer;
     switch (m->type) {
@@ -414,8 +440,14 @@ ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         if (is_rank && (w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
         pthread_cond_broadcast(&p->changed);
         break;
-    case ESP__MSG_GONE:
-        if (m->rank >= 0 && m->rank < p->size) esp__watch_notify(p, m->rank, m->tag ? ESP__LEFT : ESP__DIED, m->seq);
+    case ESP__MSG_DIED:
+        if (m->rank >= 0 && is_rank) esp__watch_notify(p, m->rank, ESP__DIED, 0);
+        break;
+    case ESP__MSG_LEFT:
+        for (uint64_t at = 0; at + sizeof left <= m->bytes; at += sizeof left) {
+            memcpy(&left, c->body + at, sizeof left);
+            if (left >= 0 && left < p->size) esp__watch_notify(p, left, ESP__LEFT, m->seq);
+        }
         break;
     case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_ASK:
@@ -473,6 +505,7 @@ static int esp__watch_prepare(esp__peers *p) {
     esp__earlier(&deadline, inquires, p->inquiry.until_ns);
     esp__earlier(&deadline, inquires && esp__now_ns() < p->inquiry.soon_ns, p->inquiry.soon_ns);
     esp__earlier(&deadline, p->quit, p->quit_ns);
+    esp__earlier(&deadline, p->n_leaving, p->pass_on_ns);
     esp__earlier(&deadline, reports, s->look_ns);
     esp__earlier(&deadline, reports && s->open && !p->inquiry.report, s->ask_ns);
     return esp__poll_ms(deadline);
@@ -507,6 +540,7 @@ static void *esp__watch_main(void *arg) {
         esp__watch_no_memory(p);
         esp__suspect_turn(p, events == 0);
         esp__watchdog_turn(p);
+        if (p->n_leaving && esp__now_ns() >= p->pass_on_ns) esp__watch_pass_on(p);
         const bool done = esp__watch_done(p);
         const int timeout_ms = esp__watch_prepare(p);
         pthread_mutex_unlock(&p->lock);

@@ -17,7 +17,7 @@ enum {
     ESP__MSG_FAILED = 6,     /* from 0: tag, seq; the exchange cannot succeed: rank left, or (-1) sizes differ */
     ESP__MSG_WHO = 7,        /* to 0: tag, seq; whose data is missing?                                         */
     ESP__MSG_MISSING = 8,    /* from 0: tag, seq; rank = the first missing one, -1: none                       */
-    ESP__MSG_GONE = 9,       /* from 0: rank died (tag 0) or left (tag 1); seq as of LEAVE                     */
+    ESP__MSG_DIED = 9,       /* from 0: rank died                                                              */
     ESP__MSG_LEAVE = 10,     /* both ways: end-of-file follows, and does not mean death; seq = -status of the  */
                              /* error that the sender closes after; 0: none, or that of a lost rank            */
     ESP__MSG_FINAL = 11,     /* to 0: body = the final message                                                 */
@@ -31,8 +31,9 @@ enum {
     ESP__MSG_CHECK = 19, /* to 0: the sender has waited for long; do all ranks answer?                    */
     ESP__MSG_MEMBERS =
         20, /* from the host of a regroup: tag = epoch; body = esp__survivor of each member                     */
-    ESP__MSG_EXCLUDED = 21, /* both ways: the sender goes on without the receiver                            */
-    ESP__MSG_LONG_WAIT = 22 /* to 0: the trainer of the sender waits long */
+    ESP__MSG_EXCLUDED = 21,  /* both ways: the sender goes on without the receiver                            */
+    ESP__MSG_LONG_WAIT = 22, /* to 0: the trainer of the sender waits long */
+    ESP__MSG_LEFT = 23       /* from 0: ranks left; seq as of LEAVE; body = int32_t of each */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* of a connection */
 enum {
@@ -145,6 +146,9 @@ struct esp__peers {
     bool no_memory; /* this rank could not send, receive or collect: it has left the job, and the others see it die */
     bool left_job;  /* that was done */
     uint8_t *left;  /* [size] 1: the rank said that it leaves */
+    /* rank 0: ranks that left, all for leaving_cause, of which the others learn at pass_on_ns */
+    int32_t *leaving, n_leaving; /* leaving: [size] */
+    uint64_t leaving_cause, pass_on_ns;
     esp__exchange *exchanges;
     int64_t n_exchanges;
     esp__waiter *waiters;
@@ -344,6 +348,9 @@ ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p);
 ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c);
 /* Other ranks: handles a message from rank 0. */
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
+/* Rank 0: `rank` left. All others learn it, soon or (esp__watch_pass_on) now. */
+ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause);
+ESP__FN void esp__watch_pass_on(esp__peers *p);
 ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c); /* not under the lock: handles what has come */
 /* Decides, unless it depends on a rank that may still answer (`final`: no rank may). */
 ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);

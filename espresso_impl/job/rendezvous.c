@@ -520,6 +520,7 @@ ESP__FN void esp__peers_free(esp__peers *p) {
     if (p->conns) esp__free(ctx, p->conns);
     if (p->polls) esp__free(ctx, p->polls);
     if (p->left) esp__free(ctx, p->left);
+    if (p->leaving) esp__free(ctx, p->leaving);
     if (p->asked) esp__free(ctx, p->asked);
     for (esp__exchange *x = p->exchanges, *next; x; x = next) {
         next = x->next;
@@ -558,7 +559,9 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
     p->asked = (esp__asked *)esp__alloc(ctx, sizeof *p->asked * (uint64_t)n);
     p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
     p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
-    if (!p->conns || !p->asked || !p->left || !p->polls) {
+    p->leaving = (int32_t *)esp__alloc(ctx, sizeof *p->leaving * (uint64_t)n);
+    p->leaving_cause = UINT64_MAX; /* none yet */
+    if (!p->conns || !p->asked || !p->left || !p->polls || !p->leaving) {
         esp__peers_free(p);
         return NULL;
     }

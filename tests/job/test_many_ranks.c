@@ -1,6 +1,6 @@
-/* test_many_ranks.c: what it takes that 1,024 ranks meet, learn each other's places and standby addresses, and agree. Ranks are threads
- * with contexts that have nothing else. No rank sends more bytes than a few times the number of ranks, but for rank 0, which sends as
- * much to each rank. */
+/* test_many_ranks.c: what it takes that 1,024 ranks meet, learn each other's places and standby addresses, agree, and leave. Ranks are
+ * threads with contexts that have nothing else. No rank sends more bytes than a few times the number of ranks, but for rank 0, which
+ * sends as much to each rank. */
 /* runs: quiet no-tsan: two thousand threads by what job/test_peers runs: too slow */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -11,15 +11,24 @@ enum { MOST = 1024, PER_MACHINE = 8, FILES_EACH = 7, OTHER_FILES = 200 };
 typedef struct rank_t {
     int32_t rank, size;
     const char *root;
-    bool one_host; /* else they listen for ranks of other hosts */
-    bool odd;      /* it has another backend than the others */
-    uint64_t sent;
+    bool one_host;         /* else they listen for ranks of other hosts */
+    bool odd;              /* it has another backend than the others */
+    uint64_t sent, closed; /* bytes before esp__peers_close, and with it */
     esp_status status;
     char error[256];
     pthread_t thread;
 } rank_t;
 static rank_t ranks[MOST];
 static pthread_barrier_t all_here;
+static _Thread_local rank_t *closing;
+
+/* the linker directs the library's calls to this one (tests/tests.mk) */
+void __wrap_esp__conn_free(esp_ctx *ctx, esp__conn *c);
+void __real_esp__conn_free(esp_ctx *ctx, esp__conn *c);
+void __wrap_esp__conn_free(esp_ctx *ctx, esp__conn *c) {
+    if (closing) closing->closed += c->sent;
+    __real_esp__conn_free(ctx, c);
+}
 
 static esp_status meet(rank_t *t, esp_ctx *ctx) {
     const esp_config cfg = {.timeout_ms = 60000};
@@ -54,6 +63,7 @@ static void *rank_main(void *arg) {
     if (p) pthread_mutex_unlock(&p->lock);
     pthread_barrier_wait(&all_here);
     esp__standby_close(ctx, ctx->job.standby);
+    closing = t;
     esp__peers_close(p, NULL, 0, NULL, NULL);
     void *const rooms[] = {ctx->job.topo.machine_of, ctx->job.topo.local_of, ctx->job.topo.unit_of,
                            ctx->job.topo.place,      ctx->job.topo.ranks,    ctx->job.room};
@@ -88,15 +98,19 @@ static void run(int32_t size, bool one_host, int32_t odd) {
             fail_msg("rank %d: %s", (int)r, ranks[r].error);
         if (r && ranks[r].sent > most) most = ranks[r].sent;
     }
-    print_message("%d ranks, %s: rank 0 sent %llu bytes to each, others at most %llu in all; %.1f s\n", (int)size,
+    const uint64_t to_close = (ranks[0].closed - ranks[0].sent) / (uint64_t)(size - 1);
+    print_message("%d ranks, %s: rank 0 sent %llu bytes to each, others at most %llu in all; to close, %llu; %.1f s\n",
+                  (int)size,
                   odd        ? "one of them other"
                   : one_host ? "one host"
                              : "several hosts",
                   (unsigned long long)ranks[0].sent / (unsigned)(size - 1), (unsigned long long)most,
-                  (double)(esp__now_ns() - began) * 1e-9);
+                  (unsigned long long)to_close, (double)(esp__now_ns() - began) * 1e-9);
     /* a few bytes of each rank; of those of several hosts also a port */
     assert_true(ranks[0].sent / (uint64_t)(size - 1) < 1000u + (one_host ? 4u : 12u) * (uint64_t)size);
     assert_true(most < 1500);
+    /* a rank that left is 4 bytes, sent to those that have not; a message for each would be more */
+    assert_true(to_close < 700u + 5u * (uint64_t)size / 2u);
 }
 
 static void many(int32_t size, bool one_host, int32_t odd) {
