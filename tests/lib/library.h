@@ -10,7 +10,7 @@
 #endif
 #include "espresso.h"
 #include "planner/auto/autopilot.h"
-#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/stats.h"
 #include "planner/search/search.h"
 #include "planner/builtin/builtin.h"
