@@ -397,7 +397,7 @@ typedef struct esp_backend {
     /** Makes every pending and later call on this comm return ESP_E_PEER soon. */
     esp_status (*abort)(void *comm);
     /** The rank in the group for which `req` waits; -1: not known. */
-    int32_t (*late)(void *comm, void *req);
+    int32_t (*straggler)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
     /** Announces memory on which collectives will often work, until dereg: payload slots and work arrays, on the CPU and each of
      *  `devices` (see b->dev), not gradients. Called between steps, on comms without a parent, for all groups. Not without dereg. */

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 /* ---- moving what has been started ------------------------------------------------------------------------------------- */
-static int mesh_pending(const mesh_comm *m) { return m->first != m->next_req; }
+static int p2p_pending(const p2p_comm *m) { return m->first != m->next_req; }
 
 /* No message under way touches this rank's memory afterwards. */
-static esp_status mesh_fail(mesh_comm *m, esp_status s) {
+static esp_status p2p_fail(p2p_comm *m, esp_status s) {
     if (m->error != ESP_OK) return m->error;
     m->error = s;
     m->wire->drop(m->self);
@@ -20,47 +20,47 @@ static esp_status mesh_fail(mesh_comm *m, esp_status s) {
 }
 
 /* How many messages a column may have under way. */
-static uint32_t mesh_most_messages(int32_t n) { return 4 * (uint32_t)n; }
+static uint32_t p2p_most_messages(int32_t n) { return 4 * (uint32_t)n; }
 
 /* Begins the columns for which there is room, in the order of requests. Returns 1 when it began one. */
-static int mesh_begin_some(mesh_comm *m) {
+static int p2p_begin_some(p2p_comm *m) {
     int began = 0;
     while (m->next_begin != m->next_req) {
-        mesh_req *r = &m->reqs[m->next_begin % MESH_QUEUE];
+        p2p_req *r = &m->reqs[m->next_begin % P2P_QUEUE];
         if (r->begun == r->cols) {
             m->next_begin++;
             continue;
         }
         uint32_t k = 0;
-        while (k < MESH_AHEAD && m->columns[k].r) k++;
-        if (k == MESH_AHEAD) break;
-        mesh_column *x = &m->columns[k];
+        while (k < P2P_AHEAD && m->columns[k].r) k++;
+        if (k == P2P_AHEAD) break;
+        p2p_column *x = &m->columns[k];
         uint8_t *cell = m->staging + k * m->cell_bytes;
         memset(x, 0, sizeof *x);
         x->r = r, x->i = r->begun++, x->seq = m->seq++, x->cell = cell;
         began = 1;
-        const int s = mesh_begin(m, x);
+        const int s = p2p_begin(m, x);
         if (s) return s;
     }
     return began;
 }
 
 /* Ends requests whose columns are all done. They become done in the order in which they end. */
-static void mesh_end_some(mesh_comm *m) {
+static void p2p_end_some(p2p_comm *m) {
     for (uint64_t k = m->first; k != m->next_req; k++) {
-        mesh_req *r = &m->reqs[k % MESH_QUEUE];
+        p2p_req *r = &m->reqs[k % P2P_QUEUE];
         if (!r->done && r->ended == r->cols) r->done = 1, m->ready++;
     }
-    while (m->first != m->next_req && m->reqs[m->first % MESH_QUEUE].done) m->first++;
+    while (m->first != m->next_req && m->reqs[m->first % P2P_QUEUE].done) m->first++;
 }
 
 /* Lets columns go on until none can. Returns 1 when one did. */
-static int mesh_go_all(mesh_comm *m) {
+static int p2p_go_all(p2p_comm *m) {
     int any = 0;
-    for (uint32_t k = 0; k < MESH_AHEAD; k++) {
-        mesh_column *x = &m->columns[k];
+    for (uint32_t k = 0; k < P2P_AHEAD; k++) {
+        p2p_column *x = &m->columns[k];
         if (!x->r) continue;
-        const int s = mesh_go_on(m, x);
+        const int s = p2p_go_on(m, x);
         if (s < 0) return s;
         if (!s) continue;
         x->r->ended++;
@@ -70,65 +70,65 @@ static int mesh_go_all(mesh_comm *m) {
     return any;
 }
 
-static int mesh_take(mesh_comm *m) {
-    uint32_t places[MESH_DONE];
-    uint64_t bytes[MESH_DONE];
-    const int n = m->wire->some(m->self, places, bytes, MESH_DONE);
+static int p2p_take(p2p_comm *m) {
+    uint32_t places[P2P_DONE];
+    uint64_t bytes[P2P_DONE];
+    const int n = m->wire->some(m->self, places, bytes, P2P_DONE);
     for (int k = 0; k < n; k++) {
-        const mesh_message t = m->messages[places[k]];
-        mesh_column *x = &m->columns[t.column];
+        const p2p_message t = m->messages[places[k]];
+        p2p_column *x = &m->columns[t.column];
         m->free[m->n_free++] = places[k];
-        m->messages[places[k]].what = MESH_FREE;
-        if (t.what == MESH_IN || t.what == MESH_GET) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
-        const int s = mesh_through(m, x, &t);
+        m->messages[places[k]].what = P2P_FREE;
+        if (t.what == P2P_IN || t.what == P2P_GET) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
+        const int s = p2p_through(m, x, &t);
         if (s) return s;
     }
     return n;
 }
 
 /* Moves what can be moved now. Returns 1 when something moved, 0 when not, or an error. */
-static int mesh_drive(mesh_comm *m) {
-    static int (*const steps[3])(mesh_comm *) = {mesh_begin_some, mesh_take, mesh_go_all};
-    const uint64_t until = backend_now_ns() + MESH_BUDGET_NS;
+static int p2p_drive(p2p_comm *m) {
+    static int (*const steps[3])(p2p_comm *) = {p2p_begin_some, p2p_take, p2p_go_all};
+    const uint64_t until = backend_now_ns() + P2P_BUDGET_NS;
     int moved = 0;
     if (m->error != ESP_OK) return m->error;
-    if (!mesh_pending(m)) return 0;
-    if (BACKEND_LOAD(&m->aborted)) return mesh_fail(m, ESP_E_PEER);
+    if (!p2p_pending(m)) return 0;
+    if (BACKEND_LOAD(&m->aborted)) return p2p_fail(m, ESP_E_PEER);
     for (;;) {
         int any = 0;
         for (int k = 0; k < 3; k++) {
             const int s = steps[k](m);
-            if (s < 0) return mesh_fail(m, s);
+            if (s < 0) return p2p_fail(m, s);
             any |= s;
         }
         if (!any) break;
         moved = 1;
-        mesh_end_some(m);
-        if (!mesh_pending(m) || backend_now_ns() >= until) break;
+        p2p_end_some(m);
+        if (!p2p_pending(m) || backend_now_ns() >= until) break;
     }
-    mesh_end_some(m); /* those without columns too */
+    p2p_end_some(m); /* those without columns too */
     return moved;
 }
 
 /* Drives every comm of the job. Returns 1 where something moved, or a request waits for its test(). *pending: messages are under
  * way. */
-static int mesh_drive_all(mesh_job *j, int *pending) {
+static int p2p_drive_all(p2p_job *j, int *pending) {
     int again = 0;
     *pending = 0;
-    for (mesh_comm *m = j->comms; m; m = m->next) {
-        if (mesh_pending(m) && mesh_drive(m)) again = 1;
+    for (p2p_comm *m = j->comms; m; m = m->next) {
+        if (p2p_pending(m) && p2p_drive(m)) again = 1;
         if (m->ready) again = 1;
-        *pending |= mesh_pending(m) && m->error == ESP_OK;
+        *pending |= p2p_pending(m) && m->error == ESP_OK;
     }
     return again;
 }
 
 /* ---- the backend table -------------------------------------------------------------------------------------------------- */
-enum { MESH_LOOKS = 32 }; /* with a yield between, before the first nap */
+enum { P2P_LOOKS = 32 }; /* with a yield between, before the first nap */
 
-ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
-    mesh_comm *m = (mesh_comm *)comm;
-    mesh_req *r = &m->reqs[m->next_req % MESH_QUEUE];
+ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+    p2p_comm *m = (p2p_comm *)comm;
+    p2p_req *r = &m->reqs[m->next_req % P2P_QUEUE];
     esp_coll call;
     (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
     if (m->error != ESP_OK) return m->error;
@@ -136,27 +136,27 @@ ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void 
     backend_whole_call(c, &call);
     esp_status st = backend_check(&m->who, &call);
     if (st != ESP_OK) return st;
-    if (call.slot_bytes > MESH_MESSAGE)
+    if (call.slot_bytes > P2P_MESSAGE)
         return backend_error(&m->who, ESP_E_UNSUPPORTED,
                              "payload slots of %llu bytes: at most %d go into one message: cut the tensor into chunks",
-                             (unsigned long long)call.slot_bytes, (int)MESH_MESSAGE);
+                             (unsigned long long)call.slot_bytes, (int)P2P_MESSAGE);
     if (r->used)
-        return backend_error(&m->who, ESP_E_STATE, "%d requests are open: test them before starting more", MESH_QUEUE);
-    mesh_plan(m, &call, r);
+        return backend_error(&m->who, ESP_E_STATE, "%d requests are open: test them before starting more", P2P_QUEUE);
+    p2p_plan(m, &call, r);
     if (m->who.size == 1) backend_alone(&call, m->simd), r->cols = 0;
     r->used = 1;
     m->next_req++;
-    m->job->nap_ns = MESH_NAP_LEAST_NS;
+    m->job->nap_ns = P2P_NAP_LEAST_NS;
     *req = r;
-    const int begun = mesh_begin_some(m);
-    return begun < 0 ? mesh_fail(m, begun) : ESP_OK;
+    const int begun = p2p_begin_some(m);
+    return begun < 0 ? p2p_fail(m, begun) : ESP_OK;
 }
 
-ESP__FN esp_status mesh_test(void *comm, void *req) {
-    mesh_comm *m = (mesh_comm *)comm;
-    mesh_req *r = (mesh_req *)req;
+ESP__FN esp_status p2p_test(void *comm, void *req) {
+    p2p_comm *m = (p2p_comm *)comm;
+    p2p_req *r = (p2p_req *)req;
     if (!r->done) {
-        const int s = mesh_drive(m);
+        const int s = p2p_drive(m);
         if (s < 0) return s;
         if (!r->done) return ESP_PENDING;
     }
@@ -165,86 +165,86 @@ ESP__FN esp_status mesh_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-static void mesh_timer(mesh_job *j, uint64_t ns) {
+static void p2p_timer(p2p_job *j, uint64_t ns) {
     struct itimerspec at;
     memset(&at, 0, sizeof at);
     at.it_value.tv_sec = (time_t)(ns / 1000000000u), at.it_value.tv_nsec = (long)(ns % 1000000000u);
     if (j->timer >= 0) timerfd_settime(j->timer, 0, &at, NULL);
 }
 /* Makes the timer unreadable, moves what can be moved, and sets it for the next look; off where nothing is under way. */
-static void mesh_arm(mesh_job *j) {
+static void p2p_arm(p2p_job *j) {
     int pending, again;
-    mesh_timer(j, 0);             /* setting it also makes it unreadable */
+    p2p_timer(j, 0);              /* setting it also makes it unreadable */
     BACKEND_STORE(&j->woken, 0u); /* the caller looks at everything now */
-    again = mesh_drive_all(j, &pending);
-    j->nap_ns = again ? MESH_NAP_LEAST_NS : backend_min(j->nap_ns * 2, MESH_NAP_MOST_NS);
+    again = p2p_drive_all(j, &pending);
+    j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
     if (BACKEND_LOAD(&j->woken)) again = 1;
-    mesh_timer(j, again ? 1 : pending ? j->nap_ns : 0);
-    if (!again && BACKEND_LOAD(&j->woken)) mesh_timer(j, 1); /* wake() came before the line above */
+    p2p_timer(j, again ? 1 : pending ? j->nap_ns : 0);
+    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* wake() came before the line above */
 }
-ESP__FN int32_t mesh_wait_fd(void *comm) { return ((mesh_comm *)comm)->job->timer; }
+ESP__FN int32_t p2p_wait_fd(void *comm) { return ((p2p_comm *)comm)->job->timer; }
 
-ESP__FN esp_status mesh_progress(void *comm, uint64_t timeout_us) {
-    mesh_job *j = ((mesh_comm *)comm)->job;
+ESP__FN esp_status p2p_progress(void *comm, uint64_t timeout_us) {
+    p2p_job *j = ((p2p_comm *)comm)->job;
     const uint64_t until = backend_now_ns() + backend_min(timeout_us, 3600000000u) * 1000u;
-    uint64_t nap = MESH_NAP_LEAST_NS;
-    if (!timeout_us) return mesh_arm(j), ESP_OK;
+    uint64_t nap = P2P_NAP_LEAST_NS;
+    if (!timeout_us) return p2p_arm(j), ESP_OK;
     for (int looks = 0;; looks++) {
         int pending;
-        if (__atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) || mesh_drive_all(j, &pending)) return ESP_OK;
+        if (__atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) || p2p_drive_all(j, &pending)) return ESP_OK;
         const uint64_t now = backend_now_ns();
         if (now >= until) return ESP_OK;
-        if (pending && looks < MESH_LOOKS) {
+        if (pending && looks < P2P_LOOKS) {
             sched_yield();
             continue;
         }
         struct pollfd fd = {j->timer, POLLIN, 0};
         const uint64_t ns = pending ? backend_min(nap, until - now) : until - now;
-        mesh_timer(j, ns);
+        p2p_timer(j, ns);
         if (BACKEND_LOAD(&j->woken)) continue; /* wake() may have come before the timer was set */
         poll(&fd, 1, (int)(ns / 1000000u) + 1);
-        nap = backend_min(nap * 2, MESH_NAP_MOST_NS);
+        nap = backend_min(nap * 2, P2P_NAP_MOST_NS);
     }
 }
-ESP__FN void mesh_wake(void *comm) {
-    mesh_job *j = ((mesh_comm *)comm)->job;
+ESP__FN void p2p_wake(void *comm) {
+    p2p_job *j = ((p2p_comm *)comm)->job;
     BACKEND_STORE(&j->woken, 1u);
-    mesh_timer(j, 1);
+    p2p_timer(j, 1);
 }
-ESP__FN esp_status mesh_abort(void *comm) {
-    BACKEND_STORE(&((mesh_comm *)comm)->aborted, 1u);
-    mesh_wake(comm);
+ESP__FN esp_status p2p_abort(void *comm) {
+    BACKEND_STORE(&((p2p_comm *)comm)->aborted, 1u);
+    p2p_wake(comm);
     return ESP_OK;
 }
 
 /* The peer of the oldest message that has not come to a column of the request. */
-ESP__FN int32_t mesh_late(void *comm, void *req) {
-    const mesh_comm *m = (const mesh_comm *)comm;
+ESP__FN int32_t p2p_straggler(void *comm, void *req) {
+    const p2p_comm *m = (const p2p_comm *)comm;
     int32_t late = -1;
     uint64_t oldest = UINT64_MAX;
     for (uint32_t k = 0; k < m->places; k++) {
-        const mesh_message *t = &m->messages[k];
-        const mesh_column *x = &m->columns[t->column];
-        if (t->what != MESH_IN && t->what != MESH_GET) continue;
-        if (x->r != req || x->seq > oldest || (x->seq == oldest && t->what == MESH_GET)) continue;
+        const p2p_message *t = &m->messages[k];
+        const p2p_column *x = &m->columns[t->column];
+        if (t->what != P2P_IN && t->what != P2P_GET) continue;
+        if (x->r != req || x->seq > oldest || (x->seq == oldest && t->what == P2P_GET)) continue;
         oldest = x->seq, late = t->peer;
     }
     return late;
 }
 
-ESP__FN esp_status mesh_traffic(void *comm, esp_traffic *out) {
-    const mesh_comm *m = (const mesh_comm *)comm;
+ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out) {
+    const p2p_comm *m = (const p2p_comm *)comm;
     return backend_traffic(out, m->level_bytes,
-                           MESH_AHEAD * m->cell_bytes + m->places * (sizeof *m->messages + sizeof *m->free));
+                           P2P_AHEAD * m->cell_bytes + m->places * (sizeof *m->messages + sizeof *m->free));
 }
 
 /* ---- open and close --------------------------------------------------------------------------------------------------- */
-static void mesh_free(mesh_comm *m) {
+static void p2p_free(p2p_comm *m) {
     const esp_host *h = m->who.host;
     const uint64_t n = (uint64_t)m->who.size;
     if (m->wire) m->wire->close(m->self, m->error != ESP_OK || m->aborted);
     backend_release(h, m->level, n);
-    backend_release(h, m->staging, MESH_AHEAD * m->cell_bytes);
+    backend_release(h, m->staging, P2P_AHEAD * m->cell_bytes);
     backend_release(h, m->messages, m->places * sizeof *m->messages);
     backend_release(h, m->free, m->places * sizeof *m->free);
     if (m->job && --m->job->refs == 0) {
@@ -253,36 +253,36 @@ static void mesh_free(mesh_comm *m) {
     }
     backend_release(h, m, sizeof *m);
 }
-ESP__FN void mesh_close(void *comm) {
-    mesh_comm *m = (mesh_comm *)comm;
+ESP__FN void p2p_close(void *comm) {
+    p2p_comm *m = (p2p_comm *)comm;
     if (!m) return;
-    if (mesh_pending(m)) mesh_fail(m, ESP_E_STATE);
-    mesh_comm **at = &m->job->comms;
+    if (p2p_pending(m)) p2p_fail(m, ESP_E_STATE);
+    p2p_comm **at = &m->job->comms;
     while (*at && *at != m) at = &(*at)->next;
     if (*at) *at = m->next;
-    mesh_free(m);
+    p2p_free(m);
 }
 
-ESP__FN esp_status mesh_new(const esp_host *h, const esp_group *g, const char *name, mesh_comm **out) {
+ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *name, p2p_comm **out) {
     const uint64_t n = (uint64_t)g->size;
     *out = NULL;
     const esp_status s = backend_check_group(h, name, g, BACKEND_RANKS);
     if (s != ESP_OK) return s;
-    mesh_comm *m = (mesh_comm *)backend_alloc(h, sizeof *m), *parent = (mesh_comm *)g->parent;
+    p2p_comm *m = (p2p_comm *)backend_alloc(h, sizeof *m), *parent = (p2p_comm *)g->parent;
     if (!m) return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator");
     m->who = (backend_who){h, name, g->rank, g->size};
     m->simd = esp_simd_level();
-    m->places = MESH_AHEAD * mesh_most_messages(g->size);
-    m->cell_bytes = n * mesh_widest(g->size);
+    m->places = P2P_AHEAD * p2p_most_messages(g->size);
+    m->cell_bytes = n * p2p_widest(g->size);
     m->level = (uint8_t *)backend_alloc(h, n);
-    m->staging = (uint8_t *)backend_alloc(h, MESH_AHEAD * m->cell_bytes);
-    m->messages = (mesh_message *)backend_alloc(h, m->places * sizeof *m->messages);
+    m->staging = (uint8_t *)backend_alloc(h, P2P_AHEAD * m->cell_bytes);
+    m->messages = (p2p_message *)backend_alloc(h, m->places * sizeof *m->messages);
     m->free = (uint32_t *)backend_alloc(h, m->places * sizeof *m->free);
-    m->job = parent ? parent->job : (mesh_job *)backend_alloc(h, sizeof *m->job);
+    m->job = parent ? parent->job : (p2p_job *)backend_alloc(h, sizeof *m->job);
     if (m->job && !parent) m->job->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (m->job) m->job->refs++;
     if (!m->level || !m->staging || !m->messages || !m->free || !m->job || m->job->timer < 0) {
-        mesh_free(m);
+        p2p_free(m);
         return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
     }
     for (uint32_t k = 0; k < m->places; k++) m->free[m->n_free++] = m->places - 1 - k;

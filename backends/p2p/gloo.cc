@@ -97,7 +97,7 @@ struct Place {
 
 struct Wire {
     const esp_host *host;
-    mesh_comm *comm;
+    p2p_comm *comm;
     std::unique_ptr<gloo::rendezvous::Context> context;
     std::vector<Place> places;
     std::vector<uint32_t> through; /* places that are through and not yet handed on: a ring                      */
@@ -132,7 +132,7 @@ void gloo_await(Place *p, int work) {
     w->through[(w->first + w->n_through++) % w->through.size()] = p->number;
     pthread_cond_broadcast(&p->go);
     pthread_mutex_unlock(&w->lock);
-    mesh_wake(w->comm);
+    p2p_wake(w->comm);
 }
 
 void *gloo_thread(void *arg) {
@@ -253,7 +253,7 @@ void gloo_wire_close(void *self, int failed) {
     pthread_mutex_destroy(&w->lock);
     delete w;
 }
-const mesh_wire gloo_messages = {gloo_send, gloo_recv, gloo_some, gloo_drop, gloo_wire_close};
+const p2p_wire gloo_messages = {gloo_send, gloo_recv, gloo_some, gloo_drop, gloo_wire_close};
 
 /* ---- open ------------------------------------------------------------------------------------------------------------------- */
 struct Params {
@@ -337,7 +337,7 @@ esp_status gloo_agree(const esp_host *h, const esp_group *g, esp_status mine) {
 }
 
 esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    mesh_comm *m = NULL;
+    p2p_comm *m = NULL;
     Wire *w = NULL;
     Params own;
     *comm = NULL;
@@ -346,7 +346,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
         s = backend_say(h, GLOO_NAME, ESP_E_UNSUPPORTED,
                         "%d ranks: at most %d are connected. Use levels, as in levels:intra=(shm),inter=(gloo), or mpi",
                         (int)g->size, (int)GLOO_RANKS);
-    if (s == ESP_OK) s = mesh_new(h, g, GLOO_NAME, &m);
+    if (s == ESP_OK) s = p2p_new(h, g, GLOO_NAME, &m);
     if (s == ESP_OK) {
         w = new (std::nothrow) Wire();
         if (w) {
@@ -367,7 +367,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        m->error = s, mesh_close(m); /* no goodbye: not all ranks are connected */
+        m->error = s, p2p_close(m); /* no goodbye: not all ranks are connected */
     return s;
 }
 
@@ -377,7 +377,7 @@ esp_status gloo_probe(const esp_host *, int32_t *score) {
 }
 
 const esp_backend gloo_backend =
-    MESH_TABLE(gloo, 0, "ranks are processes on hosts that TCP connects, without MPI", "address=,iface=", NULL);
+    P2P_TABLE(gloo, 0, "ranks are processes on hosts that TCP connects, without MPI", "address=,iface=", NULL);
 } // namespace
 
 ESP_PLUGIN_BACKEND(gloo, &gloo_backend)

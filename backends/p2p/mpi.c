@@ -15,7 +15,7 @@
 #pragma GCC diagnostic ignored "-Wstringop-overflow" /* MPICH declares MPI_STATUSES_IGNORE as room that is written */
 #endif
 #define MPI_NAME "mpi"
-enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * MESH_COLUMNS };
+enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
 
 /* ---- MPI itself --------------------------------------------------------------------------------------------------------- */
 /* One process has one MPI, whatever number of contexts it opens. */
@@ -181,7 +181,7 @@ static void mpi_wire_close(void *self, int failed) {
     if (w->comm != MPI_COMM_NULL && !w->shared && !failed && mpi_is_on()) MPI_Comm_free(&w->comm);
     if (!failed || !w->active) mpi_wire_free(w); /* otherwise MPI still knows its requests */
 }
-static const mesh_wire mpi_messages = {mpi_send, mpi_recv, mpi_some, mpi_drop, mpi_wire_close};
+static const p2p_wire mpi_messages = {mpi_send, mpi_recv, mpi_some, mpi_drop, mpi_wire_close};
 
 static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
     mpi_wire *w = backend_alloc(h, sizeof *w);
@@ -233,7 +233,7 @@ static int mpi_most_tag(void) {
 }
 static int mpi_tags(void) {
     int tags = MPI_TAGS;
-    while (tags < (int)MESH_TAGS && tags <= mpi_most_tag() / 128) tags *= 2;
+    while (tags < (int)P2P_TAGS && tags <= mpi_most_tag() / 128) tags *= 2;
     return tags;
 }
 /* After a failure ranks may be gone, and MPI promises of no collective call, such as those that make a communicator, that it
@@ -301,12 +301,12 @@ static esp_status mpi_group_comm(const esp_host *h, const esp_group *g, esp_stat
 
 static esp_status mpi_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
     MPI_Comm base = MPI_COMM_WORLD;
-    mesh_comm *m = NULL;
+    p2p_comm *m = NULL;
     mpi_wire *w = NULL;
     *comm = NULL;
     esp_status s = g->size > 1 ? mpi_begin(h) : ESP_OK; /* a rank alone needs no MPI */
     if (s == ESP_OK && g->size > 1) s = mpi_params(h, params, &base);
-    if (s == ESP_OK) s = mesh_new(h, g, MPI_NAME, &m);
+    if (s == ESP_OK) s = p2p_new(h, g, MPI_NAME, &m);
     if (s == ESP_OK && !(w = mpi_wire_new(h, m->places, (uint64_t)g->size)))
         s = backend_say(h, MPI_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
     if (m) m->wire = &mpi_messages, m->self = w;
@@ -315,14 +315,14 @@ static esp_status mpi_open(const esp_host *h, const esp_group *g, const char *pa
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        mesh_close(m);
+        p2p_close(m);
     return s;
 }
 
 /* ---- who the ranks are ------------------------------------------------------------------------------------------------------- */
 /* `user` is the communicator. */
 static esp_status mpi_allgather(void *user, const void *in, void *out, uint64_t bytes) {
-    if (bytes > MESH_MESSAGE) return ESP_E_ARG;
+    if (bytes > P2P_MESSAGE) return ESP_E_ARG;
     const int rc = MPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, *(MPI_Comm *)user);
     return rc == MPI_SUCCESS ? ESP_OK : ESP_E_COMM;
 }
@@ -358,7 +358,7 @@ static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     return ESP_OK;
 }
 
-#define MPI_TABLE(caps) MESH_TABLE(mpi, caps, "ranks are processes that mpirun or srun started", "comm=", mpi_meet)
+#define MPI_TABLE(caps) P2P_TABLE(mpi, caps, "ranks are processes that mpirun or srun started", "comm=", mpi_meet)
 static const esp_backend mpi_backend = MPI_TABLE(0), mpi_of_caller = MPI_TABLE(ESP_BACKEND_CALLER);
 /* A program that has started MPI for fewer threads gets the table that says so. */
 ESPRESSO_PLUGIN_ENTRY(mpi) {

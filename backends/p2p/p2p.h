@@ -17,38 +17,38 @@
  * Inputs are added in rank order, as in the backends loop and shm: same bits. A rank's link carries (n-1)/n of the data in each
  * direction and stage, as in a ring. Payload slots travel with their used length: the receiver offers room for a slot.
  *
- * Up to MESH_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
+ * Up to P2P_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
  * ranks, so a column's number is in its messages' tag; and so is a hash of what the collective is: where ranks run different ones
- * at the same time, their messages seldom meet (1 in MESH_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
+ * at the same time, their messages seldom meet (1 in P2P_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
  */
-#ifndef MESH_H
-#define MESH_H
+#ifndef P2P_H
+#define P2P_H
 #include "backends/common/common.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum {
-    MESH_QUEUE = 64,         /* requests open at the same time on one comm                                 */
-    MESH_AHEAD = 4,          /* columns under way at the same time                                         */
-    MESH_WIDE = 512 * 1024,  /* widest column                                                              */
-    MESH_NARROW = 32 * 1024, /* a part is not cut into narrower columns                                    */
-    MESH_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive, unless MESH_LEAST needs more      */
-    MESH_LEAST = 4096,       /* narrowest column of many ranks                                             */
-    MESH_SMALL = 64 * 1024,  /* a sum takes one hop while a rank sends no more than this                   */
-    MESH_COLUMNS = 2048,     /* numbers of columns before they repeat; 2 tags each                         */
-    MESH_KINDS = 256,        /* of collectives, by a hash; MESH_COLUMNS tags each                          */
-    MESH_TAGS = 2 * MESH_COLUMNS * MESH_KINDS,
-    MESH_MESSAGE = 1 << 30,      /* longest message                                                            */
-    MESH_DONE = 64,              /* messages taken from the wire at once                                       */
-    MESH_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
-    MESH_NAP_LEAST_NS = 20 * 1000,
-    MESH_NAP_MOST_NS = 250 * 1000
+    P2P_QUEUE = 64,         /* requests open at the same time on one comm                                 */
+    P2P_AHEAD = 4,          /* columns under way at the same time                                         */
+    P2P_WIDE = 512 * 1024,  /* widest column                                                              */
+    P2P_NARROW = 32 * 1024, /* a part is not cut into narrower columns                                    */
+    P2P_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive, unless P2P_LEAST needs more      */
+    P2P_LEAST = 4096,       /* narrowest column of many ranks                                             */
+    P2P_SMALL = 64 * 1024,  /* a sum takes one hop while a rank sends no more than this                   */
+    P2P_COLUMNS = 2048,     /* numbers of columns before they repeat; 2 tags each                         */
+    P2P_KINDS = 256,        /* of collectives, by a hash; P2P_COLUMNS tags each                          */
+    P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
+    P2P_MESSAGE = 1 << 30,      /* longest message                                                            */
+    P2P_DONE = 64,              /* messages taken from the wire at once                                       */
+    P2P_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
+    P2P_NAP_LEAST_NS = 20 * 1000,
+    P2P_NAP_MOST_NS = 250 * 1000
 };
 
 /* How messages travel; a backend's part. A message under way has a place, a number below `places`, which the mesh chooses. Messages
  * of one tag between two ranks arrive in order. Nothing blocks. Functions return 0 or an error, which they have logged. */
-typedef struct mesh_wire {
+typedef struct p2p_wire {
     int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
     int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
     /* Finds messages that are through, at most `most`: their places, and bytes received. Returns how many, or an error. */
@@ -56,104 +56,105 @@ typedef struct mesh_wire {
     /* Gives up all messages under way: afterwards none writes into memory of this rank. */
     void (*drop)(void *self);
     void (*close)(void *self, int failed);
-} mesh_wire;
+} p2p_wire;
 
-typedef struct mesh_req {
+typedef struct p2p_req {
     esp_coll c;
     uint64_t unit, part;         /* bytes of an item, items of a part                                       */
     uint64_t width, cols;        /* bytes of a column of a part; columns                                     */
     uint64_t begun, ended;       /* columns that began, that are done                                        */
     uint32_t esize;              /* bytes of a number; 1: payload slots                                      */
-    uint32_t kind;               /* below MESH_KINDS: of what must be the same on all ranks                   */
+    uint32_t kind;               /* below P2P_KINDS: of what must be the same on all ranks                   */
     uint8_t used, done, whole;   /* whole: there is one part, which all ranks have                           */
     uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
     float scale;
     backend_sums how;
-} mesh_req;
+} p2p_req;
 
 /* One column under way. */
-typedef struct mesh_column {
-    mesh_req *r; /* NULL: free */
+typedef struct p2p_column {
+    p2p_req *r; /* NULL: free */
     uint64_t i, seq;
     uint32_t ins, outs;   /* messages of stage 1 under way, to this rank and from it                          */
     uint32_t gets, gives; /* the same of stage 2                                                              */
     uint8_t summed;       /* stage 1 is over */
     uint8_t *cell;        /* staging: one width for each rank                                                        */
-} mesh_column;
+} p2p_column;
 
 /* What a place of the wire carries. */
-typedef struct mesh_message {
+typedef struct p2p_message {
     uint32_t column, what; /* MESH_* */
     int32_t peer;
-} mesh_message;
-enum { MESH_FREE, MESH_IN, MESH_OUT, MESH_GET, MESH_GIVE };
+} p2p_message;
+enum { P2P_FREE, P2P_IN, P2P_OUT, P2P_GET, P2P_GIVE };
 
-struct mesh_comm;
+struct p2p_comm;
 /* Shared by the comms of one job: one thread drives all of them. */
-typedef struct mesh_job {
-    struct mesh_comm *comms;
+typedef struct p2p_job {
+    struct p2p_comm *comms;
     uint32_t refs, woken;
     int32_t timer; /* timerfd: what a thread sleeps on. A wire has no descriptor, so it is looked at after short naps */
     uint64_t nap_ns;
-} mesh_job;
+} p2p_job;
 
-typedef struct mesh_comm {
+typedef struct p2p_comm {
     backend_who who;
-    mesh_job *job;
-    struct mesh_comm *next;
-    const mesh_wire *wire;
+    p2p_job *job;
+    struct p2p_comm *next;
+    const p2p_wire *wire;
     void *self;     /* the wire's */
     uint8_t *level; /* per rank: the outermost level at which its place differs from this rank's             */
-    mesh_req reqs[MESH_QUEUE];
+    p2p_req reqs[P2P_QUEUE];
     uint64_t first, next_begin,
         next_req; /* oldest request that is not done; that still begins columns; next free one */
     uint64_t seq; /* columns begun                                                    */
-    mesh_column columns[MESH_AHEAD];
+    p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
-    uint64_t cell_bytes;    /* staging of a column                                                           */
-    mesh_message *messages; /* [places] */
-    uint32_t *free;         /* free places, a stack */
+    uint64_t cell_bytes;   /* staging of a column                                                           */
+    p2p_message *messages; /* [places] */
+    uint32_t *free;        /* free places, a stack */
     uint32_t places, n_free;
     uint32_t ready; /* requests that are done but not yet tested */
     uint32_t aborted;
     esp_status error;
     uint64_t level_bytes[ESP_LEVELS];
     int simd;
-} mesh_comm;
+} p2p_comm;
 
 /* ---- column.c: a collective in columns, and one column ---- */
 /* Cuts a collective into columns. All ranks must make the same plan from the same call. */
-ESP__FN void mesh_plan(const mesh_comm *m, const esp_coll *c, mesh_req *r);
+ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
 /* The widest column whose inputs fit the staging of one. */
-ESP__FN uint64_t mesh_widest(int32_t ranks);
+ESP__FN uint64_t p2p_widest(int32_t ranks);
 /* Begins a column: everything that needs no message of this column first. */
-ESP__FN int mesh_begin(mesh_comm *m, mesh_column *x);
+ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x);
 /* A message came through. */
-ESP__FN int mesh_through(mesh_comm *m, mesh_column *x, const mesh_message *t);
+ESP__FN int p2p_through(p2p_comm *m, p2p_column *x, const p2p_message *t);
 /* Goes on where stage 1 is complete. Returns 1 when the column is done. */
-ESP__FN int mesh_go_on(mesh_comm *m, mesh_column *x);
+ESP__FN int p2p_go_on(p2p_comm *m, p2p_column *x);
 
 /* ---- comm.c: makes a comm without a wire; the backend table ---- */
-ESP__FN esp_status mesh_new(const esp_host *h, const esp_group *g, const char *name, mesh_comm **out);
-ESP__FN void mesh_close(void *comm);
-ESP__FN esp_status mesh_start(void *comm, const esp_coll *c, esp_stream s, void **req);
-ESP__FN esp_status mesh_test(void *comm, void *req);
-ESP__FN esp_status mesh_progress(void *comm, uint64_t timeout_us);
-ESP__FN void mesh_wake(void *comm);
-ESP__FN int32_t mesh_wait_fd(void *comm);
-ESP__FN esp_status mesh_abort(void *comm);
-ESP__FN int32_t mesh_late(void *comm, void *req);
-ESP__FN esp_status mesh_traffic(void *comm, esp_traffic *out);
+ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *name, p2p_comm **out);
+ESP__FN void p2p_close(void *comm);
+ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req);
+ESP__FN esp_status p2p_test(void *comm, void *req);
+ESP__FN esp_status p2p_progress(void *comm, uint64_t timeout_us);
+ESP__FN void p2p_wake(void *comm);
+ESP__FN int32_t p2p_wait_fd(void *comm);
+ESP__FN esp_status p2p_abort(void *comm);
+ESP__FN int32_t p2p_straggler(void *comm, void *req);
+ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out);
 /* The table of backend `id`: id_probe and id_open are its own; meet_with: how its ranks meet, or NULL. */
-#define MESH_TABLE(id, more_caps, text, parameters, meet_with)                                                         \
+#define P2P_TABLE(id, more_caps, text, parameters, meet_with)                                                          \
     {                                                                                                                  \
         .struct_size = sizeof(esp_backend),                                                                            \
         .caps =                                                                                                        \
             ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN | ESP_BACKEND_SCALE | ESP_BACKEND_REOPENS | (more_caps),   \
         .colls = BACKEND_COLLS, .devices = ESP_BIT(ESP_CPU), .dtypes = BACKEND_DTYPES, .reduces = BACKEND_REDUCTIONS,  \
         .name = #id, .summary = text, .params = parameters, .probe = id##_probe, .open = id##_open,                    \
-        .close = mesh_close, .start = mesh_start, .test = mesh_test, .progress = mesh_progress, .wake = mesh_wake,     \
-        .wait_fd = mesh_wait_fd, .abort = mesh_abort, .late = mesh_late, .traffic = mesh_traffic, .meet = meet_with,   \
+        .close = p2p_close, .start = p2p_start, .test = p2p_test, .progress = p2p_progress, .wake = p2p_wake,          \
+        .wait_fd = p2p_wait_fd, .abort = p2p_abort, .straggler = p2p_straggler, .traffic = p2p_traffic,                \
+        .meet = meet_with,                                                                                             \
     }
 #ifdef __cplusplus
 }

@@ -29,13 +29,13 @@ static esp_status loop_probe(const esp_host *h, int32_t *score) {
     return ESP_OK;
 }
 
-static void loop_drop_region(engine_comm *m) {
+static void loop_drop_region(shm_comm *m) {
     if (__atomic_sub_fetch(&m->head->refs, 1, __ATOMIC_SEQ_CST) == 0) munmap(m->head, m->region_bytes);
     m->head = NULL;
 }
 
-static esp_status loop_same_process(engine_comm *m) {
-    const engine_hello *all = m->hello;
+static esp_status loop_same_process(shm_comm *m) {
+    const shm_hello *all = m->hello;
     for (int32_t q = 0; q < m->size; q++)
         if (all[q].pid != all[0].pid)
             return backend_error(m, ESP_E_UNSUPPORTED, "ranks 0 and %d are not threads of one process: use backend shm",
@@ -43,27 +43,27 @@ static esp_status loop_same_process(engine_comm *m) {
     return ESP_OK;
 }
 
-static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_far, const char *params) {
-    uint64_t bytes = engine_region_bytes(m->size);
+static esp_status loop_meet(shm_comm *m, const esp_group *g, esp_status so_far, const char *params) {
+    uint64_t bytes = shm_region_bytes(m->size);
     void *region = MAP_FAILED;
-    m->reach = ENGINE_REACH_POINTER;
+    m->reach = SHM_REACH_POINTER;
     m->drop_region = loop_drop_region;
     if (m->rank == 0 && so_far == ESP_OK) {
         region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (region == MAP_FAILED)
             so_far = backend_error(m, ESP_E_NOMEM, "no memory for %d ranks", (int)m->size);
         else
-            ((engine_head *)region)->refs = (uint32_t)m->size, loop_release(region);
+            ((shm_head *)region)->refs = (uint32_t)m->size, loop_release(region);
     }
-    engine_hello mine = engine_hello_of(m, g, so_far, params);
+    shm_hello mine = shm_hello_of(m, g, so_far, params);
     mine.address = region == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)region;
-    esp_status s = engine_exchange(m, g, &mine);
-    if (s == ESP_OK) s = engine_same_params(m);
+    esp_status s = shm_exchange(m, g, &mine);
+    if (s == ESP_OK) s = shm_same_params(m);
     if (s == ESP_OK) s = loop_same_process(m);
     if (s == ESP_OK) {
         region = (void *)(uintptr_t)m->hello[0].address;
         loop_acquire(region);
-        s = engine_join(m, g, region);
+        s = shm_join(m, g, region);
     } else if (region != MAP_FAILED && m->pid[0]) {
         munmap(region, bytes); /* after an exchange all have the same status: none uses it */
     } else if (region != MAP_FAILED) {
@@ -75,7 +75,7 @@ static esp_status loop_meet(engine_comm *m, const esp_group *g, esp_status so_fa
 }
 
 static esp_status loop_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    return engine_open(h, g, "loop", params, NULL, loop_meet, comm);
+    return shm_transport_open(h, g, "loop", params, NULL, loop_meet, comm);
 }
 
-ENGINE_BACKEND(loop, "ranks are threads of one process", "inter=,latency=,link=,outer=")
+SHM_BACKEND(loop, "ranks are threads of one process", "inter=,latency=,link=,outer=")

@@ -1,4 +1,4 @@
-/* plan.c: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every
+/* plan.c: turns a collective into an shm_op: its columns, where they pass, and which stages this rank has. Every
  * rank must make the same plan from the same call, so nothing local may enter here.
  *
  *     op              put (by window)  sum               get               way
@@ -15,20 +15,19 @@
 #include "backends/shm/transport.h"
 
 enum {
-    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
-    ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
-    ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
-    ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
+    SHM_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
+    SHM_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
+    SHM_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
+    SHM_STREAM = 4 << 20          /* from here on results are written past the caches                    */
 };
 
 /* The narrowest column is as wide as a payload's header. */
-_Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER &&
-                   ENGINE_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
+_Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER && SHM_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
                "the first column of a slot holds its header");
-ESP__FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
-    uint64_t slots = engine_result_slot(m, o) + o->result_window;
-    uint64_t width = ENGINE_CHUNK, longest = o->part * o->unit;
-    if (slots) width = backend_min(width, ENGINE_CELL / slots / 64 * 64);
+ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
+    uint64_t slots = shm_result_slot(m, o) + o->result_window;
+    uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
+    if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
     if (m->pace.on && m->machines > 1) /* a column takes at most half a millisecond of the link, so that hops overlap */
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
@@ -41,7 +40,7 @@ ESP__FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
     o->width = width;
 }
 
-ESP__FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) {
+ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
     memset(o, 0, sizeof *o);
     o->c = *c;
     o->scale = c->scale != 0 ? c->scale : 1.0f;
@@ -49,9 +48,9 @@ ESP__FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) 
     o->unit = backend_item(c);
     o->sum = backend_sums_of(c, m->simd);
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
-    o->stream = bytes >= ENGINE_STREAM;
-    int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = backend_op_sums(c->op);
-    uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
+    o->stream = bytes >= SHM_STREAM;
+    int root = m->rank == c->root, reach = m->reach != SHM_REACH_WINDOW, sums = backend_op_sums(c->op);
+    uint64_t small = c->op == ESP_COLL_REDUCE ? SHM_SMALL_REDUCE : sums ? SHM_SMALL_SUM : SHM_SMALL_COPY;
     o->in_window = !reach || bytes <= small;
     /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
      * these bytes take no longer than the latency of a second hop. */
@@ -78,5 +77,5 @@ ESP__FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) 
     default: o->puts = (uint8_t)root, o->gets = !root; break;
     }
     o->puts = o->puts && o->in_window;
-    engine_plan_columns(m, o);
+    shm_plan_columns(m, o);
 }

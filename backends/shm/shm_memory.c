@@ -13,31 +13,31 @@
  * name can send to it ---- */
 /* An abstract name begins with a zero byte and has no end mark: the length
  * ends it. */
-ESP__FN socklen_t engine_local_address(const char *name, struct sockaddr_un *a) {
+ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
-    size_t n = strnlen(name, ENGINE_LOCAL_NAME - 1);
+    size_t n = strnlen(name, SHM_LOCAL_NAME - 1);
     memcpy(a->sun_path + 1, name, n);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
-ESP__FN uint64_t engine_local_random(void) {
+ESP__FN uint64_t shm_local_random(void) {
     uint64_t x = 0;
     if (syscall(SYS_getrandom, &x, sizeof x, 0) != (long)sizeof x)
         x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
     return x;
 }
-ESP__FN void engine_local_shut(int fd) {
+ESP__FN void shm_local_shut(int fd) {
     int e = errno;
     if (fd >= 0) close(fd);
     errno = e;
 }
-ESP__FN int engine_local_bound(int type, char name[ENGINE_LOCAL_NAME]) {
+ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-    snprintf(name, ENGINE_LOCAL_NAME, "espresso.%08x%016llx", (unsigned)(engine_local_random() >> 32),
-             (unsigned long long)engine_local_random());
-    if (s >= 0 && bind(s, (struct sockaddr *)&a, engine_local_address(name, &a))) {
-        engine_local_shut(s);
+    snprintf(name, SHM_LOCAL_NAME, "espresso.%08x%016llx", (unsigned)(shm_local_random() >> 32),
+             (unsigned long long)shm_local_random());
+    if (s >= 0 && bind(s, (struct sockaddr *)&a, shm_local_address(name, &a))) {
+        shm_local_shut(s);
         s = -1;
     }
     return s;
@@ -50,7 +50,7 @@ enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SE
 ESP__FN int shm_make(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-        engine_local_shut(fd);
+        shm_local_shut(fd);
         fd = -1;
     }
     if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
@@ -58,7 +58,7 @@ ESP__FN int shm_make(uint64_t bytes) {
 }
 ESP__FN int shm_has_seals(void) {
     int fd = shm_make(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
-    engine_local_shut(fd);
+    shm_local_shut(fd);
     return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
 }
 /* NULL if `fd` is memory as shm_make makes it, of this user and this size; else what is wrong. */
@@ -73,10 +73,10 @@ static const char *shm_wrong(int fd, uint64_t bytes) {
     if (seals < 0) return "it is a file, not memory";
     return (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE ? NULL : "its size may change";
 }
-ESP__FN int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
-    int s = engine_local_bound(SOCK_STREAM, name);
+ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
+    int s = shm_local_bound(SOCK_STREAM, name);
     if (s >= 0 && listen(s, backlog)) {
-        engine_local_shut(s);
+        shm_local_shut(s);
         s = -1;
     }
     return s;
@@ -128,7 +128,7 @@ ESP__FN int shm_give(int listener, int fd) {
         if (s < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)) continue;
         if (s < 0) return -1;
         const int failed = shm_is_us(s) && shm_send(s, fd) && errno != EPIPE && errno != ECONNRESET;
-        engine_local_shut(s);
+        shm_local_shut(s);
         if (failed) return -1;
     }
 }
@@ -148,19 +148,19 @@ ESP__FN int shm_receive(int s) {
 ESP__FN int shm_ask(const char *name, const char **why) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s < 0 || connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0)
+    if (s < 0 || connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0)
         *why = strerror(errno);
     else if (!shm_is_us(s))
         *why = "what answers belongs to another user";
     else
         return s;
-    engine_local_shut(s);
+    shm_local_shut(s);
     return -1;
 }
 ESP__FN int shm_take(int s, uint64_t bytes, const char **why) {
     int fd = shm_receive(s);
     *why = fd < 0 ? "none came, or this process has too many files open" : shm_wrong(fd, bytes);
     if (fd < 0 || !*why) return fd;
-    engine_local_shut(fd);
+    shm_local_shut(fd);
     return -1;
 }

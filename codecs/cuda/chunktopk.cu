@@ -270,22 +270,22 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_look(cuda_su
             ok = chunktopk_record_ok(&f, from->payload + ESP_PAYLOAD_HEADER + c * record,
                                      chunktopk_size(&f, d->count, c));
         if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
+        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
 /* A warp takes a chunk, and adds what each payload has for it, in their order. */
 static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_cuda f) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    const uint32_t verdict = cuda_get(d->verdict), mask = f.chunk - 1;
+    const uint32_t decision = cuda_get(d->decision), mask = f.chunk - 1;
     const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
-    if (verdict & CUDA_CORRUPT) return;
+    if (decision & CUDA_CORRUPT) return;
     for (uint64_t c = cuda_warp(); c < chunks; c += cuda_warps()) {
         const uint32_t n = chunktopk_size(&f, d->count, c), k = (uint32_t)chunktopk_codes(f.k, f.chunk, n);
         float *out = d->out + c * f.chunk;
-        if (all.set || verdict & CUDA_NAN)
+        if (all.set || decision & CUDA_NAN)
             for (uint32_t i = cuda_lane(); i < n; i += 32)
-                cuda_put(out + i, verdict & CUDA_NAN ? dense_float(0x7FC00000u) : 0.0f);
-        for (uint32_t s = 0; s < d->n && !(verdict & CUDA_NAN); s++) {
+                cuda_put(out + i, decision & CUDA_NAN ? dense_float(0x7FC00000u) : 0.0f);
+        for (uint32_t s = 0; s < d->n && !(decision & CUDA_NAN); s++) {
             __syncwarp(); /* other lanes have written the same elements */
             const cuda_source *from = &all.source[d->first + s];
             const unsigned char *in = from->payload + ESP_PAYLOAD_HEADER + c * record;
@@ -352,4 +352,4 @@ static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a)
             cuda_launch(&c, "add", chunktopk_decode, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
         });
 }
-CUDA_TWIN(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)
+CUDA_CODEC(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)

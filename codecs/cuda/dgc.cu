@@ -50,4 +50,4 @@ static esp_status dgc_cuda_decompress(void *self, const esp_codec_args *a) {
         t->host, dgc_name, DGC_WIRE, a, [&](uint64_t n) { return sparse_k(t->ratio, n); },
         [&](uint64_t n) { return sparse_k(dgc_ratio(t, 0), n); });
 }
-CUDA_TWIN(dgc, dgc_codec, dgc_cuda_scratch, dgc_cuda_compress, dgc_cuda_decompress)
+CUDA_CODEC(dgc, dgc_codec, dgc_cuda_scratch, dgc_cuda_compress, dgc_cuda_decompress)

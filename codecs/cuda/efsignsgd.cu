@@ -89,4 +89,4 @@ static esp_status efsign_cuda_decompress(void *self, const esp_codec_args *a) {
     const efsign_cuda_format f = {esp_name_hash("efsignsgd"), 1, 0};
     return cuda_dense_decompress(((const efsign_self *)self)->dense.host, "efsignsgd", a, efsign_body, f);
 }
-CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
+CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)

@@ -94,5 +94,5 @@ template <int F16> static esp_status half_cuda_decompress(void *self, const esp_
     return cuda_dense_decompress(
         s->dense.host, s->format->name, a, [](uint64_t n) { return 2 * n; }, f);
 }
-CUDA_TWIN(fp16, fp16_codec, cuda_no_scratch, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
-CUDA_TWIN(bf16, bf16_codec, cuda_no_scratch, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)
+CUDA_CODEC(fp16, fp16_codec, cuda_no_scratch, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
+CUDA_CODEC(bf16, bf16_codec, cuda_no_scratch, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)

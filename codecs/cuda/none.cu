@@ -45,4 +45,4 @@ static esp_status none_cuda_decompress(void *self, const esp_codec_args *a) {
     const none_cuda_format f = {none_end.codec, none_end.wire, 1};
     return cuda_dense_decompress(((const dense_self *)self)->host, "none", a, cuda_dense_size(none_end), f);
 }
-CUDA_TWIN(none, none_codec, cuda_no_scratch, none_cuda_compress, none_cuda_decompress)
+CUDA_CODEC(none, none_codec, cuda_no_scratch, none_cuda_compress, none_cuda_decompress)

@@ -1,16 +1,16 @@
-/* plugin.cu: the plugin's entry: the codecs of twins.inc, and the device. It touches no device, so it loads on a machine without one. */
+/* plugin.cu: the plugin's entry: the codecs of codecs.inc, and the device. It touches no device, so it loads on a machine without one. */
 #include "codecs/cuda/device.h"
 
-#define CUDA_TWINS(name) extern "C" const esp_codec *cuda_codec_##name(void);
-#include "codecs/cuda/twins.inc"
-#undef CUDA_TWINS
+#define CUDA_CODECS(name) extern "C" const esp_codec *cuda_codec_##name(void);
+#include "codecs/cuda/codecs.inc"
+#undef CUDA_CODECS
 
 static const esp_codec *const *cuda_codecs(uint32_t *n) {
-#define CUDA_TWINS(name) cuda_codec_##name(),
+#define CUDA_CODECS(name) cuda_codec_##name(),
     static const esp_codec *const all[] = {
-#include "codecs/cuda/twins.inc"
+#include "codecs/cuda/codecs.inc"
     };
-#undef CUDA_TWINS
+#undef CUDA_CODECS
     *n = sizeof all / sizeof *all;
     return all;
 }

@@ -328,16 +328,16 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(power
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_sum *d = &all.part[blockIdx.y];
     const cuda_source *from = &all.source[d->first];
-    const uint32_t verdict = cuda_get(&powersgd_flags(d->scratch)->bad);
-    if (verdict & CUDA_CORRUPT) return;
-    if (verdict || !d->r) {
+    const uint32_t decision = cuda_get(&powersgd_flags(d->scratch)->bad);
+    if (decision & CUDA_CORRUPT) return;
+    if (decision || !d->r) {
         for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {
-            float x = all.set || verdict ? 0 : cuda_get(d->out + i);
-            for (uint32_t k = 0; !verdict && k < d->n_payloads; k++) {
+            float x = all.set || decision ? 0 : cuda_get(d->out + i);
+            for (uint32_t k = 0; !decision && k < d->n_payloads; k++) {
                 const float v = all.scale * cuda_get(powersgd_numbers(from[k].payload) + i);
                 x = all.set && !k ? v : x + v;
             }
-            cuda_put(d->out + i, verdict ? dense_float(0x7FC00000u) : x);
+            cuda_put(d->out + i, decision ? dense_float(0x7FC00000u) : x);
         }
         return;
     }
@@ -438,4 +438,4 @@ static uint64_t powersgd_cuda_scratch(const void *self, const esp_tensor *like) 
     const uint64_t r = powersgd_rank((const powersgd_self *)self, like);
     return r ? powersgd_room_of(NULL, like->rows, like->cols, r).bytes : 0;
 }
-CUDA_TWIN(powersgd, powersgd_codec, powersgd_cuda_scratch, powersgd_cuda_compress, powersgd_cuda_decompress)
+CUDA_CODEC(powersgd, powersgd_codec, powersgd_cuda_scratch, powersgd_cuda_compress, powersgd_cuda_decompress)

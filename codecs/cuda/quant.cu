@@ -183,5 +183,5 @@ template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, cons
     const esp_status st = int8_cuda_ranges(s, a);
     return st == ESP_OK ? cuda_dense_decompress(s->dense.host, "int8", a, full, f) : st;
 }
-CUDA_TWIN(int8, int8_codec, cuda_no_scratch, quant_cuda_compress<1>, quant_cuda_decompress<1>)
-CUDA_TWIN(int4, int4_codec, cuda_no_scratch, quant_cuda_compress<2>, quant_cuda_decompress<2>)
+CUDA_CODEC(int8, int8_codec, cuda_no_scratch, quant_cuda_compress<1>, quant_cuda_decompress<1>)
+CUDA_CODEC(int4, int4_codec, cuda_no_scratch, quant_cuda_compress<2>, quant_cuda_decompress<2>)

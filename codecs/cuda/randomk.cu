@@ -9,7 +9,7 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 /* a verdict: payloads of several draws meet */ };
+enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 /* a decision: payloads of several draws meet */ };
 
 /* ---- permutation ------------------------------------------------------------------------------------------------------ */
 static __device__ __forceinline__ uint64_t randomk_once(const randomk_perm *p, uint32_t *left, uint32_t *right) {
@@ -165,11 +165,11 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_look_kernel(cuda_
             bad |= dense_nonfinite(cuda_get(body + i));
         if (bad >> 31) found |= CUDA_NAN;
     }
-    if (found & CUDA_NAN || (found && cuda_thread() == 0)) atomicOr(d->verdict, found);
+    if (found & CUDA_NAN || (found && cuda_thread() == 0)) atomicOr(d->decision, found);
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_clear_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    if (cuda_get(d->verdict)) return; /* then add writes every element */
+    if (cuda_get(d->decision)) return; /* then add writes every element */
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, 0.0f);
 }
 /* Payloads of one draw: this thread's indices of it. */
@@ -222,12 +222,12 @@ static __device__ __forceinline__ void randomk_add_mixed(const cuda_sums *all, c
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_add_kernel(cuda_sums all, randomk_sizes sizes) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    const uint32_t verdict = cuda_get(d->verdict), a = sizes.part[blockIdx.y].a, b = sizes.part[blockIdx.y].b;
-    if (verdict & CUDA_CORRUPT) return;
-    if (verdict & CUDA_NAN) {
+    const uint32_t decision = cuda_get(d->decision), a = sizes.part[blockIdx.y].a, b = sizes.part[blockIdx.y].b;
+    if (decision & CUDA_CORRUPT) return;
+    if (decision & CUDA_NAN) {
         for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
             cuda_put(d->out + i, dense_float(0x7FC00000u));
-    } else if (verdict & RANDOMK_MIXED) {
+    } else if (decision & RANDOMK_MIXED) {
         randomk_add_mixed(&all, d, a, b);
     } else {
         randomk_add_alike(&all, d, a, b);
@@ -255,4 +255,4 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
         });
 }
 
-CUDA_TWIN(randomk, randomk_codec, cuda_no_scratch, randomk_cuda_compress, randomk_cuda_decompress)
+CUDA_CODEC(randomk, randomk_codec, cuda_no_scratch, randomk_cuda_compress, randomk_cuda_decompress)

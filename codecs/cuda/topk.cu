@@ -36,4 +36,4 @@ static esp_status topk_cuda_decompress(void *self, const esp_codec_args *a) {
     const auto k = [&](uint64_t n) { return sparse_k(t->ratio, n); };
     return cuda_sparse_decompress(t->host, topk_name, TOPK_WIRE, a, k, k);
 }
-CUDA_TWIN(topk, topk_codec, topk_cuda_scratch, topk_cuda_compress, topk_cuda_decompress)
+CUDA_CODEC(topk, topk_codec, topk_cuda_scratch, topk_cuda_compress, topk_cuda_decompress)

@@ -117,4 +117,4 @@ static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {
     const twobit_cuda_format f = {esp_name_hash("twobit"), 1, 0};
     return cuda_dense_decompress(((const twobit_self *)self)->dense.host, "twobit", a, twobit_body, f);
 }
-CUDA_TWIN(twobit, twobit_codec, twobit_cuda_scratch, twobit_cuda_compress, twobit_cuda_decompress)
+CUDA_CODEC(twobit, twobit_codec, twobit_cuda_scratch, twobit_cuda_compress, twobit_cuda_decompress)

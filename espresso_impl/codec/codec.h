@@ -15,7 +15,7 @@ struct esp__codec {
     int feedback; /* 1: its Comps have residuals                                        */
     int own_memory; /* 1: Comps on the rank's own gradient use the method's own feedback  */
     float beta, gamma;
-    esp__codec *twin; /* the same spec opened with a table for another device, or NULL; this one frees it */
+    esp__codec *device_codec; /* the same spec opened with a table for another device, or NULL; this one frees it */
 };
 
 /* ---- instance.c ---- */

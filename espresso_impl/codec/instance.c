@@ -63,7 +63,7 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
 
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     if (!c) return;
-    esp__codec_free(ctx, c->twin);
+    esp__codec_free(ctx, c->device_codec);
     if (c->self && ESP_HAS(esp_codec, c->table, close)) c->table->close(c->self);
     esp__strfree(ctx, c->spec);
     esp__free(ctx, c);
@@ -162,7 +162,7 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* The tables agree (esp__twins_refuse); do these instances? */
+/* The tables agree (esp__tables_validate); do these instances? */
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
     const esp_traits *a = &c->traits, *b = &other->traits;
     const char *what = NULL;
@@ -182,7 +182,7 @@ static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const
 }
 
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out) {
-    for (*out = c; *out; *out = (*out)->twin)
+    for (*out = c; *out; *out = (*out)->device_codec)
         if ((*out)->table->devices & ESP_BIT(kind)) return ESP_OK;
     esp_status s = esp__codec_make_one(ctx, c->spec, NULL, kind, out);
     if (s || !*out) return s;
@@ -192,8 +192,8 @@ ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, 
         *out = NULL;
         return s;
     }
-    (*out)->twin = c->twin;
-    c->twin = *out;
+    (*out)->device_codec = c->device_codec;
+    c->device_codec = *out;
     return ESP_OK;
 }
 

@@ -42,46 +42,46 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Does everything that can fail on this rank alone. carry: memory for pending residuals, as in esp__feedback_carry_take. */
-static esp_status esp__install_build(esp_ctx *ctx, esp__in_force *next, float **carry) {
-    const esp__in_force *now = &ctx->in_force;
-    if (!carry) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) carry[i] = ctx->model.tensors[i].carry;
+/* Does everything that can fail on this rank alone. pending: memory for pending residuals, as in esp__feedback_pending_take. */
+static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **pending) {
+    const esp__active *now = &ctx->active;
+    if (!pending) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) pending[i] = ctx->model.tensors[i].pending_residual;
     esp_status s = esp__program_make(ctx, next);
     if (!s) s = esp__memory_take(ctx, next);
-    return s ? s : esp__feedback_carry_take(ctx, next, now->feedback, now->n_feedback, carry);
+    return s ? s : esp__feedback_pending_take(ctx, next, now->feedback, now->n_feedback, pending);
 }
 
-/* Frees everything that esp__install_build took. */
-static void esp__install_undo(esp_ctx *ctx, esp__in_force *next, float **carry) {
-    for (uint32_t i = 0; carry && i < ctx->model.n_tensors; i++)
-        if (carry[i] != ctx->model.tensors[i].carry)
-            esp__device_give(ctx, ctx->model.tensors[i].device, carry[i], ctx->model.tensors[i].count * 4u,
+/* Frees everything that esp__activate_build took. */
+static void esp__activate_undo(esp_ctx *ctx, esp__active *next, float **pending) {
+    for (uint32_t i = 0; pending && i < ctx->model.n_tensors; i++)
+        if (pending[i] != ctx->model.tensors[i].pending_residual)
+            esp__device_give(ctx, ctx->model.tensors[i].device, pending[i], ctx->model.tensors[i].count * 4u,
                              ESP_MEM_DEVICE);
-    esp__in_force_free(ctx, next);
+    esp__active_free(ctx, next);
 }
 
-static void esp__install_swap(esp_ctx *ctx, esp__in_force *next, float **carry) {
-    esp__in_force before = ctx->in_force;
-    const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, carry);
+static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending) {
+    esp__active before = ctx->active;
+    const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, pending);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx));
     pthread_mutex_lock(&ctx->lanes.lock);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        ctx->model.tensors[i].carry = carry[i];
-        esp__spent_free(ctx, &ctx->model.tensors[i]);
+        ctx->model.tensors[i].pending_residual = pending[i];
+        esp__pending_before_free(ctx, &ctx->model.tensors[i]);
     }
     esp__shards_set(&next->strategy, ctx->model.tensors, ctx->model.n_tensors);
-    ctx->in_force = *next;
+    ctx->active = *next;
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
     ctx->steps.stats.memory_bytes = next->memory_bytes;
     ctx->steps.stats.slots_bytes = next->slots_bytes;
     ctx->steps.stats.feedback_bytes = next->feedback_bytes;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    esp__in_force_free(ctx, &before);
+    esp__active_free(ctx, &before);
 }
 
-ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec, int files) {
-    esp__in_force next;
+ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, int files) {
+    esp__active next;
     memset(&next, 0, sizeof next);
     next.discardable = (ctx->config.flags & ESP_DISCARDABLE) != 0;
     next.sample_errors = ctx->config.sample_errors != 0;
@@ -90,12 +90,12 @@ ESP__FN esp_status esp__install(esp_ctx *ctx, esp_status mine, const char *spec,
     if (!s) s = esp__shards_check(ctx, &next.strategy);
     if (!s) esp__agree_text(ctx, &next.strategy, &lines);
     s = esp__agree_lines(ctx, &lines, s);
-    float **carry = s ? NULL : esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *carry + 1);
-    if (!s) s = esp__agree_ok(ctx, esp__install_build(ctx, &next, carry));
+    float **pending = s ? NULL : esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *pending + 1);
+    if (!s) s = esp__agree_ok(ctx, esp__activate_build(ctx, &next, pending));
     if (s)
-        esp__install_undo(ctx, &next, carry);
+        esp__activate_undo(ctx, &next, pending);
     else
-        esp__install_swap(ctx, &next, carry);
-    esp__free(ctx, carry);
+        esp__activate_swap(ctx, &next, pending);
+    esp__free(ctx, pending);
     return s;
 }

@@ -279,8 +279,8 @@ static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         const esp__device *d = esp__device_at(ctx, t->device);
-        esp__device_give(ctx, t->device, t->carry, t->count * 4u, ESP_MEM_DEVICE);
-        esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->pending_residual, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->pending_before, t->count * 4u, ESP_MEM_DEVICE);
         esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
         if (t->pushed) d->table->event_destroy(d->self, t->pushed);
         esp__tensor_texts_free(ctx, t);
@@ -294,11 +294,11 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);
-    esp__arenas_withdraw(ctx, &ctx->in_force);
+    esp__arenas_withdraw(ctx, &ctx->active);
     esp__comms_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
-    esp__in_force_free(ctx, &ctx->in_force);
+    esp__active_free(ctx, &ctx->active);
     esp__gather_close(ctx);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
@@ -429,7 +429,7 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
 
 /* What esp_start took, before the first step. */
 static void esp__memory_log(const esp_ctx *ctx) {
-    const esp__in_force *f = &ctx->in_force;
+    const esp__active *f = &ctx->active;
     const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
     esp_stats all;
     memset(&all, 0, sizeof all);
@@ -454,7 +454,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     const char *spec = NULL;
     esp__observers_list(&ctx->observers);
     if (!s) s = esp__first_strategy(ctx, &spec);
-    s = esp__install(ctx, s, spec, 1);
+    s = esp__activate(ctx, s, spec, 1);
     if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (s) {
@@ -462,14 +462,14 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
         return s;
     }
     ctx->registry.frozen = 1;
-    ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
+    ctx->steps.stats.memory_bytes = ctx->active.memory_bytes;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->started = 1;
     ctx->steps.clock.next_ns = esp__now_ns();
     pthread_mutex_unlock(&ctx->lanes.lock);
     esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
-             ctx->model.n_tensors, ctx->in_force.strategy.n_units, ctx->in_force.program.n_ops,
-             (double)ctx->in_force.memory_bytes / 1048576.0, (unsigned long long)ctx->in_force.strategy.hash);
+             ctx->model.n_tensors, ctx->active.strategy.n_units, ctx->active.program.n_ops,
+             (double)ctx->active.memory_bytes / 1048576.0, (unsigned long long)ctx->active.strategy.hash);
     esp__memory_log(ctx);
     return ESP_OK;
 }
@@ -483,15 +483,15 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
     char *copy = esp__strdup(ctx, text); /* text may be what esp_strategy_text returned, which is about to be freed */
     s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-    s = esp__install(ctx, s, copy, 0);
+    s = esp__activate(ctx, s, copy, 0);
     esp__strfree(ctx, copy);
-    if (!s) esp__observers_installed(ctx);
+    if (!s) esp__observers_activated(ctx);
     return s;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------------- */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
-    return ctx && ctx->in_force.strategy.text ? ctx->in_force.strategy.text : "";
+    return ctx && ctx->active.strategy.text ? ctx->active.strategy.text : "";
 }
 ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->job.rank; }
 ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->job.size; }

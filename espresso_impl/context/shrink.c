@@ -59,7 +59,7 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     memset(&ctx->lanes.request, 0, sizeof ctx->lanes.request);
     ctx->lanes.link_busy = ctx->lanes.cpu_busy = ctx->lanes.driving = ctx->lanes.helped = 0;
     esp__comms_traffic(ctx, &ctx->steps.stats);
-    esp__arenas_withdraw(ctx, &ctx->in_force);
+    esp__arenas_withdraw(ctx, &ctx->active);
     esp__comms_close(ctx);
 }
 
@@ -82,7 +82,8 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* as esp_discard_step */
         esp__tensor *t = &ctx->model.tensors[i];
-        if (t->spent && t->phase != ESP__IDLE) t->carry = t->spent, t->spent = NULL;
+        if (t->pending_before && t->phase != ESP__IDLE)
+            t->pending_residual = t->pending_before, t->pending_before = NULL;
     }
     esp__step_forget(ctx);
     ctx->steps.step = step;
@@ -118,19 +119,19 @@ static int esp__shrink_free_options(esp_ctx *ctx) {
 
 /* Puts the strategy in force again, for the ranks that are left. If they do not allow its options, the built-in one with the same
  * codec, and at last fp32. All ranks get the same status from each attempt, and so make the same ones. */
-static esp_status esp__shrink_install(esp_ctx *ctx) {
+static esp_status esp__shrink_activate(esp_ctx *ctx) {
     const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
     const int begins_anew = esp__observers_chose(ctx);
-    char *text = esp__strdup(ctx, begins_anew ? "fp32" : ctx->in_force.strategy.text);
+    char *text = esp__strdup(ctx, begins_anew ? "fp32" : ctx->active.strategy.text);
     esp_status s = text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
-    s = esp__install(ctx, s, text, 0);
+    s = esp__activate(ctx, s, text, 0);
     esp__strfree(ctx, text);
     for (int again = 0; s && !esp__shrink_lost(s) && s != ESP_E_NOMEM && again < 2; again++) {
         esp__shrink_says(ctx, "it is made anew");
-        s = esp__install(ctx, ESP_OK, simple, 0);
+        s = esp__activate(ctx, ESP_OK, simple, 0);
         if (s && !esp__shrink_lost(s) && strcmp(simple, "fp32") != 0) {
             esp__shrink_says(ctx, "gradients are not compressed");
-            s = esp__install(ctx, ESP_OK, "fp32", 0);
+            s = esp__activate(ctx, ESP_OK, "fp32", 0);
         }
         if (!s || !esp__shrink_free_options(ctx)) break;
     }
@@ -144,9 +145,9 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     memcpy(plans, ctx->config.plans, sizeof plans);
     if (!s) s = esp__comms_open(ctx, plans);
     if (!s) s = esp__executor_open(ctx);
-    if (!s) s = esp__shrink_install(ctx);
+    if (!s) s = esp__shrink_activate(ctx);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
-    if (!s) esp__observers_installed(ctx);
+    if (!s) esp__observers_activated(ctx);
     return s;
 }
 
@@ -191,7 +192,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
         esp__log(ctx, ESP_LOG_WARN, "shrink",
                  "%d of %d ranks go on, after %.1f ms: epoch %u, step %llu, strategy %016llx", ctx->job.size, before,
                  (double)(esp__now_ns() - start) / 1e6, (unsigned)now.epoch, (unsigned long long)ctx->steps.step,
-                 (unsigned long long)ctx->in_force.strategy.hash);
+                 (unsigned long long)ctx->active.strategy.hash);
     if (!s) return s;
     snprintf(text, sizeof text, "%s", esp_last_error(ctx));
     esp__fatal(ctx, s, text);

@@ -52,16 +52,16 @@ static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t de
 }
 
 static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
-    esp__state_put(o, ctx->in_force.strategy.text, strlen(ctx->in_force.strategy.text));
+    esp__state_put(o, ctx->active.strategy.text, strlen(ctx->active.strategy.text));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
-        esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
+        esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->pending_residual != NULL};
         esp__state_put(o, &x, sizeof x);
         esp__state_put(o, t->name, x.name_bytes);
-        if (t->carry) esp__state_put_on(ctx, o, t->device, t->carry, t->count * sizeof(float));
+        if (t->pending_residual) esp__state_put_on(ctx, o, t->device, t->pending_residual, t->count * sizeof(float));
     }
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         esp__state_comp x = esp__state_comp_of(f);
         esp__state_put(o, &x, sizeof x);
         if (f->residual) esp__state_put_on(ctx, o, f->device, f->residual, f->count * sizeof(float));
@@ -79,11 +79,11 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     h.rank = ctx->job.rank;
     h.size = ctx->job.size;
     h.n_tensors = ctx->model.n_tensors;
-    h.n_feedback = ctx->in_force.n_feedback;
-    h.text_bytes = (uint32_t)strlen(ctx->in_force.strategy.text);
+    h.n_feedback = ctx->active.n_feedback;
+    h.text_bytes = (uint32_t)strlen(ctx->active.strategy.text);
     h.step = ctx->steps.step;
     h.seed = ctx->config.seed;
-    h.strategy_hash = ctx->in_force.strategy.hash;
+    h.strategy_hash = ctx->active.strategy.hash;
     h.body_bytes = count.bytes;
     h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
     return h;
@@ -108,11 +108,11 @@ static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes, at;      /* bytes: of `body` with the checksum; at: of the next piece */
-    char *text;              /* the strategy's */
-    float **carry;           /* [n_tensors] pending residuals; NULL: the tensor has none */
-    esp__feedback *feedback; /* [head.n_feedback]; residuals and states point into the body */
-    int same;                /* the saved Comps are those of the strategy in force, in the same order */
+    uint64_t bytes, at;       /* bytes: of `body` with the checksum; at: of the next piece */
+    char *text;               /* the strategy's */
+    float **pending_residual; /* [n_tensors] pending residuals; NULL: the tensor has none */
+    esp__feedback *feedback;  /* [head.n_feedback]; residuals and states point into the body */
+    int same;                 /* the saved Comps are those of the strategy in force, in the same order */
 } esp__state_in;
 
 /* The next piece of n bytes; NULL: the body ends before. */
@@ -124,10 +124,10 @@ static const void *esp__state_take(esp__state_in *in, uint64_t n) {
 }
 
 static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
-    for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
-        esp__device_give(ctx, ctx->model.tensors[i].device, in->carry[i], ctx->model.tensors[i].count * sizeof(float),
-                         ESP_MEM_DEVICE);
-    esp__free(ctx, in->carry);
+    for (uint32_t i = 0; in->pending_residual && i < ctx->model.n_tensors; i++)
+        esp__device_give(ctx, ctx->model.tensors[i].device, in->pending_residual[i],
+                         ctx->model.tensors[i].count * sizeof(float), ESP_MEM_DEVICE);
+    esp__free(ctx, in->pending_residual);
     esp__free(ctx, in->body);
     esp__free(ctx, in->feedback);
     esp__free(ctx, in->text);
@@ -173,7 +173,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
                          (unsigned)in->head.n_tensors, (unsigned)ctx->model.n_tensors);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
-        const void *p = esp__state_take(in, sizeof(esp__state_tensor)), *carry = NULL;
+        const void *p = esp__state_take(in, sizeof(esp__state_tensor)), *pending = NULL;
         const char *name;
         esp__state_tensor x;
         if (!p) return esp__state_corrupt(ctx, "the state ends too early");
@@ -187,13 +187,13 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
                 "%llu here",
                 (unsigned)i, x.name_bytes < 200 ? (int)x.name_bytes : 200, name, (unsigned long long)x.count, t->name,
                 (unsigned long long)t->count);
-        if (!x.has_carry) continue;
-        carry = esp__state_take(in, t->count * sizeof(float));
-        if (!carry) return esp__state_corrupt(ctx, "the state ends too early");
-        in->carry[i] = (float *)esp__device_take(ctx, t->device, t->count * sizeof(float), ESP_MEM_DEVICE);
-        if (!in->carry[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
-        const esp_status s =
-            esp__device_copy(ctx, t->device, in->carry[i], ESP__DEVICE_CPU, carry, t->count * sizeof(float));
+        if (!x.has_pending) continue;
+        pending = esp__state_take(in, t->count * sizeof(float));
+        if (!pending) return esp__state_corrupt(ctx, "the state ends too early");
+        in->pending_residual[i] = (float *)esp__device_take(ctx, t->device, t->count * sizeof(float), ESP_MEM_DEVICE);
+        if (!in->pending_residual[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
+        const esp_status s = esp__device_copy(ctx, t->device, in->pending_residual[i], ESP__DEVICE_CPU, pending,
+                                              t->count * sizeof(float));
         if (s) return s;
     }
     return ESP_OK;
@@ -229,8 +229,8 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
 /* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is an error:
  * nobody asked for that. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *now = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *now = &ctx->active.feedback[i];
         if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
             was->place.first >= now->place.first + now->place.n)
             continue;
@@ -242,7 +242,7 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
                          "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
                          "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
                          "afterwards",
-                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->in_force.strategy.hash,
+                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->active.strategy.hash,
                          ctx->model.tensors[now->place.first].name);
     }
     return ESP_OK;
@@ -261,20 +261,21 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     return s;
 }
 
-/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors carry. */
+/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors pending. */
 static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
-    in->same = in->head.n_feedback == ctx->in_force.n_feedback;
+    in->same = in->head.n_feedback == ctx->active.n_feedback;
     for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
         esp__state_comp there = esp__state_comp_of(&in->feedback[i]),
-                        here = esp__state_comp_of(&ctx->in_force.feedback[i]);
+                        here = esp__state_comp_of(&ctx->active.feedback[i]);
         in->same = !memcmp(&there, &here, sizeof here);
     }
     if (in->same) return ESP_OK;
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_match_codec(ctx, in, &in->feedback[i]);
-    return s == ESP_OK ? esp__feedback_carry_take(ctx, &ctx->in_force, in->feedback, in->head.n_feedback, in->carry)
-                       : s;
+    return s == ESP_OK
+               ? esp__feedback_pending_take(ctx, &ctx->active, in->feedback, in->head.n_feedback, in->pending_residual)
+               : s;
 }
 
 /* Zeros the feedback of one Comp, or copies it from `was`. */
@@ -293,10 +294,11 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
 /* Copies the Comps' residuals and states into the context. Fails only where a device does. */
 static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback && !s; i++)
-        s = esp__state_apply_comp(ctx, &ctx->in_force.feedback[i], in->same ? &in->feedback[i] : NULL);
+    for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++)
+        s = esp__state_apply_comp(ctx, &ctx->active.feedback[i], in->same ? &in->feedback[i] : NULL);
     if (s) return s;
-    return esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
+    return esp__feedback_move(ctx, &ctx->active, in->feedback, in->same ? 0 : in->head.n_feedback,
+                              in->pending_residual);
 }
 
 /* Reads the body, and takes memory as it comes: a damaged or foreign head may claim any size. */
@@ -327,8 +329,8 @@ static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp
     if ((s = esp__state_head_check(ctx, &in->head)) != ESP_OK) return s;
     if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
     in->bytes = in->head.body_bytes + sizeof stored;
-    in->carry = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->carry + 1);
-    if (!in->carry) return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state");
+    in->pending_residual = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->pending_residual + 1);
+    if (!in->pending_residual) return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state");
     if ((s = esp__state_fetch_body(ctx, read, user, in)) != ESP_OK) return s;
     sum = esp__state_sum(esp__state_sum(0, &in->head, sizeof in->head), in->body, in->head.body_bytes);
     memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
@@ -385,10 +387,10 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        esp__device_give(ctx, t->device, t->carry, t->count * sizeof(float), ESP_MEM_DEVICE);
-        esp__spent_free(ctx, t);
-        t->carry = in->carry[i];
-        in->carry[i] = NULL;
+        esp__device_give(ctx, t->device, t->pending_residual, t->count * sizeof(float), ESP_MEM_DEVICE);
+        esp__pending_before_free(ctx, t);
+        t->pending_residual = in->pending_residual[i];
+        in->pending_residual[i] = NULL;
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
@@ -404,8 +406,8 @@ static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_arg
 /* Where the autopilot chooses the strategy, puts the saved one in force, on all ranks: they have agreed that all of them read
  * it. *before gets the text of the strategy to go back to. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
-    if (in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
-    *before = esp__strdup(ctx, ctx->in_force.strategy.text);
+    if (in->head.strategy_hash == ctx->active.strategy.hash) return ESP_OK;
+    *before = esp__strdup(ctx, ctx->active.strategy.text);
     esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
     s = esp__state_agree(ctx, s, NULL, "load");
     return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);

@@ -25,7 +25,7 @@ typedef struct esp__state_head {
 
 typedef struct esp__state_tensor {
     uint64_t count;
-    uint32_t name_bytes, has_carry;
+    uint32_t name_bytes, has_pending;
 } esp__state_tensor;
 
 /* The feedback of one Comp, with the place of its unit's elements: the units may be others when it is read. */

@@ -8,12 +8,12 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
     t->phase = ESP__PUSHED;
-    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     t->units_left = of->n;
     ctx->steps.n_pushed++;
     ctx->steps.open = 1;
     for (uint32_t i = of->first; i < of->first + of->n; i++) {
-        esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        esp__work_unit *u = &ctx->active.strategy.units[i];
         u->phase = ESP__PUSHED;
         if (!esp__unit_is_group(u)) {
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
@@ -30,30 +30,30 @@ static float esp__half_get(esp_dtype d, uint16_t h) {
 }
 
 /* Adds the tensor's pending residual to the gradient. */
-static void esp__carry_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
+static void esp__pending_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
     uint64_t fp = esp__fp_default();
     if (t->dtype == ESP_F32) {
         float *g = grad;
-        for (uint64_t i = 0; i < t->count; i++) g[i] += t->carry[i];
+        for (uint64_t i = 0; i < t->count; i++) g[i] += t->pending_residual[i];
     } else {
         uint16_t *h = grad;
         for (uint64_t i = 0; i < t->count; i++) {
-            float x = esp__half_get(t->dtype, h[i]) + t->carry[i];
+            float x = esp__half_get(t->dtype, h[i]) + t->pending_residual[i];
             h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_any_f16(x) : half_any_bf16(x));
         }
     }
     esp__fp_restore(fp);
     if (ctx->config.flags & ESP_DISCARDABLE)
-        t->spent = t->carry;
+        t->pending_before = t->pending_residual;
     else
-        esp__free(ctx, t->carry);
-    t->carry = NULL;
+        esp__free(ctx, t->pending_residual);
+    t->pending_residual = NULL;
 }
 
 /* From here on esp_discard_step cannot take back the pending residual that the last push added. */
-ESP__FN void esp__spent_free(esp_ctx *ctx, esp__tensor *t) {
-    esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
-    t->spent = NULL;
+ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t) {
+    esp__device_give(ctx, t->device, t->pending_before, t->count * 4u, ESP_MEM_DEVICE);
+    t->pending_before = NULL;
 }
 
 /* Reserves the tensor for this call: a second push of it fails. Lock held. */
@@ -67,7 +67,7 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
                          "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
     t->phase = ESP__CLAIMED;
     ctx->steps.open = 1;
-    esp__spent_free(ctx, t);
+    esp__pending_before_free(ctx, t);
     return ESP_OK;
 }
 
@@ -95,10 +95,10 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
     if (!s && t->device) {
         s = esp__push_order(ctx, t, stream, grad, zero);
         if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
-    } else if (!s && (zero || t->carry)) {
+    } else if (!s && (zero || t->pending_residual)) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         if (zero) memset(grad, 0, (size_t)esp__tensor_bytes(t));
-        if (t->carry) esp__carry_in(ctx, t, grad);
+        if (t->pending_residual) esp__pending_in(ctx, t, grad);
         pthread_mutex_lock(&ctx->lanes.lock);
         if (ctx->health.fatal) s = esp__dead(ctx);
     }
@@ -183,11 +183,11 @@ static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
  * stream wait for it. */
 static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_stream *on) {
     const esp__tensor *t = &ctx->model.tensors[id];
-    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     const esp__device *d = esp__device_at(ctx, t->device);
     esp_status s = ESP_OK;
     for (uint32_t i = of->first; t->device && i < of->first + of->n && !s; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        const esp__work_unit *u = &ctx->active.strategy.units[i];
         if (!u->after) continue;
         s = on ? d->table->event_wait(d->self, u->after, *on) : d->table->event_sync(d->self, u->after);
         if (s) return esp__unit_failed(ctx, u, s);
@@ -198,8 +198,8 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
 /* The context has failed while a stream of a device may have had a collective, which abort() ended: the device has done all, but its
  * numbers may be no result. Lock held. */
 static int esp__in_doubt(const esp_ctx *ctx) {
-    for (uint32_t i = 0; ctx->health.fatal && i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
+    for (uint32_t i = 0; ctx->health.fatal && i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
         if (op->kind == ESP__OP_COLLECTIVE && op->on &&
             esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED)
             return 1;
@@ -224,7 +224,7 @@ static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__wait_issued(ctx, id);
     if (!s && ctx->model.tensors[id].device) {
-        const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+        const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
         pthread_mutex_lock(&ctx->lanes.lock);
         esp__collectives_settle(ctx, of->first, of->n);
         if (ctx->health.fatal) s = esp__dead(ctx);
@@ -259,10 +259,10 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
 
 /* Has the device done all that was issued for the tensor? Lock held. */
 static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
-    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[id];
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     esp_status s = ESP_OK;
     for (uint32_t i = of->first; i < of->first + of->n && !s; i++)
-        s = esp__unit_passed(ctx, &ctx->in_force.strategy.units[i]);
+        s = esp__unit_passed(ctx, &ctx->active.strategy.units[i]);
     return s;
 }
 
@@ -304,13 +304,13 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
             esp__fatal_locked(ctx, ESP_E_NOMEM, text);
             return ESP_E_NOMEM;
         }
-        esp__spent_free(ctx, t);
+        esp__pending_before_free(ctx, t);
         const esp_stream none = {{0, 0}, NULL};
         if (t->device && esp__push_order(ctx, t, none, t->zeros, 0)) {
             esp__fatal_locked(ctx, ESP_E_DEVICE, esp_last_error(ctx));
             return ESP_E_DEVICE;
         }
-        if (t->carry) esp__carry_in(ctx, t, t->zeros);
+        if (t->pending_residual) esp__pending_in(ctx, t, t->zeros);
         esp__push_locked(ctx, i, t->zeros, now);
     }
     return ESP_OK;
@@ -353,13 +353,13 @@ ESP__FN void esp__step_forget(esp_ctx *ctx) {
         esp__device_give(ctx, t->device, t->zeros, esp__tensor_bytes(t), ESP_MEM_DEVICE);
         t->zeros = NULL;
     }
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        ctx->in_force.strategy.units[i].phase = ESP__IDLE;
-        ctx->in_force.strategy.units[i].pc = 0;
-        ctx->in_force.strategy.units[i].after = NULL;
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
+        ctx->active.strategy.units[i].phase = ESP__IDLE;
+        ctx->active.strategy.units[i].pc = 0;
+        ctx->active.strategy.units[i].after = NULL;
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
-    ctx->in_force.ready.n = ctx->in_force.n_pending = ctx->in_force.behind = 0;
+    ctx->active.ready.n = ctx->active.n_pending = ctx->active.behind = 0;
     ctx->lanes.stream_since_ns = 0;
     ctx->steps.n_pushed = ctx->steps.n_done = 0;
     ctx->steps.closed = ctx->steps.open = 0;
@@ -389,7 +389,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     while (ctx->steps.n_done < ctx->model.n_tensors && esp__wait_more(ctx)) {
     }
     ctx->lanes.waiters--;
-    esp__collectives_settle(ctx, 0, ctx->in_force.strategy.n_units);
+    esp__collectives_settle(ctx, 0, ctx->active.strategy.n_units);
     if (ctx->devices.n > 1) s = esp__devices_end(ctx);
     if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);
@@ -438,8 +438,8 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
     if (!(ctx->config.flags & ESP_DISCARDABLE))
         return esp__fail(ctx, ESP_E_STATE, "esp_discard_step needs ESP_DISCARDABLE in esp_config.flags");
     if (!ctx->steps.stats.steps) return esp__fail(ctx, ESP_E_STATE, "esp_discard_step: no step was made yet");
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual)
             s = esp__device_copy(ctx, f->device, f->residual, f->device, f->residual_before, f->count * 4u);
         if (f->state && !s) s = esp__device_copy(ctx, f->device, f->state, f->device, f->state_before, f->state_bytes);
@@ -447,9 +447,9 @@ ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
     }
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        if (!t->spent) continue;
-        t->carry = t->spent;
-        t->spent = NULL;
+        if (!t->pending_before) continue;
+        t->pending_residual = t->pending_before;
+        t->pending_before = NULL;
     }
     return ESP_OK;
 }
@@ -459,13 +459,14 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
     if (s) return s;
     if (!(factor > 0.0f && factor < 1e30f))
         return esp__fail(ctx, ESP_E_ARG, "esp_feedback_scale: the factor must be a number > 0, not %g", (double)factor);
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback && !s; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         s = esp__device_add(ctx, f->device, f->residual, f->residual, factor, 0, f->count);
     }
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) { /* pending residuals are feedback too */
         const esp__tensor *t = &ctx->model.tensors[i];
-        if (t->carry) s = esp__device_add(ctx, t->device, t->carry, t->carry, factor, 0, t->count);
+        if (t->pending_residual)
+            s = esp__device_add(ctx, t->device, t->pending_residual, t->pending_residual, factor, 0, t->count);
     }
     return s;
 }

@@ -8,26 +8,26 @@ enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
 
 /* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
 static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
-    esp__heap_push(&ctx->in_force.ready, now, unit);
+    esp__heap_push(&ctx->active.ready, now, unit);
     if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 static const esp__op *esp__ready_pop(esp_ctx *ctx) {
-    if (!ctx->in_force.ready.n) return NULL;
-    const esp__work_unit *u = &ctx->in_force.strategy.units[esp__heap_pop(&ctx->in_force.ready).key];
-    return &ctx->in_force.program.ops[u->first_op + u->pc];
+    if (!ctx->active.ready.n) return NULL;
+    const esp__work_unit *u = &ctx->active.strategy.units[esp__heap_pop(&ctx->active.ready).key];
+    return &ctx->active.program.ops[u->first_op + u->pc];
 }
 
 /* ---- links ----------------------------------------------------------------------------------------------------------------- */
 ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
-    const esp__in_force *f = &ctx->in_force;
+    const esp__active *f = &ctx->active;
     uint32_t cursor = ctx->lanes.links[lane].cursor;
     return ctx->started && cursor < f->n_sequence[lane] ? &f->program.ops[f->sequence[lane][cursor]] : NULL;
 }
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    return u->phase == ESP__PUSHED && &ctx->in_force.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    return u->phase == ESP__PUSHED && &ctx->active.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
 }
 
 static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
@@ -67,8 +67,8 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
 /* ---- behind stream-ordered collectives ------------------------------------------------------------------------------------- */
 /* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
 static int esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[collective->unit];
-    if (next == &ctx->in_force.program.ops[u->first_op + u->n_ops]) return 0;
+    const esp__work_unit *u = &ctx->active.strategy.units[collective->unit];
+    if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return 0;
     for (const esp__op *op = collective + 1; op <= next; op++)
         if (!esp__op_behind(op)) return 0;
     return 1;
@@ -78,7 +78,7 @@ static int esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const 
  * enqueues them in the strategy's order, and only when all collectives before have started. So what waits in a stream needs nothing that any
  * rank enqueues later: ranks cannot wait for each other in a circle, even where streams share a queue of the hardware. */
 static const esp__op *esp__behind_next(esp_ctx *ctx) {
-    esp__in_force *f = &ctx->in_force;
+    esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
         const esp__op *c = &f->program.ops[f->order[f->behind]];
         const esp__work_unit *u = &f->strategy.units[c->unit];
@@ -93,7 +93,7 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
 
 /* A collective has started or ended: wakes the thread for which it may have made room. */
 static void esp__behind_wake(esp_ctx *ctx) {
-    if (ctx->in_force.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
+    if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
@@ -110,19 +110,19 @@ static void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
 }
 
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
-    ctx->in_force.op_time[op - ctx->in_force.program.ops] = real;
+    ctx->active.op_time[op - ctx->active.program.ops] = real;
     esp__meter_op(ctx, op, real);
     esp__observers_op_done(ctx, op, real);
 }
 
 /* ---- what is next ------------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
-    esp__work_unit *u = &ctx->in_force.strategy.units[unit];
-    const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
+    esp__work_unit *u = &ctx->active.strategy.units[unit];
+    const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
     } else if (esp__unit_waits(ctx, u)) {
-        ctx->in_force.pending[ctx->in_force.n_pending++] = unit;
+        ctx->active.pending[ctx->active.n_pending++] = unit;
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
         if (!from_link && esp__link_any(ctx)) esp__link_wake(ctx);
@@ -133,7 +133,7 @@ ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from
 
 /* Lets those units go on whose devices have done the op before. */
 static void esp__pending_poll(esp_ctx *ctx) {
-    esp__in_force *f = &ctx->in_force;
+    esp__active *f = &ctx->active;
     for (uint32_t i = 0; i < f->n_pending;) {
         const uint32_t unit = f->pending[i];
         const esp_status s = esp__unit_passed(ctx, &f->strategy.units[unit]);
@@ -151,8 +151,8 @@ static void esp__pending_poll(esp_ctx *ctx) {
 }
 
 ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until) {
-    if (ctx->in_force.n_pending) esp__pending_poll(ctx);
-    *until = ctx->in_force.n_pending ? esp__now_ns() + ESP__PENDING_LOOK_NS : 0;
+    if (ctx->active.n_pending) esp__pending_poll(ctx);
+    *until = ctx->active.n_pending ? esp__now_ns() + ESP__PENDING_LOOK_NS : 0;
     const esp__op *behind = esp__behind_next(ctx);
     return behind ? behind : esp__ready_pop(ctx);
 }
@@ -167,7 +167,7 @@ ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
     const int collective = op->kind == ESP__OP_COLLECTIVE;
     if (collective) esp__link_advance(ctx, op);
     if (!op->on || !esp__op_timed_later(ctx, op)) esp__op_took(ctx, op, real);
-    ctx->in_force.strategy.units[op->unit].pc++;
+    ctx->active.strategy.units[op->unit].pc++;
     esp__unit_ready(ctx, op->unit, real.end_ns, collective);
     if (collective) esp__behind_wake(ctx);
 }

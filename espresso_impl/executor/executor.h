@@ -11,7 +11,7 @@
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {
-    uint32_t cursor;       /* in in_force.sequence                    */
+    uint32_t cursor;       /* in active.sequence                    */
     const esp__comm *comm; /* of the op in flight; only the link thread touches it and req                     */
     void *req;
     int busy; /* an op is in flight here, or an op that runs from a lane further out occupies this one */
@@ -127,7 +127,7 @@ struct esp_ctx {
     esp__device_list devices;
     esp__job job;
     esp__model model;
-    esp__in_force in_force;
+    esp__active active;
     esp__gather gather;
     esp__lanes lanes;
     esp__steps steps;
@@ -165,9 +165,9 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx);
  * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN int esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait: a loop of the cpu thread began */
-/* Begins or ends recording what core time ops take of the thread that runs them (in_force.op_core_ns, lanes.request.core_ns). `who`:
+/* Begins or ends recording what core time ops take of the thread that runs them (active.op_core_ns, lanes.request.core_ns). `who`:
  * ESP__CORE_*. Each op costs some readings of a clock, of up to 2 us each: not recorded unless somebody reads. */
-enum { ESP__CORE_TRACE = 1, ESP__CORE_SURVEY = 2 };
+enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on);
 ESP__FN void esp__core_enter(esp_ctx *ctx); /* this thread begins to look for ops. Lock held */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);

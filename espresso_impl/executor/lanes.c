@@ -104,7 +104,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     if (esp__core_mark) esp__core_mark = core_end;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
-    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = took;
+    ctx->active.op_core_ns[op - ctx->active.program.ops] = took;
     if (help && ctx->lanes.driving) esp__comms_wake(ctx);
     if (s)
         esp__fatal_locked(ctx, s, esp_last_error(ctx));
@@ -135,7 +135,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp__core_read(ctx);
     l->core_ns = 0;
     l->started_ns = esp__now_ns();
-    if (op->on || ctx->in_force.strategy.units[op->unit].after) {
+    if (op->on || ctx->active.strategy.units[op->unit].after) {
         esp_status s = esp__op_begin(ctx, op, esp__on_link(k));
         if (s) return s;
         if (op->on) here = esp__device_at(ctx, op->on)->stream[esp__on_link(k)];
@@ -155,13 +155,13 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     if (s) return s;
     if (op->rebuild) esp__headers_show(ctx, op);
     if (op->on) {
-        ctx->in_force.strategy.units[op->unit].after = NULL;
+        ctx->active.strategy.units[op->unit].after = NULL;
         if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, esp__on_link(k));
         if (s) return s;
     }
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = l->core_ns;
+    ctx->active.op_core_ns[op - ctx->active.program.ops] = l->core_ns;
     esp__op_ended(ctx, op, (esp__span){l->started_ns, end});
     pthread_mutex_unlock(&ctx->lanes.lock);
     return ESP_OK;

@@ -40,18 +40,18 @@ static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, u
         const esp__span *first = NULL;
         int lane = 0;
         for (int l = 0; l < ESP__LEVELS; l++) {
-            if (k[l] >= ctx->in_force.n_sequence[l]) continue;
-            const esp__span *s = &ctx->in_force.op_time[ctx->in_force.sequence[l][k[l]]];
+            if (k[l] >= ctx->active.n_sequence[l]) continue;
+            const esp__span *s = &ctx->active.op_time[ctx->active.sequence[l][k[l]]];
             if (!first || s->start_ns < first->start_ns) first = s, lane = l;
         }
         if (!first) break;
         *communication += esp__span_take(*first, &at, to);
         k[lane]++;
     }
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         uint64_t begin = from;
-        if (ctx->in_force.program.ops[i].kind != ESP__OP_COLLECTIVE)
-            busy += esp__span_take(ctx->in_force.op_time[i], &begin, to);
+        if (ctx->active.program.ops[i].kind != ESP__OP_COLLECTIVE)
+            busy += esp__span_take(ctx->active.op_time[i], &begin, to);
     }
     uint64_t rest = to > from + *communication ? to - from - *communication : 0;
     *compression = busy < rest ? busy : rest;

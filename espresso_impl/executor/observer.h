@@ -18,7 +18,7 @@ typedef struct esp__observer {
     /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
     int collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
-    void (*installed)(esp_ctx *ctx, void *self); /* another program is in force; also called after open; no lock */
+    void (*activated)(esp_ctx *ctx, void *self); /* another program is in force; also called after open; no lock */
     void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: copy numbers only */
     void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
                     esp__span when); /* lock held: copy numbers only */
@@ -31,7 +31,7 @@ typedef struct esp__observer {
     int (*chose)(const esp_ctx *ctx, const void *self);
     void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it put in force */
     /* Ranks were lost: rank and size have changed, and the strategy in force was built anew; if this observer chose the one before,
-     * it is fp32 now. On all ranks that are left; called with *self NULL, too. `installed` follows. */
+     * it is fp32 now. On all ranks that are left; called with *self NULL, too. `activated` follows. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
     void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
@@ -56,7 +56,7 @@ typedef struct esp__observers {
 ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec);
 ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines);
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx);
-ESP__FN void esp__observers_installed(esp_ctx *ctx);
+ESP__FN void esp__observers_activated(esp_ctx *ctx);
 ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_push);
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const struct esp__op *op, esp__span when);
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *part);

@@ -25,14 +25,14 @@ ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
         if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* no rank may enter a collective open alone */
         if (o && o->open && !s) s = o->open(ctx, &ctx->observers.self[i]);
     }
-    if (!s) esp__observers_installed(ctx);
+    if (!s) esp__observers_activated(ctx);
     return s;
 }
 
-ESP__FN void esp__observers_installed(esp_ctx *ctx) {
+ESP__FN void esp__observers_activated(esp_ctx *ctx) {
     for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->installed)
-            ctx->observers.table[i]->installed(ctx, ctx->observers.self[i]);
+        if (ctx->observers.self[i] && ctx->observers.table[i]->activated)
+            ctx->observers.table[i]->activated(ctx, ctx->observers.self[i]);
 }
 
 ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_push) {

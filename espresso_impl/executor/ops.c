@@ -5,9 +5,9 @@
 enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
 
 ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
-    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->in_force.strategy.units[op->unit].data + r.offset;
-    if (r.at == ESP__AT_ARENA) return ctx->in_force.arena + r.offset;
-    const esp__memory_on *m = &ctx->in_force.on[ctx->in_force.strategy.units[op->unit].device];
+    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->active.strategy.units[op->unit].data + r.offset;
+    if (r.at == ESP__AT_ARENA) return ctx->active.arena + r.offset;
+    const esp__memory_on *m = &ctx->active.on[ctx->active.strategy.units[op->unit].device];
     return r.at == ESP__AT_DEVICE ? m->arena + r.offset : r.at == ESP__AT_PINNED ? m->pinned + r.offset : NULL;
 }
 
@@ -22,8 +22,8 @@ static esp_status esp__copy_on(const esp_ctx *ctx, const esp__op *op, void *dst,
 }
 
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    esp__call_begin(c, op->on ? u->twin : u->codec, esp__numbers(ctx, op, r->begin), r->length);
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    esp__call_begin(c, op->on ? u->device_codec : u->codec, esp__numbers(ctx, op, r->begin), r->length);
     if (op->on) esp__call_on(c, esp__device_at(ctx, op->on)->stream[op->stream]);
     c->args.step = ctx->steps.step;
     c->args.seed = ctx->config.seed;
@@ -36,22 +36,22 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->offset = u->place.begin + r->begin;
     if (op->reduced.at)
         esp__call_reduced(c, esp__at(ctx, op, op->reduced) + r->reduced_slot * op->reduced_bytes, op->reduced_bytes);
-    const esp__memory_on *m = &ctx->in_force.on[op->on];
+    const esp__memory_on *m = &ctx->active.on[op->on];
     if (op->on)
         esp__call_scratch(c, m->scratch + esp__scratch_of(op) * m->has.scratch_bytes, m->has.scratch_bytes);
     else
-        esp__call_scratch(c, ctx->in_force.scratch, ctx->in_force.scratch_bytes);
+        esp__call_scratch(c, ctx->active.scratch, ctx->active.scratch_bytes);
 }
 
 static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, uint64_t *used,
                                 esp__codec_call *c) {
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
     esp__call_range(ctx, op, r, c);
-    esp__call_payload(c, esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes,
-                      op->slot_bytes, op->on ? ctx->in_force.on[op->on].used + esp__scratch_of(op) : used);
+    esp__call_payload(c, esp__at(ctx, op, op->slots) + ctx->active.program.slots[r->first_slot] * op->slot_bytes,
+                      op->slot_bytes, op->on ? ctx->active.on[op->on].used + esp__scratch_of(op) : used);
     esp__call_residual(c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
     esp__call_state(c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
-    c->args.flags = op->raw && ctx->in_force.strategy.units[op->unit].codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    c->args.flags = op->raw && ctx->active.strategy.units[op->unit].codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
 }
 
 /* What comes after the call for these ranges. */
@@ -68,8 +68,8 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
  * codec takes lists, else one. */
 static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
                                   esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
-    const esp__program *p = &ctx->in_force.program;
-    const int lists = esp__op_list(&ctx->in_force.strategy.units[op->unit], op) > 1;
+    const esp__program *p = &ctx->active.program;
+    const int lists = esp__op_list(&ctx->active.strategy.units[op->unit], op) > 1;
     const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
     const esp__range *r = &p->ranges[op->first_range];
     esp_status s = ESP_OK;
@@ -84,8 +84,8 @@ static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
 
 /* One call, for `each` ranges. */
 static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    esp__codec_list *l = &ctx->in_force.list;
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     uint64_t used = 0;
     l->n = 0;
@@ -94,7 +94,7 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
         if (each > 1) esp__call_list_add(l, &c);
     }
     if (each > 1) esp__call_list_take(&c, l);
-    esp_status s = esp__call_compress(&c, ctx->in_force.phi, ctx->in_force.phi + ctx->in_force.phi_count);
+    esp_status s = esp__call_compress(&c, ctx->active.phi, ctx->active.phi + ctx->active.phi_count);
     if (s)
         return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
                          u->codec->spec, (unsigned long long)ranges->length,
@@ -104,8 +104,8 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
     const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
     if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
     if (first && f && f->state_before) esp__copy_on(ctx, op, f->state_before, f->state, f->state_bytes);
@@ -116,12 +116,12 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
 static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_payload *payloads,
                                   esp__codec_call *c) {
     uint8_t *slots = esp__at(ctx, op, op->slots);
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
     esp__call_range(ctx, op, r, c);
     for (uint32_t q = 0; q < op->n_sources; q++) {
         esp_payload *p = &payloads[q];
         memset(p, 0, sizeof *p);
-        p->data.ptr = slots + ctx->in_force.program.slots[r->first_slot + q] * op->slot_bytes;
+        p->data.ptr = slots + ctx->active.program.slots[r->first_slot + q] * op->slot_bytes;
         p->data.bytes = op->slot_bytes;
         p->data.dev = c->part.data.dev;
     }
@@ -133,15 +133,15 @@ static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__ra
 
 /* One call, for `each` ranges. */
 static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
-    esp__codec_list *l = &ctx->in_force.list;
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     l->n = 0;
     for (uint32_t k = 0; k < each; k++) {
-        esp__decompress_range(ctx, op, &ranges[k], ctx->in_force.payloads + k * op->n_sources, &c);
+        esp__decompress_range(ctx, op, &ranges[k], ctx->active.payloads + k * op->n_sources, &c);
         if (each > 1) esp__call_list_add(l, &c);
     }
-    c.args.payload = ctx->in_force.payloads;
+    c.args.payload = ctx->active.payloads;
     if (each > 1) esp__call_list_take(&c, l);
     const esp_status s = esp__call_decompress(&c);
     return s ? esp__fail(ctx, s, "tensor '%s': codec '%s' cannot decode what arrived: %s", u->name, u->codec->spec,
@@ -209,7 +209,7 @@ static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int p
 }
 
 static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
     uint64_t e = u->dtype == ESP_F32 ? 4u : 2u, begin = 0;
     uint8_t *data = u->data;
     if (op->copy == ESP__COPY_PACK) {
@@ -224,13 +224,13 @@ static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
 
 /* Converts or scales the op's numbers, one piece after another if it works piece by piece. */
 static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
     const uint64_t e = esp_dtype_bytes(u->dtype);
     const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
     esp_status s = ESP_OK;
     for (uint32_t k = 0; k < n_pieces && !s; k++) {
         const esp__copy_piece whole = {0, op->length * e, 0, 0};
-        const esp__copy_piece *x = op->n_pieces ? &ctx->in_force.program.pieces[op->first_piece + k] : &whole;
+        const esp__copy_piece *x = op->n_pieces ? &ctx->active.program.pieces[op->first_piece + k] : &whole;
         const uint64_t begin = op->begin + x->offset / e;
         esp__piece p = {ctx, u->dtype, op->copy, op->scale, NULL, NULL};
         p.grad = esp__at(ctx, op, op->grad) + begin * e;
@@ -243,7 +243,7 @@ static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
 }
 
 static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
     if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
         const uint8_t *in = esp__at(ctx, op, op->src);
         uint8_t *out = esp__at(ctx, op, op->dst);
@@ -268,14 +268,14 @@ static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
 /* Elements that the op reads: a token is taken only for a large op. */
 ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->in_force.program.ranges[op->first_range + i].length;
+    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->active.program.ranges[op->first_range + i].length;
     return op->kind == ESP__OP_DECOMPRESS ? n * op->n_sources : n;
 }
 
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     const int codec = op->kind == ESP__OP_COMPRESS || op->kind == ESP__OP_DECOMPRESS;
     esp_status s = ESP_OK;
-    if (op->on || ctx->in_force.strategy.units[op->unit].after) s = esp__op_begin(ctx, op, op->stream);
+    if (op->on || ctx->active.strategy.units[op->unit].after) s = esp__op_begin(ctx, op, op->stream);
     if (s) return s;
     int token = codec && !op->on ? esp__token_take(ctx, esp__op_elements(ctx, op)) : 0;
     if (codec)

@@ -2,7 +2,7 @@
  * for an event only where it touches the data itself. Knows nothing of lanes and peers. */
 #include "espresso_impl/executor/executor.h"
 
-static esp__work_unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->in_force.strategy.units[op->unit]; }
+static esp__work_unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->active.strategy.units[op->unit]; }
 
 /* The error of a call of `device`'s table. What failed is op, or earlier work on that device: a kernel that found a corrupt payload, say,
  * of which every call may tell that comes after it. */
@@ -16,7 +16,7 @@ static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp_
 
 /* Of the unit's events: the op that its last event ends. */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s) {
-    const esp__op *op = &ctx->in_force.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
+    const esp__op *op = &ctx->active.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
     return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
 }
 
@@ -38,7 +38,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
         s = d->table->event_wait(d->self, ctx->model.tensors[op->member].pushed, d->stream[stream]);
     /* a copy up in pieces has begun with the op before */
     if (!s && esp__op_timed_later(ctx, op) && !(op->n_pieces && op->copy == ESP__COPY_UP))
-        s = d->table->event_record(d->self, ctx->in_force.on[op->on].events[2 * op->event], d->stream[stream]);
+        s = d->table->event_record(d->self, ctx->active.on[op->on].events[2 * op->event], d->stream[stream]);
     return esp__op_failed(ctx, u->device, op, s, "");
 }
 
@@ -49,12 +49,12 @@ static int esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t kind)
 }
 
 static const esp__copy_piece *esp__piece_of(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
-    return &ctx->in_force.program.pieces[op->first_piece + k];
+    return &ctx->active.program.pieces[op->first_piece + k];
 }
 
 /* Of the end of piece k of a copy down. */
 static void *esp__piece_event(esp_ctx *ctx, const esp__op *op, uint32_t k) {
-    return ctx->in_force.on[esp__unit_of(ctx, op)->device].events[2 * esp__piece_of(ctx, op, k)->event + 1];
+    return ctx->active.on[esp__unit_of(ctx, op)->device].events[2 * esp__piece_of(ctx, op, k)->event + 1];
 }
 
 static esp_status esp__piece_copy(const esp_ctx *ctx, const esp__op *copy, uint32_t k) {
@@ -89,8 +89,7 @@ ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) 
     const esp__device *d = esp__device_at(ctx, copy->on);
     esp_status s = ESP_OK;
     if (!k && esp__op_timed_later(ctx, copy))
-        s = d->table->event_record(d->self, ctx->in_force.on[copy->on].events[2 * copy->event],
-                                   d->stream[copy->stream]);
+        s = d->table->event_record(d->self, ctx->active.on[copy->on].events[2 * copy->event], d->stream[copy->stream]);
     if (!s) s = esp__piece_copy(ctx, copy, k);
     return esp__op_failed(ctx, copy->on, copy, s, "");
 }
@@ -98,7 +97,7 @@ ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     esp__work_unit *u = esp__unit_of(ctx, op);
     const esp__device *d = esp__device_at(ctx, op->on);
-    const esp__memory_on *m = &ctx->in_force.on[op->on];
+    const esp__memory_on *m = &ctx->active.on[op->on];
     esp_status s = ESP_OK;
     if (op->kind == ESP__OP_COMPRESS && op->round + 1u == op->n_rounds)
         s = d->table->copy2d(d->self, m->headers + (uint64_t)op->first_header * ESP_PAYLOAD_HEADER, ESP_PAYLOAD_HEADER,
@@ -168,7 +167,8 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
         s = d->table->convert(d->self, grad, u->dtype, grad, u->dtype, op->scale, 0, op->length, on);
         break;
     case ESP__COPY_FINALIZE:
-        s = u->twin->table->finalize(u->twin->self, (float *)(void *)work, op->length, (uint32_t)ctx->job.size, on);
+        s = u->device_codec->table->finalize(u->device_codec->self, (float *)(void *)work, op->length,
+                                             (uint32_t)ctx->job.size, on);
         break;
     default: break;
     }
@@ -176,7 +176,7 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
 }
 
 ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
-    const esp__op *op = &ctx->in_force.program.ops[u->first_op + u->pc];
+    const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;
     return !op->on || (op->kind == ESP__OP_COLLECTIVE && !esp__stream_ordered(ctx, op));
 }
@@ -188,12 +188,12 @@ ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u)
 
 ESP__FN const esp__op *esp__collective_behind(const esp_ctx *ctx, uint32_t first, uint32_t n) {
     for (uint32_t i = first; i < first + n; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        const esp__work_unit *u = &ctx->active.strategy.units[i];
         for (uint32_t k = u->first_op; u->phase != ESP__IDLE && k < u->first_op + u->pc; k++) {
-            const esp__op *op = &ctx->in_force.program.ops[k];
+            const esp__op *op = &ctx->active.program.ops[k];
             if (!esp__stream_ordered(ctx, op)) continue;
             const esp__device *d = esp__device_at(ctx, op->on);
-            if (d->table->event_query(d->self, ctx->in_force.on[op->on].events[2 * op->event + 1]) == ESP_PENDING)
+            if (d->table->event_query(d->self, ctx->active.on[op->on].events[2 * op->event + 1]) == ESP_PENDING)
                 return op;
         }
     }
@@ -205,17 +205,18 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     const esp__device *d = esp__device_at(ctx, t->device);
     const esp_stream on = d->stream[ESP__ON_PUSH];
     const uint64_t bytes = t->count * esp_dtype_bytes(t->dtype);
-    const int work = zero || t->carry;
+    const int work = zero || t->pending_residual;
     esp_status s = ESP_OK;
     t->ordered = user.dev.kind > ESP_CPU || work; /* on a CPU stream the gradient is there now */
     if (user.dev.kind > ESP_CPU) s = d->table->event_record(d->self, t->pushed, user);
     if (!s && work && user.dev.kind > ESP_CPU) s = d->table->event_wait(d->self, t->pushed, on);
     if (!s && zero) s = d->table->fill(d->self, grad, 0, bytes, on);
-    if (!s && t->carry) s = d->table->convert(d->self, grad, t->dtype, t->carry, ESP_F32, 1.0f, 1, t->count, on);
+    if (!s && t->pending_residual)
+        s = d->table->convert(d->self, grad, t->dtype, t->pending_residual, ESP_F32, 1.0f, 1, t->count, on);
     if (!s && work) s = d->table->event_record(d->self, t->pushed, on);
-    if (t->carry) { /* freed when the tensor is pushed again: the device may read it until the step ends */
-        t->spent = t->carry;
-        t->carry = NULL;
+    if (t->pending_residual) { /* freed when the tensor is pushed again: the device may read it until the step ends */
+        t->pending_before = t->pending_residual;
+        t->pending_residual = NULL;
     }
     return s ? esp__device_failed(ctx, t->device, s, "esp_push") : ESP_OK;
 }
@@ -229,11 +230,11 @@ ESP__FN int esp__op_timed_later(const esp_ctx *ctx, const esp__op *op) {
 }
 
 ESP__FN void esp__devices_times(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
         if (!op->on || !esp__op_timed_later(ctx, op)) continue;
         const esp__device *d = esp__device_at(ctx, op->on);
-        const esp__memory_on *m = &ctx->in_force.on[op->on];
+        const esp__memory_on *m = &ctx->active.on[op->on];
         void *const *event = &m->events[2 * op->event];
         uint64_t took = 0, ago = 0; /* settled: the last event of the step */
         if (d->table->elapsed(d->self, event[0], event[1], &took) ||
@@ -246,7 +247,7 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
 /* ---- the end of a step ------------------------------------------------------------------------------------------------------- */
 /* Counts the parts with NaN or Inf that were compressed on the device. */
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
-    const esp__memory_on *m = &ctx->in_force.on[device];
+    const esp__memory_on *m = &ctx->active.on[device];
     const esp__device *d = esp__device_at(ctx, device);
     esp_status s = ESP_OK;
     for (uint32_t k = 0; k < m->has.n_behind && !s; k++) s = esp__device_join(ctx, device, esp__on_behind((int)k));
@@ -267,8 +268,8 @@ static esp_status esp__step_failed(const esp_ctx *ctx, uint32_t device, esp_stat
     const esp__work_unit *first = NULL;
     char what[ESP__ERROR_MAX / 4], others[40] = "";
     uint32_t n = 0;
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->active.strategy.units[i];
         if (u->device != device || u->phase == ESP__IDLE) continue;
         if (!n++) first = u;
     }
@@ -283,10 +284,10 @@ ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (uint32_t k = 1; k < ctx->devices.n && !s; k++) {
         if (!ctx->devices.open[k].used) continue;
-        s = ctx->in_force.on[k].has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
+        s = ctx->active.on[k].has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
         if (s) s = esp__step_failed(ctx, k, s);
-        ctx->in_force.on[k].settled_ns = esp__now_ns();
+        ctx->active.on[k].settled_ns = esp__now_ns();
     }
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) ctx->in_force.strategy.units[i].after = NULL;
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) ctx->active.strategy.units[i].after = NULL;
     return s;
 }

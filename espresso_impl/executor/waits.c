@@ -18,7 +18,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     char text[ESP__ERROR_MAX];
     for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
         const esp__op *op = esp__link_head(ctx, k);
-        const esp__tensor *t = op ? esp__unit_lacks(ctx, &ctx->in_force.strategy.units[op->unit]) : NULL;
+        const esp__tensor *t = op ? esp__unit_lacks(ctx, &ctx->active.strategy.units[op->unit]) : NULL;
         if (t) unpushed = t;
     }
     if (!unpushed || (!over && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
@@ -82,14 +82,14 @@ static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
     if (!since || ctx->devices.n < 2) h->behind = 0;
     if (!since || ctx->devices.n < 2 || now < since + pause || now < h->behind_look_ns + pause) return;
-    const esp__op *op = esp__collective_behind(ctx, 0, ctx->in_force.strategy.n_units);
+    const esp__op *op = esp__collective_behind(ctx, 0, ctx->active.strategy.n_units);
     h->behind_look_ns = now;
     if (op) {
-        const uint32_t at = (uint32_t)(op - ctx->in_force.program.ops);
+        const uint32_t at = (uint32_t)(op - ctx->active.program.ops);
         const esp__topology *topo = &ctx->job.topo;
         if (!h->behind || at != h->behind_op || h->behind_ns < since) h->behind_ns = now;
         h->behind_op = at;
-        h->behind_tensor = ctx->in_force.strategy.units[op->unit].place.first;
+        h->behind_tensor = ctx->active.strategy.units[op->unit].place.first;
         h->behind_rank = esp__group_size(topo, op->level) == 2
                              ? esp__group_rank(ctx, op->level, 1 - esp__group_index(topo, op->level))
                              : -1;
@@ -115,10 +115,10 @@ static esp__oldest esp__oldest_request(esp_ctx *ctx, uint64_t now) {
         const uint8_t level = op ? op->level : ctx->lanes.request.level;
         const esp__comm *comm = &ctx->job.comms[level];
         o.since = since;
-        o.tensor = op ? ctx->in_force.strategy.units[op->unit].place.first : UINT32_MAX;
+        o.tensor = op ? ctx->active.strategy.units[op->unit].place.first : UINT32_MAX;
         o.delivers = (comm->backend->caps & ESP_BACKEND_DELIVERS) != 0;
-        if (ESP_HAS(esp_backend, comm->backend, late))
-            o.rank = esp__group_rank(ctx, level, comm->backend->late(comm->handle, req));
+        if (ESP_HAS(esp_backend, comm->backend, straggler))
+            o.rank = esp__group_rank(ctx, level, comm->backend->straggler(comm->handle, req));
     }
     return o;
 }

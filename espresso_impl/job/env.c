@@ -4,7 +4,7 @@
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
 
-enum { ESP__STALL_DEFAULT_MS = 10000 };
+enum { ESP__STRAGGLER_DEFAULT_MS = 10000 };
 
 /* The value of a variable, or NULL; set but empty counts as not set. */
 static const char *esp__env_get(const char *name) {
@@ -441,9 +441,9 @@ ESP__FN esp_status esp__env_memory_max(uint64_t *bytes) {
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__env_stall(int64_t *ms) {
-    *ms = ESP__STALL_DEFAULT_MS;
-    return esp__env_get("ESPRESSO_STALL_MS") ? esp__env_int("ESPRESSO_STALL_MS", 0, UINT32_MAX, ms) : ESP_OK;
+ESP__FN esp_status esp__env_straggler(int64_t *ms) {
+    *ms = ESP__STRAGGLER_DEFAULT_MS;
+    return esp__env_get("ESPRESSO_STRAGGLER_MS") ? esp__env_int("ESPRESSO_STRAGGLER_MS", 0, UINT32_MAX, ms) : ESP_OK;
 }
 
 /* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after esp_config's. */
@@ -481,7 +481,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     }
     uint64_t memory_max; /* arena.c reads it again */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
-    if ((status = esp__env_stall(&v)) != ESP_OK) return status; /* observe/stragglers.c reads it again */
+    if ((status = esp__env_straggler(&v)) != ESP_OK) return status; /* observe/stragglers.c reads it again */
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
         return status;
     if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)

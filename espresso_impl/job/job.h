@@ -110,8 +110,8 @@ ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev);
 ESP__FN void esp__peers_report_off(esp__peers *p);
 /* ESPRESSO_MEMORY_MAX, in bytes; 0: no limit. */
 ESP__FN esp_status esp__env_memory_max(uint64_t *bytes);
-/* ESPRESSO_STALL_MS; 0: no reports. */
-ESP__FN esp_status esp__env_stall(int64_t *ms);
+/* ESPRESSO_STRAGGLER_MS; 0: no reports. */
+ESP__FN esp_status esp__env_straggler(int64_t *ms);
 
 /* ---- regroup.c: how ranks meet again after some of them died or fell silent ------------------------------------------------- */
 /* A socket at which this rank listens as long as its context is open, and the addresses of all ranks' sockets. */

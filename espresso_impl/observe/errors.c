@@ -26,9 +26,9 @@ static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
 }
 
 /* Drops all samples: they belong to the strategy before. */
-static void esp__errors_installed(esp_ctx *ctx, void *self) {
+static void esp__errors_activated(esp_ctx *ctx, void *self) {
     struct esp__errors *g = self;
-    const esp__program *p = &ctx->in_force.program;
+    const esp__program *p = &ctx->active.program;
     uint64_t n = 0;
     esp__free(ctx, g->units);
     memset(g, 0, sizeof *g);
@@ -46,7 +46,7 @@ static void esp__errors_installed(esp_ctx *ctx, void *self) {
         g->units[g->n++].unit = p->ops[i].unit;
     }
     g->opened_ns = esp__now_ns();
-    ctx->in_force.memory_bytes += sizeof *g + n * sizeof *g->units;
+    ctx->active.memory_bytes += sizeof *g + n * sizeof *g->units;
 }
 
 static void esp__errors_close(esp_ctx *ctx, void *self) {
@@ -73,9 +73,9 @@ static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__errors *g = esp__errors_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return 0;
     uint64_t count = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->in_force.program.ranges[op->first_range + i].length;
+    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->active.program.ranges[op->first_range + i].length;
     int small = count < ESP__ERRORS_SMALL;
-    if (!esp__errors_turn(g, (uint32_t)(op - ctx->in_force.program.ops), small)) return 0;
+    if (!esp__errors_turn(g, (uint32_t)(op - ctx->active.program.ops), small)) return 0;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
     if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__ERRORS_SHARE > time) return 0;
@@ -157,10 +157,10 @@ static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
 
 static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
     struct esp__errors *g = esp__errors_of(ctx);
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->in_force.feedback[op->feedback] : NULL;
+    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
     uint64_t begin = esp__now_ns();
-    const uint8_t *payload = esp__at(ctx, op, op->slots) + ctx->in_force.program.slots[r->first_slot] * op->slot_bytes;
-    esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->in_force.on[op->on].phi : ctx->in_force.phi, NULL}};
+    const uint8_t *payload = esp__at(ctx, op, op->slots) + ctx->active.program.slots[r->first_slot] * op->slot_bytes;
+    esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->active.on[op->on].phi : ctx->active.phi, NULL}};
     esp__codec_call c;
     esp_payload_header h;
     if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__DEVICE_CPU, &h, op->on, payload, sizeof h) ||
@@ -184,13 +184,13 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
 /* Sets the tensor's statistics from its unit, or from its chunks, weighted by their elements. Lock held. */
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
-    const esp__tensor_units *t = &ctx->in_force.strategy.of_tensor[tensor];
+    const esp__tensor_units *t = &ctx->active.strategy.of_tensor[tensor];
     esp_tensor_stats all = {0, 0, 0.0, 0.0};
     double weight = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const esp__errors_unit *u = &g->units[i];
         if (!u->samples || u->unit < t->first || u->unit >= t->first + t->n) continue;
-        double w = (double)ctx->in_force.strategy.units[u->unit].place.count;
+        double w = (double)ctx->active.strategy.units[u->unit].place.count;
         all.samples += u->samples;
         all.error += u->error * w;
         all.feedback += u->feedback * w;
@@ -203,7 +203,7 @@ static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
 static void esp__errors_end(esp_ctx *ctx) {
     struct esp__errors *g = esp__errors_of(ctx);
     esp__errors_unit *u = &g->units[g->now];
-    const esp__extent *place = &ctx->in_force.strategy.units[u->unit].place;
+    const esp__extent *place = &ctx->active.strategy.units[u->unit].place;
     if (g->now == g->next) g->next = (g->next + 1) % g->n;
     if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
     u->samples++;
@@ -216,7 +216,7 @@ static void esp__errors_end(esp_ctx *ctx) {
 
 static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, const esp__range *part) {
     struct esp__errors *g = self;
-    const esp__range *first = &ctx->in_force.program.ranges[op->first_range];
+    const esp__range *first = &ctx->active.program.ranges[op->first_range];
     if (part == first) g->sampling = g->n && esp__errors_begin(ctx, op);
     if (!g->sampling) return;
     esp__errors_range(ctx, op, part);
@@ -228,7 +228,7 @@ static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
 
 ESP__FN const esp__observer *esp__errors_observer(void) {
     static const esp__observer o = {.open = esp__errors_open,
-                                    .installed = esp__errors_installed,
+                                    .activated = esp__errors_activated,
                                     .compressed = esp__errors_compressed,
                                     .close = esp__errors_close};
     return &o;

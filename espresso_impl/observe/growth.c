@@ -12,9 +12,9 @@ enum { ESP__GROWTH_EVERY = 4, ESP__GROWTH_MOST = 8, ESP__GROWTH_BLOCK = 4096 };
 /* Feedback of this many times the gradient is suspicious if it still grows by the factor below, and of ten times as many always. */
 static const double esp__growth_ratio = 30.0, esp__growth_factor = 1.2;
 
-ESP__FN int esp__growth_strikes(double *seen, double feedback) {
+ESP__FN int esp__growth_bad(double *seen, double feedback) {
     const double before = *seen;
-    if (!isfinite(feedback)) return ESP__GROWTH_STRIKES;
+    if (!isfinite(feedback)) return ESP__GROWTH_LIMIT;
     if (feedback < esp__growth_ratio) return 0;
     if (feedback > before) *seen = feedback;
     if (feedback > 10.0 * esp__growth_ratio) return 1;
@@ -24,7 +24,7 @@ ESP__FN int esp__growth_strikes(double *seen, double feedback) {
 typedef struct esp__growth {
     uint32_t op[ESP__GROWTH_MOST]; /* the Comps that are looked at */
     double seen[ESP__GROWTH_MOST]; /* their largest feedback so far */
-    int strikes[ESP__GROWTH_MOST]; /* how often in a row a look was suspicious */
+    int bad[ESP__GROWTH_MOST];     /* how often in a row a look was suspicious */
     uint32_t n, now;
     uint64_t looked; /* 1 + the step of the last look */
     int said;
@@ -32,7 +32,7 @@ typedef struct esp__growth {
 
 static int esp__growth_watches(const esp_ctx *ctx, const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0 && op->round + 1u == op->n_rounds &&
-           !op->on && op->feedback >= 0 && ctx->in_force.feedback[op->feedback].residual;
+           !op->on && op->feedback >= 0 && ctx->active.feedback[op->feedback].residual;
 }
 
 static esp_status esp__growth_open(esp_ctx *ctx, void **self) {
@@ -40,9 +40,9 @@ static esp_status esp__growth_open(esp_ctx *ctx, void **self) {
     return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the watch over feedback");
 }
 
-static void esp__growth_installed(esp_ctx *ctx, void *self) {
+static void esp__growth_activated(esp_ctx *ctx, void *self) {
     esp__growth *g = self;
-    const esp__program *p = &ctx->in_force.program;
+    const esp__program *p = &ctx->active.program;
     uint32_t all = 0, k = 0;
     memset(g, 0, sizeof *g);
     for (uint32_t i = 0; i < p->n_ops; i++) all += esp__growth_watches(ctx, &p->ops[i]) ? 1u : 0u;
@@ -64,7 +64,7 @@ static double esp__growth_square(const float *x, uint64_t n) {
 }
 
 static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedback) {
-    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
     esp__log(
         ctx, ESP_LOG_WARN, "feedback",
         "step %llu: tensor '%s': what codec '%s' leaves out has grown to %.0f times the gradient, so that training "
@@ -75,7 +75,7 @@ static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedba
 }
 
 static void esp__growth_look(esp_ctx *ctx, esp__growth *g, const esp__op *op, const esp__range *r) {
-    const esp__feedback *f = &ctx->in_force.feedback[op->feedback];
+    const esp__feedback *f = &ctx->active.feedback[op->feedback];
     const uint64_t blocks = (r->length + ESP__GROWTH_BLOCK - 1) / ESP__GROWTH_BLOCK;
     const uint64_t at = blocks ? ctx->steps.step / ESP__GROWTH_EVERY * 7919u % blocks * ESP__GROWTH_BLOCK : 0;
     const uint64_t n = r->length - at < ESP__GROWTH_BLOCK ? r->length - at : ESP__GROWTH_BLOCK;
@@ -87,9 +87,9 @@ static void esp__growth_look(esp_ctx *ctx, esp__growth *g, const esp__op *op, co
     const double residual = esp__growth_square(f->residual + (r->begin - f->offset) + at, n);
     if (!(gradient > 0.0) || !isfinite(gradient)) return;
     const double feedback = sqrt(residual / gradient);
-    const int strikes = esp__growth_strikes(&g->seen[k], feedback);
-    g->strikes[k] = strikes ? g->strikes[k] + strikes : 0;
-    if (g->strikes[k] < ESP__GROWTH_STRIKES || g->said) return;
+    const int bad = esp__growth_bad(&g->seen[k], feedback);
+    g->bad[k] = bad ? g->bad[k] + bad : 0;
+    if (g->bad[k] < ESP__GROWTH_LIMIT || g->said) return;
     g->said = 1;
     esp__growth_say(ctx, op, feedback);
 }
@@ -98,8 +98,8 @@ static void esp__growth_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
     esp__growth *g = self;
     const uint64_t step = ctx->steps.step;
     if (step % ESP__GROWTH_EVERY || !g->n || g->looked == step + 1) return;
-    if (op != &ctx->in_force.program.ops[g->op[g->now]]) return;
-    if (part != &ctx->in_force.program.ranges[op->first_range]) return;
+    if (op != &ctx->active.program.ops[g->op[g->now]]) return;
+    if (part != &ctx->active.program.ranges[op->first_range]) return;
     g->looked = step + 1;
     esp__growth_look(ctx, g, op, part);
 }
@@ -108,7 +108,7 @@ static void esp__growth_close(esp_ctx *ctx, void *self) { esp__free(ctx, self); 
 
 ESP__FN const esp__observer *esp__growth_observer(void) {
     static const esp__observer o = {.open = esp__growth_open,
-                                    .installed = esp__growth_installed,
+                                    .activated = esp__growth_activated,
                                     .compressed = esp__growth_compressed,
                                     .close = esp__growth_close};
     return &o;

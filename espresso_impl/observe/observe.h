@@ -36,10 +36,10 @@ ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx)
 }
 
 /* ---- growth.c: the rule for feedback that grows past all bounds ------------------------------------------------------------ */
-enum { ESP__GROWTH_STRIKES = 3 };
+enum { ESP__GROWTH_LIMIT = 3 };
 /* Judges a sample of |residual| / |gradient|: how many strikes it counts; 0: it is good, and the strikes before are void. *seen: the
- * largest such figure so far, 0 at first. So many strikes in a row as ESP__GROWTH_STRIKES are too many. */
-ESP__FN int esp__growth_strikes(double *seen, double feedback);
+ * largest such figure so far, 0 at first. So many strikes in a row as ESP__GROWTH_LIMIT are too many. */
+ESP__FN int esp__growth_bad(double *seen, double feedback);
 
 /* ---- strategy auto ------------------------------------------------------------------------- */
 /* Is it "auto" or "auto:key=val,..."? spec may be NULL. */

@@ -210,10 +210,10 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
     memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
-    if (n->strategy != ctx->in_force.strategy.hash) { /* rare, and changing the strategy took memory too */
+    if (n->strategy != ctx->active.strategy.hash) { /* rare, and changing the strategy took memory too */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
-        n->strategy = ctx->in_force.strategy.hash;
+        n->strategy = ctx->active.strategy.hash;
         f->strategy.len = 0;
         if (f->strategy.data) f->strategy.data[0] = 0;
         esp__stats_json_strategy(ctx, &f->strategy);

@@ -37,7 +37,7 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__stats_member(t, "asked_codec", ctx->model.codec_spec);
     esp__text_add(t, ",\"every_s\":");
     esp__json_double(t, (double)f->every_ns / 1e9, 9);
-    esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->in_force.strategy.hash);
+    esp__text_add(t, ",\"strategy\":\"%016llx\",\"codecs\":[", (unsigned long long)ctx->active.strategy.hash);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) {
         if (i) esp__text_add(t, ",");
         esp__json_string(t, ctx->registry.opened[i]->spec);
@@ -58,14 +58,14 @@ static int esp__stats_compresses(const esp__work_unit *u) {
 
 /* Is it the first unit with its codec, and does that compress? */
 static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
-    const esp__codec *codec = ctx->in_force.strategy.units[unit].codec;
+    const esp__codec *codec = ctx->active.strategy.units[unit].codec;
     for (uint32_t i = 0; i < unit; i++)
-        if (ctx->in_force.strategy.units[i].codec == codec) return 0;
-    return esp__stats_compresses(&ctx->in_force.strategy.units[unit]);
+        if (ctx->active.strategy.units[i].codec == codec) return 0;
+    return esp__stats_compresses(&ctx->active.strategy.units[unit]);
 }
 
 ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
-    const esp__strategy *s = &ctx->in_force.strategy;
+    const esp__strategy *s = &ctx->active.strategy;
     uint32_t compressed = 0, n = 0;
     for (uint32_t i = 0; i < s->n_units; i++) compressed += (uint32_t)esp__stats_compresses(&s->units[i]);
     esp__text_add(t, ",\"strategy\":\"%016llx\",\"units\":%u,\"compressed_units\":%u,\"codecs\":[",

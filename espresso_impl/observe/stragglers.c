@@ -1,4 +1,4 @@
-/* stragglers.c: where a rank waits for ESPRESSO_STALL_MS or more, rank 0 logs which ranks have not pushed which tensors, and logs when
+/* stragglers.c: where a rank waits for ESPRESSO_STRAGGLER_MS or more, rank 0 logs which ranks have not pushed which tensors, and logs when
  * the wait has ended. job/liveness.c finds such waits and asks the ranks; this file makes sentences of their answers. Only the watch
  * thread runs it: a step costs nothing, and nothing is allocated. */
 #include "espresso_impl/executor/executor.h"
@@ -142,7 +142,7 @@ static void esp__stragglers_report(void *user, esp__asked *ranks, int32_t n, uin
     if (!esp__sentence_kinds(self->ctx, &t, ranks, n, at, false) &&
         !esp__sentence_kinds(self->ctx, &t, ranks, n, at, true))
         esp__sentence_under_way(self->ctx, &t, first, at);
-    esp__log(self->ctx, ESP_LOG_WARN, "stall", "%s (ESPRESSO_STALL_MS)", t.text);
+    esp__log(self->ctx, ESP_LOG_WARN, "stall", "%s (ESPRESSO_STRAGGLER_MS)", t.text);
 }
 
 static void esp__stragglers_ended(void *user, uint64_t waited_ns) {
@@ -160,14 +160,14 @@ static void esp__stragglers_silent(void *user, uint64_t waited_ns) {
     esp__log(
         self->ctx, ESP_LOG_WARN, "stall",
         "step %llu: for %.1f s this rank could not go on, and rank 0, which reports who is late, does not answer: it "
-        "is stopped, or its machine is overloaded (ESPRESSO_STALL_MS)",
+        "is stopped, or its machine is overloaded (ESPRESSO_STRAGGLER_MS)",
         (unsigned long long)a.step, (double)waited_ns * 1e-9);
 }
 
 /* ---- the observer ------------------------------------------------------------------------------------------------------- */
 static esp_status esp__stragglers_open(esp_ctx *ctx, void **self) {
     int64_t ms = 0;
-    const esp_status s = esp__env_stall(&ms);
+    const esp_status s = esp__env_straggler(&ms);
     if (s || !ms || ctx->job.size == 1) return s;
     esp__stragglers *x = esp__alloc(ctx, sizeof *x);
     if (!x) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for reports of stragglers");

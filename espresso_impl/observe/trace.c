@@ -267,7 +267,7 @@ static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_M
 }
 
 static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
-    uint64_t events = (uint64_t)ctx->in_force.program.n_ops * ESP__TRACE_STEPS;
+    uint64_t events = (uint64_t)ctx->active.program.n_ops * ESP__TRACE_STEPS;
     char path[PATH_MAX];
     esp__trace *t;
     if (!ctx->config.trace_path) return ESP_OK;
@@ -318,8 +318,8 @@ static uint64_t esp__op_moves(const esp__op *op) {
 static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span when) {
     if (((const esp__trace *)self)->done) return;
     uint64_t bytes = esp__op_moves(op), step = ctx->steps.step;
-    uint32_t tensor = ctx->in_force.strategy.units[op->unit].place.first;
-    const uint64_t core = ctx->in_force.op_core_ns[op - ctx->in_force.program.ops];
+    uint32_t tensor = ctx->active.strategy.units[op->unit].place.first;
+    const uint64_t core = ctx->active.op_core_ns[op - ctx->active.program.ops];
     esp__trace_add(self, op->lane, op->label, tensor, step, when, core, bytes);
     for (uint32_t lane = ESP__LANE_INTRA; lane < op->lane; lane++)
         if (op->kind == ESP__OP_COLLECTIVE && op->links >> (lane - ESP__LANE_INTRA) & 1u)

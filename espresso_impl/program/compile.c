@@ -22,14 +22,14 @@ ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32
     return op;
 }
 
-/* Memory on a side of the unit. */
-ESP__FN esp__ref esp__arena_place(esp__compile *c, int side, uint64_t bytes) {
+/* Memory on a space of the unit. */
+ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     esp__program_on *on = &c->p->on[c->device];
     esp__ref r = {ESP__AT_ARENA, 0};
     uint64_t *arena = &c->p->arena_bytes;
     if (c->device) {
-        r.at = side ? ESP__AT_DEVICE : ESP__AT_PINNED;
-        arena = side ? &on->arena_bytes : &on->pinned_bytes;
+        r.at = space ? ESP__AT_DEVICE : ESP__AT_PINNED;
+        arena = space ? &on->arena_bytes : &on->pinned_bytes;
     }
     r.offset = *arena;
     *arena += (bytes + 63u) / 64u * 64u;
@@ -44,9 +44,9 @@ static int esp__stream_now(const esp__compile *c, const esp__op *op) {
     return esp__stream_ordered(c->ctx, op - 1) ? esp__on_behind(op[-1].lane - ESP__LANE_INTRA) : ESP__ON_COMPUTE;
 }
 
-/* The op, which is the last one so far, works on this side's memory, in `stream` of its device or in one behind a link. */
-ESP__FN void esp__op_place(esp__compile *c, esp__op *op, int side, int stream) {
-    if (!side) return;
+/* The op, which is the last one so far, works on this space's memory, in `stream` of its device or in one behind a link. */
+ESP__FN void esp__op_place(esp__compile *c, esp__op *op, int space, int stream) {
+    if (!space) return;
     esp__program_on *on = &c->p->on[c->device];
     const int now = esp__stream_now(c, op);
     op->on = (uint8_t)c->device;
@@ -67,18 +67,18 @@ ESP__FN void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *l
     esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
 }
 
-ESP__FN int esp__active(const esp__compile *c) { return esp__region_active(&c->region); }
+ESP__FN int esp__takes_part(const esp__compile *c) { return esp__region_active(&c->region); }
 
 /* A copy op over the numbers of the current region; NULL if this rank has no data there. */
 static esp__op *esp__copy_op(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
-    if (!esp__active(c)) return NULL;
+    if (!esp__takes_part(c)) return NULL;
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
     op->copy = copy;
     op->data = c->work;
-    op->grad = c->grads[c->side];
+    op->grad = c->grads[c->space];
     op->scale = scale;
     esp__region_now(c, &op->begin, &op->length);
-    esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
+    esp__op_place(c, op, c->space, ESP__ON_COMPUTE);
     return op;
 }
 
@@ -130,7 +130,7 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     if (c->finalized || !ESP_HAS(esp_codec, c->u->codec->table, finalize) || !esp__option_compresses(&c->u->option) ||
         esp__contributions(c) != (uint64_t)c->job->size)
         return;
-    if (!c->twin) esp__numbers_to(c, 0, i);
+    if (!c->device_codec) esp__numbers_to(c, 0, i);
     esp__to_f32(c, i);
     esp__copy_op(c, ESP__COPY_FINALIZE, i, 1.0f);
     c->finalized = 1;
@@ -154,15 +154,15 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
     uint32_t swap;
-    int active = esp__active(c);
-    const int side = esp__codec_side(c, s);
-    esp__payloads_to(c, side, i, active ? esp__region_slots(&c->region, &c->at) : 0);
-    esp__reduced_to(c, side, i, active);
+    int active = esp__takes_part(c);
+    const int space = esp__codec_space(c, s);
+    esp__payloads_to(c, space, i, active ? esp__region_slots(&c->region, &c->at) : 0);
+    esp__reduced_to(c, space, i, active);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
-    esp__numbers_begin(c, side);
+    esp__numbers_begin(c, space);
     c->in_grad = 0;
     if (active) {
-        esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, side, i);
+        esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, space, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
         if (esp__op_list(c->u, op) > 1) esp__op_scratch(c, op); /* else those of the Comp are as large */
@@ -177,12 +177,12 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
     uint32_t swap;
-    int part = esp__region_takes_part(&c->region, s), held = esp__active(c);
+    int part = esp__region_takes_part(&c->region, s), held = esp__takes_part(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    const int side =
-        s->summed ? 0 : esp__link_side(c, s->level); /* the host keeps the headers of bodies that are summed */
-    esp__payloads_to(c, side, i, part && held ? have : 0);
+    const int space =
+        s->summed ? 0 : esp__link_space(c, s->level); /* the host keeps the headers of bodies that are summed */
+    esp__payloads_to(c, space, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
@@ -195,15 +195,15 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         op->outer = outer, op->mid = mid, op->inner = have / (outer * mid);
         op->slot_bytes = c->slot_bytes;
         op->src = src;
-        op->dst = src = esp__arena_place(c, side, have * c->slot_bytes);
-        esp__op_place(c, op, side, ESP__ON_COMPUTE);
+        op->dst = src = esp__arena_place(c, space, have * c->slot_bytes);
+        esp__op_place(c, op, space, ESP__ON_COMPUTE);
     }
     if (s->coll == ESP_COLL_BROADCAST && me == root)
         dst = src;
     else if (s->coll != ESP_COLL_GATHER || me == root)
-        dst = esp__arena_place(c, side, want * c->slot_bytes);
+        dst = esp__arena_place(c, space, want * c->slot_bytes);
     if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
-    esp__op *op = esp__op_collective(c, side, i);
+    esp__op *op = esp__op_collective(c, space, i);
     op->coll.slot_bytes = c->slot_bytes;
     op->coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
     if (s->coll == ESP_COLL_BROADCAST) op->coll.count = want;
@@ -227,14 +227,14 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
         esp__copy_op(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
         c->share /= (double)n;
     }
-    const int side = esp__link_side(c, s->level);
-    esp__numbers_to(c, side, i);
+    const int space = esp__link_space(c, s->level);
+    esp__numbers_to(c, space, i);
     int part = esp__region_takes_part(&c->region, s);
     esp__region_now(c, &before, &n_before);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     esp__region_now(c, &after, &n_after);
     if (part) {
-        esp__op *op = esp__op_collective(c, side, i);
+        esp__op *op = esp__op_collective(c, space, i);
         op->coll.dtype = c->u->dtype;
         op->coll.count = n_before > n_after ? n_before : n_after;
         if (s->coll == ESP_COLL_REDUCE_SCATTER) op->coll.count = n_before;
@@ -243,7 +243,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
             op->coll.width = c->u->width;
             op->coll.count /= c->u->width;
         }
-        op->src = op->dst = c->grads[side];
+        op->src = op->dst = c->grads[space];
         op->src.offset += before * e;
         op->dst.offset += after * e;
         op->coll.src.bytes = n_before * e;
@@ -267,7 +267,7 @@ static uint32_t esp__last_value(const esp__option *o) {
 /* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
-    c->u->packed = esp__arena_place(c, c->side, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
+    c->u->packed = esp__arena_place(c, c->space, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < c->u->place.n; k++) {
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
@@ -275,7 +275,7 @@ static void esp__compile_pack(esp__compile *c) {
         op->member = c->u->place.first + k;
         op->begin = begin;
         op->length = esp__model_of(c->ctx)->tensors[op->member].count;
-        esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
+        esp__op_place(c, op, c->space, ESP__ON_COMPUTE);
         begin += op->length;
     }
 }
@@ -284,7 +284,7 @@ static void esp__compile_unpack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, c->u->option.n - 1);
     op->copy = ESP__COPY_UNPACK;
-    esp__op_place(c, op, c->side, ESP__ON_COMPUTE);
+    esp__op_place(c, op, c->space, ESP__ON_COMPUTE);
 }
 
 static void esp__compile_step(esp__compile *c, uint32_t i) {
@@ -308,7 +308,7 @@ static void esp__compile_half_end(esp__compile *c) {
         esp__copy_op(c, ESP__COPY_SCALE, last, (float)(share / c->share));
 }
 
-static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t unit) {
+static esp_status esp__compile_unit(esp_ctx *ctx, esp__active *f, uint32_t unit) {
     esp__compile c;
     memset(&c, 0, sizeof c);
     c.ctx = ctx;
@@ -321,7 +321,7 @@ static esp_status esp__compile_unit(esp_ctx *ctx, esp__in_force *f, uint32_t uni
     c.in_grad = 1;
     c.share = 1.0;
     c.last_value = esp__last_value(&c.u->option);
-    esp__sides_start(&c);
+    esp__spaces_start(&c);
     esp__coordinates_of(&esp__job_of(ctx)->topo, &c.at);
     c.at.unit = unit;
     c.at.width = c.u->width;
@@ -372,7 +372,7 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
 }
 
 /* Ops' names for the timeline: "inter.allgather fc1.weight", with several rounds "comp@cpu[1/2] fc1.weight". */
-static esp_status esp__labels_make(esp_ctx *ctx, esp__in_force *f) {
+static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];
         const esp__work_unit *u = &f->strategy.units[op->unit];
@@ -398,7 +398,7 @@ ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p) {
     memset(p, 0, sizeof *p);
 }
 
-ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f) {
+ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__active *f) {
     memset(&f->program, 0, sizeof f->program);
     for (uint32_t i = 0; i < f->strategy.n_units; i++) {
         esp_status s = esp__compile_unit(ctx, f, i);

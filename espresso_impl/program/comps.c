@@ -68,7 +68,7 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
 }
 
 static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
-    esp__in_force *now = c->f;
+    esp__active *now = c->f;
     esp__feedback *grown =
         esp__grow(c->ctx, now->feedback, &now->cap_feedback, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
     if (!grown) return c->status = ESP_E_NOMEM, -1;
@@ -121,7 +121,7 @@ static void esp__check_reduces(esp__compile *c, const esp__op *op) {
             : "an option without summed payloads (allgather or alltoall), or another backend");
 }
 
-ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i) {
+ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint32_t first, last;
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
@@ -133,7 +133,7 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i) {
     op->coll.op = s->coll;
     op->coll.root = esp__region_root(&c->at, s);
     if (op->coll.root < 0) op->coll.root = 0;
-    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    esp__op_place(c, op, space, ESP__ON_COMPUTE);
     return op;
 }
 
@@ -164,14 +164,14 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
         const int part = esp__region_takes_part(&r, s);
-        const int side =
-            esp__early_spreads(s) ? esp__link_side(c, s->level) : 0; /* the host keeps the headers of summed bodies */
-        esp__payloads_to(c, side, i, part && held ? have : 0);
+        const int space =
+            esp__early_spreads(s) ? esp__link_space(c, s->level) : 0; /* the host keeps the headers of summed bodies */
+        esp__payloads_to(c, space, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
         if (!part) continue;
         const uint64_t want = esp__region_slots(&r, &c->at);
-        const esp__ref dst = root ? c->slots : esp__arena_place(c, side, want * c->slot_bytes);
-        esp__op *op = esp__op_collective(c, side, i);
+        const esp__ref dst = root ? c->slots : esp__arena_place(c, space, want * c->slot_bytes);
+        esp__op *op = esp__op_collective(c, space, i);
         op->round = (uint8_t)round;
         op->dst = dst;
         op->src = held ? c->slots : dst;
@@ -186,7 +186,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         esp__op_reduces(c, op, have, want, 0);
     }
     c->reduced = c->slots;
-    c->reduced_side = c->slots_side;
+    c->reduced_space = c->slots_space;
     c->reduced_bytes = c->slot_bytes;
 }
 
@@ -235,7 +235,7 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
 
 /* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
  * whichever is root. */
-static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t n_reduced) {
+static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.count / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
@@ -247,7 +247,7 @@ static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t 
     if (status) c->status = status;
     c->slot_bytes = b.payload_bytes < ESP_PAYLOAD_HEADER ? ESP_PAYLOAD_HEADER : b.payload_bytes;
     c->body_dtype = b.dtype;
-    if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, 1, &b);
+    if (!status) esp__room_for_codec(c, space, largest, round, n_reduced, 1, &b);
 }
 
 static int esp__summed_any(const esp__region *r) {
@@ -256,10 +256,10 @@ static int esp__summed_any(const esp__region *r) {
     return 0;
 }
 
-ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int side, uint32_t i) {
+ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int space, uint32_t i) {
     const uint8_t device = c->u->option.steps[i].device;
     esp__op *op = esp__op_new(c, kind, device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
-    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    esp__op_place(c, op, space, ESP__ON_COMPUTE);
     op->device = device;
     op->comp_index = (uint8_t)c->comps;
     op->n_reduced = c->n_reduced;
@@ -276,10 +276,10 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     const uint32_t n_rounds = c->u->codec->traits.n_rounds;
     uint64_t begin, length;
     uint32_t swap;
-    const int active = esp__active(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
+    const int active = esp__takes_part(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
     const uint32_t source = esp__lowest_replica(c);
-    const int side = esp__codec_side(c, s);
-    esp__numbers_to(c, side, i);
+    const int space = esp__codec_space(c, s);
+    esp__numbers_to(c, space, i);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
@@ -289,15 +289,15 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
             esp__region_step(&c->reduced_region, &c->at, &c->u->option, k, &swap);
     c->comp_ranges = 0;
     memset(&c->reduced, 0, sizeof c->reduced);
-    c->reduced_side = side;
+    c->reduced_space = space;
     for (uint32_t round = c->u->first_round; round < n_rounds && !c->status; round++) {
         const uint32_t n_reduced = c->n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
-        esp__reduced_to(c, side, i, active);
-        esp__comp_sizes(c, side, round, n_reduced);
-        c->slots_side = side;
+        esp__reduced_to(c, space, i, active);
+        esp__comp_sizes(c, space, round, n_reduced);
+        c->slots_space = space;
         if (active && !c->status) {
-            c->slots = esp__arena_place(c, side, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
-            esp__op *op = esp__op_codec(c, ESP__OP_COMPRESS, side, i);
+            c->slots = esp__arena_place(c, space, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+            esp__op *op = esp__op_codec(c, ESP__OP_COMPRESS, space, i);
             op->round = (uint8_t)round;
             op->raw = (uint8_t)raw;
             op->source = source;
@@ -306,7 +306,7 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
             op->n_ranges = c->comp_ranges;
             op->n_sources = 1;
             op->feedback = c->comp_feedback;
-            if (side && round + 1 == n_rounds) {
+            if (space && round + 1 == n_rounds) {
                 op->first_header = c->p->on[c->device].n_headers;
                 c->p->on[c->device].n_headers += op->n_ranges;
             }

@@ -5,7 +5,7 @@
 
 /* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own
  * gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
-static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__in_force *to, uint32_t tensor, uint64_t begin,
+static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];
     const esp__strategy *y = &to->strategy;
@@ -27,7 +27,7 @@ static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback 
 }
 
 /* A codec's state cannot be cut: it moves only if the same codec has the same elements in the same parts. */
-static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was) {
+static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was) {
     esp_status s = ESP_OK;
     const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
     for (uint32_t i = of->first; was->state && i < of->first + of->n; i++) {
@@ -56,7 +56,7 @@ typedef struct esp__pending_at {
 } esp__pending_at;
 
 /* The next piece of one Comp's residual; `at` is zeroed before the first. 0: no more. */
-static int esp__pending_next(const esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was, esp__pending_at *at,
+static int esp__pending_next(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was, esp__pending_at *at,
                              esp__pending *p) {
     esp__segment *s = &at->segment;
     if (!was->residual) return 0;
@@ -74,16 +74,16 @@ static int esp__pending_next(const esp_ctx *ctx, const esp__in_force *to, const 
     return 1;
 }
 
-ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                            float **carry) {
+ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
+                                              float **pending) {
     for (uint32_t i = 0; i < n; i++) {
         esp__pending_at at = {0};
         esp__pending p;
         while (all[i].owner_replica && esp__pending_next(ctx, to, &all[i], &at, &p)) {
             const esp__tensor *t = &esp__model_of(ctx)->tensors[p.tensor];
-            if (p.to || carry[p.tensor]) continue;
-            carry[p.tensor] = esp__device_take(ctx, t->device, t->count * 4u, ESP_MEM_DEVICE);
-            if (!carry[p.tensor])
+            if (p.to || pending[p.tensor]) continue;
+            pending[p.tensor] = esp__device_take(ctx, t->device, t->count * 4u, ESP_MEM_DEVICE);
+            if (!pending[p.tensor])
                 return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory for the feedback of '%s'", t->name);
         }
     }
@@ -91,9 +91,9 @@ ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *t
 }
 
 /* Adds a piece of a residual, which lies on device `from`, to what its tensor has pending. */
-static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *carry, float *room) {
+static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *pending, float *room) {
     const uint32_t to = esp__model_of(ctx)->tensors[p->tensor].device;
-    float *out = carry + p->begin;
+    float *out = pending + p->begin;
     const float *in = p->from;
     if (from != to) { /* through room on the tensor's device */
         const esp_status s = esp__device_copy(ctx, to, room, from, p->from, p->length * 4u);
@@ -103,8 +103,8 @@ static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t
     return esp__device_add(ctx, to, out, in, 1.0f, 1, p->length);
 }
 
-static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *was,
-                                         float **carry) {
+static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__active *to, const esp__feedback *was,
+                                         float **pending) {
     esp__pending_at at = {0};
     esp__pending p;
     esp_status s = ESP_OK;
@@ -116,7 +116,7 @@ static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__in_force *to, 
             float *room = NULL;
             if (device != was->device) room = esp__device_take(ctx, device, p.length * 4u, ESP_MEM_DEVICE);
             if (device != was->device && !room) return esp__fail(ctx, ESP_E_NOMEM, "no memory to move feedback");
-            s = esp__pending_add(ctx, &p, was->device, carry[p.tensor], room);
+            s = esp__pending_add(ctx, &p, was->device, pending[p.tensor], room);
             esp__device_give(ctx, device, room, p.length * 4u, ESP_MEM_DEVICE);
         }
     }
@@ -124,10 +124,10 @@ static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__in_force *to, 
     return s;
 }
 
-ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                      float **carry) {
+ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
+                                      float **pending) {
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], carry);
+    for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], pending);
     for (uint32_t i = 0; i < to->n_feedback && !s;
          i++) { /* esp_discard_step right after the change restores these values: it changes nothing */
         esp__feedback *f = &to->feedback[i];

@@ -3,7 +3,7 @@
 #include "espresso_impl/program/program.h"
 
 /* Does the strategy stay below ESPRESSO_MEMORY_MAX with so many bytes more? */
-static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t bytes, esp_status *s) {
+static int esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
     if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return 1;
     if (!*s)
         *s = esp__fail(
@@ -17,7 +17,7 @@ static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t by
 }
 
 /* Memory of a device, or pinned for it. */
-static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint64_t bytes, uint32_t where,
+static void *esp__take_on(esp_ctx *ctx, esp__active *f, uint32_t device, uint64_t bytes, uint32_t where,
                           esp_status *s) {
     const esp__device *d = esp__device_at(ctx, device);
     if (!esp__may_take(ctx, f, bytes, s)) return NULL;
@@ -30,11 +30,11 @@ static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint6
     return p;
 }
 
-static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
+static void *esp__take(esp_ctx *ctx, esp__active *f, uint64_t bytes, esp_status *s) {
     return esp__take_on(ctx, f, ESP__DEVICE_CPU, bytes, ESP_MEM_DEVICE, s);
 }
 
-static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
+static esp_status esp__feedback_take(esp_ctx *ctx, esp__active *f) {
     const uint64_t before = f->memory_bytes;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < f->n_feedback; i++) {
@@ -51,7 +51,7 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
 
 /* Makes each link lane's sequence: this rank's part of the strategy's order. at[unit]: how far the order has come in the unit's
  * chain; op_of[unit * ESP__CHAIN_MAX + place]: this rank's op there, from 1. */
-static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of) {
+static void esp__links_sequence(esp__active *f, uint32_t *at, uint32_t *op_of) {
     const esp__strategy *y = &f->strategy;
     esp__chain_step chain[ESP__CHAIN_MAX];
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
@@ -74,7 +74,7 @@ static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of)
     }
 }
 
-static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
+static esp_status esp__links_take(esp_ctx *ctx, esp__active *f) {
     esp_status s = ESP_OK;
     const uint64_t bytes = ((uint64_t)f->strategy.n_units + 1) * (ESP__CHAIN_MAX + 1) * sizeof(uint32_t);
     uint32_t *at = esp__take(ctx, f, bytes, &s);
@@ -87,7 +87,7 @@ static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
 }
 
 /* What the units on one device need. */
-static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t device) {
+static esp_status esp__memory_on_take(esp_ctx *ctx, esp__active *f, uint32_t device) {
     const esp__program_on *p = &f->program.on[device];
     const esp__device *d = esp__device_at(ctx, device);
     esp__memory_on *m = &f->on[device];
@@ -134,7 +134,7 @@ static void esp__arena_withdraw(esp_ctx *ctx, esp__announced *a) {
     }
     a->to = 0;
 }
-ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__in_force *f) {
+ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f) {
     esp__arena_withdraw(ctx, &f->announced);
     for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++) esp__arena_withdraw(ctx, &f->on[k].announced);
 }
@@ -154,7 +154,7 @@ static esp_status esp__arena_announce(esp_ctx *ctx, const esp_buf *arena, esp__a
     }
     return ESP_OK;
 }
-ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__in_force *f) {
+ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f) {
     const esp_buf host = {f->arena, f->arena_bytes, {ESP_CPU, 0}};
     esp_status s = esp__arena_announce(ctx, &host, &f->announced);
     for (uint32_t k = 1; k < esp__device_list_of(ctx)->n && !s; k++) {
@@ -166,7 +166,7 @@ ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__in_force *f) {
 }
 
 /* ---- all of a strategy's memory ---- */
-ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
+ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
     esp_status s = esp__env_memory_max(&f->most_bytes);
     const esp__program *p = &f->program;
     f->slots_bytes = p->arena_bytes;
@@ -198,7 +198,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
     return s ? s : esp__arenas_announce(ctx, f);
 }
 
-ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
+ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f) {
     esp__arenas_withdraw(ctx, f);
     esp__free(ctx, f->arena);
     esp__free(ctx, f->scratch);

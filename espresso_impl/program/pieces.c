@@ -1,4 +1,4 @@
-/* pieces.c: part of program.c: cuts a large copy between the sides into pieces, where the host's op next to it can work on a
+/* pieces.c: part of program.c: cuts a large copy between the spaces into pieces, where the host's op next to it can work on a
  * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one piece up while
  * the host decompresses the next. Ops, results and their order stay the same. */
 #include "espresso_impl/program/compile.h"

@@ -37,7 +37,7 @@ typedef struct esp__range {
     uint64_t state_offset, state_bytes;
 } esp__range;
 
-/* A piece of a copy between the sides that the op next to it works on piece by piece: see program_pieces.c. */
+/* A piece of a copy between the spaces that the op next to it works on piece by piece: see program_pieces.c. */
 typedef struct esp__copy_piece {
     uint64_t offset, bytes; /* from the copy's begin                                       */
     uint32_t n_ranges;      /* of the Comp or Decomp that works on it                      */
@@ -70,7 +70,7 @@ typedef struct esp__op {
     esp__ref headers;         /* rebuild: room for n_slots headers                           */
     /* compress, decompress */
     uint32_t first_range, n_ranges, n_sources;
-    int32_t feedback; /* index in ctx->in_force.feedback, or -1                                      */
+    int32_t feedback; /* index in ctx->active.feedback, or -1                                      */
     uint32_t source, n_reduced;
     esp__ref data, slots; /* where element 0 of the unit (f32) and payload slot 0 lie     */
     uint64_t slot_bytes;
@@ -151,7 +151,7 @@ typedef struct esp__memory_on {
 } esp__memory_on;
 
 /* The strategy in force, its program, and all of its memory. */
-typedef struct esp__in_force {
+typedef struct esp__active {
     bool discardable;   /* keeps copies of the feedback from before each step: ESP_DISCARDABLE */
     bool sample_errors; /* an observer decodes payloads that this rank sends               */
     esp__strategy strategy;
@@ -180,38 +180,38 @@ typedef struct esp__in_force {
     uint64_t *op_core_ns; /* [program.n_ops] core time of each op, while lanes.core_times is not 0; else 0 */
     esp__memory_on on[ESP__DEVICES_MAX];
     uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
-} esp__in_force;
+} esp__active;
 
 /* How many ranges of a compress or decompress op go into one call of the codec: all of them, where it takes lists. */
 static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) {
-    const esp__codec *c = op->on ? u->twin : u->codec;
+    const esp__codec *c = op->on ? u->device_codec : u->codec;
     return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
 }
 
 /* ---- compile.c ------------------------------------------------------------------------------------------------------------- */
 /* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
-ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__in_force *f);
+ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
 /* Does the backend put this collective in order with the device's other work? Then the host need not see its end. */
 ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op);
 
 /* ---- memory.c: the memory of a program --------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f); /* strategy and program too; a zeroed `f` is fine */
+ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f);
+ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f); /* strategy and program too; a zeroed `f` is fine */
 
 /* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and before the comms close. */
-ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__in_force *f);
-ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__in_force *f);
+ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f);
+ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f);
 
 /* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
-/* Takes memory, carry[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
-ESP__FN esp_status esp__feedback_carry_take(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                            float **carry);
-/* Adds these residuals to carry, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
+/* Takes memory, pending[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
+ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
+                                              float **pending);
+/* Adds these residuals to pending, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
  * feedback is lost, and the job cannot go on. */
-ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__in_force *to, const esp__feedback *all, uint32_t n,
-                                      float **carry);
+ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
+                                      float **pending);
 
 /* The lane's name, with the names of the job's levels: "machine". For people: strategies have words. */
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane); /* ctx NULL: the standard word */

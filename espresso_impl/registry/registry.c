@@ -155,24 +155,24 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
         return esp__fail(ctx, ESP_E_ARG,
                          "%s: \"%.*s\" cannot be a %s's name: use 1 to %d letters, digits, '_', '-', '.'", from,
                          ESP__NAME_MAX, e->name, esp__kind_word[e->kind], ESP__NAME_MAX - 1);
-    return e->kind == ESP__CODEC     ? esp__codec_refuse(ctx, e->table, from)
-           : e->kind == ESP__BACKEND ? esp__backend_refuse(ctx, e->table, from)
-                                     : esp__device_refuse(ctx, e->table, from);
+    return e->kind == ESP__CODEC     ? esp__codec_validate(ctx, e->table, from)
+           : e->kind == ESP__BACKEND ? esp__backend_validate(ctx, e->table, from)
+                                     : esp__device_validate(ctx, e->table, from);
 }
 
 /* A codec with tables for several devices is one codec: refuses a table that disagrees with an earlier one of its name. */
-static esp_status esp__entry_twins(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from) {
+static esp_status esp__entry_tables(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from) {
     const esp__registry *r = esp__registry_of(ctx);
     const esp__entry e = esp__entry_at(p, at);
     esp_status s = ESP_OK;
     if (e.kind != ESP__CODEC) return ESP_OK;
     for (uint32_t i = 0; i < r->n_codecs && !s; i++)
         if (!strcmp(r->codecs[i]->name, e.name) && !(r->codecs[i]->devices & ((const esp_codec *)e.table)->devices))
-            s = esp__twins_refuse(ctx, e.table, from, r->codecs[i], r->codec_from[i]);
+            s = esp__tables_validate(ctx, e.table, from, r->codecs[i], r->codec_from[i]);
     for (uint32_t j = 0; j < at && !s; j++) {
         const esp__entry other = esp__entry_at(p, j);
         if (other.kind == ESP__CODEC && !strcmp(other.name, e.name))
-            s = esp__twins_refuse(ctx, e.table, from, other.table, from);
+            s = esp__tables_validate(ctx, e.table, from, other.table, from);
     }
     return s;
 }
@@ -280,7 +280,7 @@ ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, con
         const esp__entry e = esp__entry_at(p, i);
         s = esp__entry_check(ctx, &e, from);
         if (s == ESP_OK) s = esp__entry_unique(ctx, p, i, from, replaces);
-        if (s == ESP_OK) s = esp__entry_twins(ctx, p, i, from);
+        if (s == ESP_OK) s = esp__entry_tables(ctx, p, i, from);
     }
     for (uint32_t i = 0; i < n && s == ESP_OK; i++) {
         const esp__entry e = esp__entry_at(p, i);

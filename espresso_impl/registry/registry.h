@@ -38,14 +38,14 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path);
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
 /* validate.c: ESP_OK, or the error that names what this library cannot do, or what the table says wrongly. */
-ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from);
-ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from);
-ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from);
+ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const char *from);
+ESP__FN esp_status esp__backend_validate(esp_ctx *ctx, const esp_backend *b, const char *from);
+ESP__FN esp_status esp__device_validate(esp_ctx *ctx, const esp_device_table *d, const char *from);
 /* Two tables of one codec, for different devices: do they agree in all that ranks and users see? Capabilities that only say how the
  * host calls a table may differ; the host looks at those of the table that it calls. */
 enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL };
-ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
-                                     const char *other_from);
+ESP__FN esp_status esp__tables_validate(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
+                                        const char *other_from);
 
 ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, int replaces);
 #endif

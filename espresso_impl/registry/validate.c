@@ -85,7 +85,7 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
     return s;
 }
 
-ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const char *from) {
+ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const char *from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     esp_status s = esp__refuse_caps(&x, c->caps, ESP__CODEC_CAPS);
     if (!s && !c->wire_version)
@@ -111,8 +111,8 @@ ESP__FN esp_status esp__codec_refuse(esp_ctx *ctx, const esp_codec *c, const cha
     return s;
 }
 
-ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
-                                     const char *other_from) {
+ESP__FN esp_status esp__tables_validate(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
+                                        const char *other_from) {
     const esp__suspect x = {ctx, from, "codec", c->name};
     const char *const a = c->params ? c->params : "", *const b = other->params ? other->params : "";
     const char *member = NULL;
@@ -132,7 +132,7 @@ ESP__FN esp_status esp__twins_refuse(esp_ctx *ctx, const esp_codec *c, const cha
 }
 
 /* ---- devices --------------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__device_refuse(esp_ctx *ctx, const esp_device_table *d, const char *from) {
+ESP__FN esp_status esp__device_validate(esp_ctx *ctx, const esp_device_table *d, const char *from) {
     const esp__suspect x = {ctx, from, "device", d->name};
     esp_status s = esp__refuse_caps(&x, d->caps, ESP_DEVICE_HOST_ACCESS);
     if (!s && d->kind == ESP_CPU)
@@ -168,7 +168,7 @@ static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__backend_refuse(esp_ctx *ctx, const esp_backend *b, const char *from) {
+ESP__FN esp_status esp__backend_validate(esp_ctx *ctx, const esp_backend *b, const char *from) {
     const esp__suspect x = {ctx, from, "backend", b->name};
     esp_status s = esp__refuse_caps(&x, b->caps, ESP__BACKEND_CAPS);
     if (!s)

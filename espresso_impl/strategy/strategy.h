@@ -47,8 +47,8 @@ typedef struct esp__tensor {
     esp_device where;               /* the gradient's device                                        */
     uint32_t device;                /* its index in the context; 0: the host may touch its memory   */
     esp__shard shard;               /* ESP_SHARD: its parts, from esp_start on                      */
-    float *carry;                   /* the pending residual, `count` floats; NULL: none             */
-    float *spent;                   /* ESP_DISCARDABLE: the pending residual that the last push added */
+    float *pending_residual;        /* the pending residual, `count` floats; NULL: none             */
+    float *pending_before;          /* ESP_DISCARDABLE: the pending residual that the last push added */
     /* the step */
     int phase;
     uint32_t units_left;         /* how many of its units are not done                         */
@@ -73,8 +73,8 @@ typedef struct esp__work_unit {
     esp__codec *codec;
     uint32_t first_round;     /* of the codec, for this unit: those before it have no body         */
     uint32_t device;          /* of its tensors' gradients                          */
-    esp__codec *twin;         /* the codec on that device; NULL: it has no table for it */
-    uint32_t first_op, n_ops; /* this rank's chain in ctx->in_force.program.ops                      */
+    esp__codec *device_codec; /* the codec on that device; NULL: it has no table for it */
+    uint32_t first_op, n_ops; /* this rank's chain in ctx->active.program.ops                      */
     uint64_t packed;          /* a group: where its elements begin in the arena             */
     int32_t raw_feedback;     /* index of the feedback of the Comp on the rank's own gradient; -1: none */
     /* the step */

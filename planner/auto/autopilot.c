@@ -40,7 +40,7 @@ ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
     *ctx->steps.difference = 0;
-    esp__autopilot_of(ctx)->in_force = ctx->in_force.strategy.hash;
+    esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
     return s;
 }
 
@@ -110,7 +110,7 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     if (!a) return ESP_OK;
     esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* the others measure only if all ranks can */
     if (s) return s;
-    a->in_force = a->fp32 = ctx->in_force.strategy.hash;
+    a->active = a->fp32 = ctx->active.strategy.hash;
     a->lossy = !a->opt.warmup;
     esp__auto_loss_begin(ctx);
     esp__auto_enter(ctx, ESP__AUTO_WARM);
@@ -136,8 +136,8 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
             "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
             "trying",
             a->budget.spent, a->budget.lost, a->budget.credit);
-    esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
-    if (a->survey_open) esp__survey_close(ctx, &a->survey);
+    esp__auto_job_free(ctx, a->job); /* its thread reads the calibration */
+    if (a->survey_open) esp__calibration_close(ctx, &a->calibration);
     esp__free(ctx, a->ready);
     esp__free(ctx, a->ready_max);
     esp__free(ctx, a->all);
@@ -151,21 +151,21 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
 
 static int esp__auto_chose(const esp_ctx *ctx, const void *self) {
     const esp__autopilot *a = self;
-    return a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
+    return a->phase != ESP__AUTO_OFF && a->active == ctx->active.strategy.hash;
 }
 
 /* A state was loaded, and the strategy saved with it is in force: watches it if it compresses, else begins anew. */
 static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
-    a->in_force = ctx->in_force.strategy.hash;
+    a->active = ctx->active.strategy.hash;
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
     a->lossy = ctx->steps.step >= a->opt.warmup;
     a->stays = 0;
     esp__auto_loss_begin(ctx);
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) {
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->active.strategy.units[i].option)) {
             esp__auto_settle(ctx, 0.0);
             ctx->steps.phase = esp__auto_phase(a);
             return;
@@ -218,7 +218,7 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     uint64_t start = esp__now_ns();
     esp_status s = ESP_OK;
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
-    if (ctx->in_force.strategy.hash != a->in_force) {
+    if (ctx->active.strategy.hash != a->active) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
         a->phase = ESP__AUTO_OFF;
         ctx->steps.phase = esp__auto_phase(a);

@@ -34,7 +34,7 @@ typedef struct esp__auto_options {
     double min_gain, drift, max_error;
     char plan[ESP__NAME_MAX];
     int no_codec; /* "none": plans never compress   */
-    char codecs[ESP__SURVEY_CODECS]
+    char codecs[ESP__CALIBRATION_CODECS]
                [ESP__SPEC_MAX]; /* the allowed codecs: the user's, and those that only round numbers */
     uint32_t n_codecs;
 } esp__auto_options;
@@ -59,13 +59,13 @@ typedef struct esp__auto_word {
     uint32_t losses, bad_losses; /* reported since they were last forgotten: finite ones (the newest), others */
     double loss, loss_spread;    /* of the finite ones: median and quartile distance                          */
     /* only rank 0 sets these */
-    uint32_t done, verdict, compresses;
+    uint32_t done, decision, compresses;
     uint64_t text_bytes;
     double pushed_ns;                     /* from a step's begin to its last push: mean since the phase began */
     double gain, predicted_ns, second_ns; /* second_ns: as in the job */
 } esp__auto_word;
 
-enum { ESP__VERDICT_STAY = 1, ESP__VERDICT_SWITCH = 2 };
+enum { ESP__DECISION_STAY = 1, ESP__DECISION_SWITCH = 2 };
 
 /* Losses that the trainer reported: means of the ranks' figures. */
 typedef struct esp__losses {
@@ -98,14 +98,14 @@ typedef struct esp__auto_job {
     esp_plan_model model;
     esp_plan_tensor *tensors, *free_tensors; /* free: without `keep`, to predict the strategy in force */
     esp_plan_system system;
-    esp_plan_codec codecs[ESP__SURVEY_CODECS],
-        all_codecs[ESP__SURVEY_CODECS]; /* those allowed now; all that were measured */
+    esp_plan_codec codecs[ESP__CALIBRATION_CODECS],
+        all_codecs[ESP__CALIBRATION_CODECS]; /* those allowed now; all that were measured */
     uint32_t n_codecs, n_all_codecs;
-    const esp__effect *effects[ESP__SURVEY_CODECS]; /* of all_codecs */
+    const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* of all_codecs */
     char optimizer[ESP__NAME_MAX];
     int kept; /* some tensor's codec is prescribed */
     esp_plan_config config;
-    char *in_force; /* text of the strategy in force */
+    char *active;   /* text of the strategy in force */
     double base_ns; /* its measured step time */
     double min_gain;
     int forced;          /* the strategy in force must be replaced, even by a slower one */
@@ -113,7 +113,7 @@ typedef struct esp__auto_job {
     double exposed;      /* exposed communication as a share of a measured step                      */
     double misjudged[2]; /* the budget's: the predicted gain must be larger by this factor */
     /* out */
-    uint32_t verdict;
+    uint32_t decision;
     esp_plan *plan;
     uint64_t text_hash;
     double need; /* the gain that makes the plan worth a change, such as 1.05 */
@@ -155,14 +155,14 @@ typedef struct esp__auto_tensor {
     double feedback_seen;  /* the largest feedback in samples so far, 0: none */
     uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
     uint8_t level;         /* how often it fell back to a gentler codec */
-    uint8_t strikes;       /* how often in a row a sample was suspicious */
+    uint8_t bad;           /* how often in a row a sample was suspicious */
 } esp__auto_tensor;
 
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays;        /* stays: the verdict was that no plan wins */
-    uint64_t in_force, fp32; /* hashes: of the strategy that the autopilot last put in force; of fp32 */
+    int phase, stays;      /* stays: the decision was that no plan wins */
+    uint64_t active, fp32; /* hashes: of the strategy that the autopilot last put in force; of fp32 */
     uint32_t phase_steps;
     uint64_t times[ESP__AUTO_TIMES]; /* step times since the phase began: the last ones */
     double sorted[ESP__AUTO_TIMES];
@@ -173,9 +173,9 @@ typedef struct esp__autopilot {
     esp__auto_word mine, *all;
     uint32_t every; /* steps between exchanges while not watching */
     /* measuring */
-    esp__survey survey;
+    esp__calibration calibration;
     int survey_open, have_figures;
-    uint8_t stale[ESP__SURVEY_CODECS]; /* 1: the codec's points are from an earlier measuring phase */
+    uint8_t stale[ESP__CALIBRATION_CODECS]; /* 1: the codec's points are from an earlier measuring phase */
     esp__auto_probe probes[ESP__AUTO_PROBES];
     uint32_t n_probes;
     uint8_t pass;       /* of the probes that are listed next */

@@ -5,19 +5,19 @@
 
 /* The spec of the codec that compresses tensor i now; NULL: it is not compressed. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
-    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[i];
     for (uint32_t k = 0; k < of->n; k++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[of->first + k];
+        const esp__work_unit *u = &ctx->active.strategy.units[of->first + k];
         if (esp__option_compresses(&u->option)) return u->codec->spec;
     }
     return NULL;
 }
 
-/* Judges a tensor's last sample: 0: good; else how many strikes it counts. */
+/* Judges a tensor's last sample: 0: good; else how many bad it counts. */
 static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
-    if (!isfinite(x->error)) return ESP__GROWTH_STRIKES;
+    if (!isfinite(x->error)) return ESP__GROWTH_LIMIT;
     if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
-    return esp__growth_strikes(&a->tensors[i].feedback_seen, x->feedback);
+    return esp__growth_bad(&a->tensors[i].feedback_seen, x->feedback);
 }
 
 /* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
@@ -32,27 +32,27 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         int bad = 0;
         if (a->source.excess)
-            bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_STRIKES;
+            bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_LIMIT;
         else if (!x.samples || x.samples == a->tensors[i].samples_seen)
-            continue; /* no new sample: the strikes stay as they are */
+            continue; /* no new sample: the bad stay as they are */
         else
             bad = esp__auto_suspicious(a, i, &x);
         a->tensors[i].samples_seen = x.samples;
-        a->tensors[i].strikes = (uint8_t)(bad ? a->tensors[i].strikes + bad : 0);
-        if (a->tensors[i].strikes < ESP__GROWTH_STRIKES) continue;
+        a->tensors[i].bad = (uint8_t)(bad ? a->tensors[i].bad + bad : 0);
+        if (a->tensors[i].bad < ESP__GROWTH_LIMIT) continue;
         a->bits[i / 8] |= (uint8_t)(1u << i % 8);
         n++;
     }
     return n;
 }
 
-/* A codec's compression error: its own figure if it only rounds, else the survey's. */
+/* A codec's compression error: its own figure if it only rounds, else the calibration's. */
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__codec *c = esp__auto_codec_of(ctx, spec);
     if (c && !esp__codec_lossy(c) && c->model.error >= 0.0) return c->model.error;
-    for (uint32_t k = 0; k < a->survey.n_codecs; k++)
-        if (!strcmp(a->survey.codecs[k].spec, spec)) return a->survey.codecs[k].error;
+    for (uint32_t k = 0; k < a->calibration.n_codecs; k++)
+        if (!strcmp(a->calibration.codecs[k].spec, spec)) return a->calibration.codecs[k].error;
     return 1.0;
 }
 
@@ -90,7 +90,7 @@ ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
         const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
         if (!now) continue;
         a->tensors[i].level = esp__auto_gentler(ctx, i);
-        a->tensors[i].strikes = 0;
+        a->tensors[i].bad = 0;
         a->tensors[i].feedback_seen = 0.0;
         *changed = 1;
         const char *to = esp__auto_keep(ctx, i);

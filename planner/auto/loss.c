@@ -97,9 +97,9 @@ ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
 static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     int lossy = 0;
     *coarse = 0;
-    if (ctx->in_force.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0; /* what a description asks for stays */
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
-        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+    if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0; /* what a description asks for stays */
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->active.strategy.units[i];
         if (!esp__option_compresses(&u->option)) continue;
         lossy |= esp__codec_lossy(u->codec);
         *coarse |= !esp__safety_rounds(u->codec, esp__auto_error_of(ctx, u->codec->spec));

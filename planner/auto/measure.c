@@ -93,7 +93,7 @@ static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level,
 
 /* What holds for inter in jobs of two levels holds for the outermost level in others; what holds for intra, for all others. */
 static void esp__auto_probe_levels(const esp_ctx *ctx, uint8_t of_two, uint32_t coll, uint64_t bytes) {
-    const uint8_t outermost = esp__survey_outermost(ctx);
+    const uint8_t outermost = esp__calibration_outermost(ctx);
     if (of_two != ESP__INTRA)
         esp__auto_probe_add(esp__autopilot_of(ctx), 0, of_two == ESP__INTER ? outermost : of_two, coll, bytes);
     for (uint8_t level = ESP__INTRA; of_two == ESP__INTRA && level < outermost; level++)
@@ -113,7 +113,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
                 {ESP__FLAT, ESP_COLL_ALLGATHER},
                 {ESP__FLAT, ESP_COLL_ALLTOALL},
                 {ESP__FLAT, ESP_COLL_REDUCE_SCATTER}};
-    if (esp__survey_has(ctx, ESP__INTER))
+    if (esp__calibration_has(ctx, ESP__INTER))
         for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++)
             esp__auto_probe_levels(ctx, hierarchical[i].level, hierarchical[i].coll, bytes);
     else
@@ -134,27 +134,27 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
                         : p; /* one new point replaces all earlier ones of a codec: it should not be the smallest */
         uint64_t bytes = (uint64_t)1 << passes[at].bytes_log, n = (uint64_t)1 << passes[at].elements_log;
         a->pass = (uint8_t)p;
-        for (uint32_t c = 0; c < a->survey.n_codecs; c++)
-            if (n <= a->survey.max_elements) esp__auto_probe_add(a, (uint8_t)(c + 1), 0, 0, n);
-        if (bytes <= a->survey.max_bytes) esp__auto_probe_links(ctx, bytes);
+        for (uint32_t c = 0; c < a->calibration.n_codecs; c++)
+            if (n <= a->calibration.max_elements) esp__auto_probe_add(a, (uint8_t)(c + 1), 0, 0, n);
+        if (bytes <= a->calibration.max_bytes) esp__auto_probe_links(ctx, bytes);
     }
 }
 
 /* Estimated nanoseconds of a probe; the same on all ranks. */
 static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
-    const esp__survey *s = &esp__autopilot_of(ctx)->survey;
+    const esp__calibration *s = &esp__autopilot_of(ctx)->calibration;
     double once, around = 200e3 + 2.0 * (double)esp__autopilot_of(ctx)->all[0].exchange_ns;
     if (!p->codec) {
-        once = esp__survey_guess(ctx, s, p->level, p->coll, p->size);
-        if (!(once > 0.0)) once = 2.0 * esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
+        once = esp__calibration_guess(ctx, s, p->level, p->coll, p->size);
+        if (!(once > 0.0)) once = 2.0 * esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
         if (!(once > 0.0)) once = 500e3 + (double)p->size * 10.0;
     } else {
-        const esp__survey_codec *c = &s->codecs[p->codec - 1];
-        double locals = (double)esp__survey_locals(ctx), before;
-        around += 3 * ESP__AUTO_REPEATS * (double)ESP__SURVEY_ROUND_NS; /* short calls are repeated */
+        const esp__calibration_codec *c = &s->codecs[p->codec - 1];
+        double locals = (double)esp__calibration_locals(ctx), before;
+        around += 3 * ESP__AUTO_REPEATS * (double)ESP__CALIBRATION_ROUND_NS; /* short calls are repeated */
         once = (double)p->size * 20.0 * locals;
         for (int k = 0; k < 2; k++) { /* a payload is decompressed three times: alone, and with another */
-            const esp__survey_curve *x = k ? &c->decompress : &c->compress;
+            const esp__calibration_curve *x = k ? &c->decompress : &c->compress;
             if (!x->n) continue;
             before = x->at[x->n - 1].ns * ((double)p->size / x->at[x->n - 1].size) * locals;
             once = k ? once + 3.0 * before : before;
@@ -164,14 +164,14 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
 }
 
 static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
-    esp__survey *s = &esp__autopilot_of(ctx)->survey;
+    esp__calibration *s = &esp__autopilot_of(ctx)->calibration;
     if (p->codec && esp__autopilot_of(ctx)->stale[p->codec - 1]) {
         s->codecs[p->codec - 1].compress.n = s->codecs[p->codec - 1].decompress.n = 0;
         s->codecs[p->codec - 1].decompress_more.n = 0;
         esp__autopilot_of(ctx)->stale[p->codec - 1] = 0;
     }
-    if (p->codec) return esp__survey_codec_at(ctx, s, p->codec - 1u, p->size, ESP__AUTO_REPEATS);
-    return esp__survey_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
+    if (p->codec) return esp__calibration_codec_at(ctx, s, p->codec - 1u, p->size, ESP__AUTO_REPEATS);
+    return esp__calibration_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
 }
 
 /* Runs the probes for which there is time now. Skips a probe that costs more than a quarter of all time for probes: the fit has to
@@ -220,8 +220,9 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     if (bytes < 4096) bytes = 4096;
     if (bytes > ESP__AUTO_BYTES) bytes = ESP__AUTO_BYTES;
     a->survey_open = 1;
-    s = esp__survey_open(ctx, &a->survey, bytes, bytes / 8);
-    for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++) s = esp__survey_codec_add(ctx, &a->survey, a->opt.codecs[i]);
+    s = esp__calibration_open(ctx, &a->calibration, bytes, bytes / 8);
+    for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++)
+        s = esp__calibration_codec_add(ctx, &a->calibration, a->opt.codecs[i]);
     s = esp__agree_ok(ctx, s);
     if (!s) esp__auto_probes_make(ctx, 0);
     for (uint32_t i = 0; i < a->n_probes && !s; i++) {
@@ -236,15 +237,15 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
 
 /* Drops the links' points. A codec's points stay until there are new ones. */
 static void esp__auto_survey_renew(esp__autopilot *a) {
-    memset(a->survey.link, 0, sizeof a->survey.link);
-    memset(a->survey.dispatch, 0, sizeof a->survey.dispatch);
+    memset(a->calibration.link, 0, sizeof a->calibration.link);
+    memset(a->calibration.dispatch, 0, sizeof a->calibration.dispatch);
     memset(a->stale, 1, sizeof a->stale);
 }
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (again) esp__auto_survey_renew(a);
-    esp__core_times(ctx, ESP__CORE_SURVEY, 1);
+    esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
     esp__auto_probes_make(ctx, again);
     if (a->source.figures) a->n_probes = 0;
     a->have_figures = 0;
@@ -260,8 +261,8 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops && ctx->lanes.caller_drives; i++)
-        now -= ctx->in_force.op_core_ns[i] < now ? ctx->in_force.op_core_ns[i] : now;
+    for (uint32_t i = 0; i < ctx->active.program.n_ops && ctx->lanes.caller_drives; i++)
+        now -= ctx->active.op_core_ns[i] < now ? ctx->active.op_core_ns[i] : now;
     if (a->cpu_since && now > a->cpu_since && c->last_push_ns > c->begin_ns) {
         a->mine.cpu_ns += now - a->cpu_since;
         a->mine.compute_ns += c->last_push_ns - c->begin_ns;
@@ -272,7 +273,7 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
 static esp_status esp__auto_measured(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
-    esp_status s = esp__survey_ready(ctx, a->ready, steps, a->ready_max);
+    esp_status s = esp__calibration_ready(ctx, a->ready, steps, a->ready_max);
     uint32_t left = 0;
     if (s) return s;
     for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
@@ -285,7 +286,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
                  a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
                  100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
     a->have_figures = 1;
-    esp__core_times(ctx, ESP__CORE_SURVEY, 0);
+    esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
     esp__budget_open(&a->budget, ctx->steps.step, a->base_ns);
     return esp__auto_plan_begin(ctx);
 }
@@ -293,8 +294,9 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
 /* 1: the links that matter have no point. Short steps had no time for a probe, and a strategy that compresses everything gives no
  * points. Same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
-    const esp__survey_curve *c =
-        esp__autopilot_of(ctx)->survey.link[esp__survey_has(ctx, ESP__INTER) ? esp__survey_outermost(ctx) : ESP__FLAT];
+    const esp__calibration_curve *c =
+        esp__autopilot_of(ctx)
+            ->calibration.link[esp__calibration_has(ctx, ESP__INTER) ? esp__calibration_outermost(ctx) : ESP__FLAT];
     uint32_t points = 0;
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
     return !points && !esp__autopilot_of(ctx)->source.figures;
@@ -317,7 +319,7 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
         s = esp__auto_exchange(ctx);
         int points =
             a->phase_steps / every % 2 == 0 || last; /* takes points from the step's own collectives in some steps */
-        if (!s && points && !a->source.figures) s = esp__survey_step(ctx, &a->survey);
+        if (!s && points && !a->source.figures) s = esp__calibration_step(ctx, &a->calibration);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);
     }

@@ -75,9 +75,9 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     esp__codec *c;
     for (uint32_t i = 0; i < o->n_codecs; i++)
         if (!strcmp(o->codecs[i], spec)) return ESP_OK;
-    if (o->n_codecs == ESP__SURVEY_CODECS)
+    if (o->n_codecs == ESP__CALIBRATION_CODECS)
         return esp__fail(ctx, ESP_E_ARG, "codec list \"%s\": at most %d codecs can be chosen from: leave some out",
-                         list, (int)ESP__SURVEY_CODECS);
+                         list, (int)ESP__CALIBRATION_CODECS);
     esp_status s = esp__codec_get(ctx, spec, &c);
     if (s)
         return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
@@ -95,7 +95,7 @@ static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, co
         const int opens = esp__codec_opens(ctx, i, &lossy);
         if (opens < 0) return ESP_E_NOMEM; /* not "no": every rank must allow the same codecs */
         if (!opens || lossy) continue;
-        if (o->n_codecs == ESP__SURVEY_CODECS)
+        if (o->n_codecs == ESP__CALIBRATION_CODECS)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "codec '%s' is not considered: the list is full",
                      ctx->registry.codecs[i]->name);
         else

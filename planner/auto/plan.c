@@ -1,5 +1,5 @@
-/* plan.c: makes the planner's input from the measured figures, runs the planner on a thread of rank 0, and reaches a verdict. Must
- * not know how the figures were measured, nor how a verdict is carried out. */
+/* plan.c: makes the planner's input from the measured figures, runs the planner on a thread of rank 0, and reaches a decision. Must
+ * not know how the figures were measured, nor how a decision is carried out. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/os.h"
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ static const double esp__auto_exposed_much =
     1.0 / 3.0;                             /* of a step: worth a try even where nothing is predicted to win */
 static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                      */
 
-static int esp__auto_own_wish(const esp__tensor *t) { return t->want_codec || t->want_option; }
+static int esp__auto_override(const esp__tensor *t) { return t->want_codec || t->want_option; }
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -38,10 +38,10 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         x->elements = t->count;
         x->rows = t->rows, x->cols = t->cols;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
-        x->keep = t->flags & ESP_RAW || esp__auto_own_wish(t) ? "fp32" : esp__auto_keep(ctx, i);
+        x->keep = t->flags & ESP_RAW || esp__auto_override(t) ? "fp32" : esp__auto_keep(ctx, i);
         if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* two levels */
         plain &= t->dtype == ctx->model.tensors[0].dtype && t->device == ctx->model.tensors[0].device &&
-                 !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_own_wish(t);
+                 !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_override(t);
     }
     for (uint32_t i = 1; i < ctx->model.n_tensors;
          i++) /* the largest of the ranks' ready times may fall from one tensor to the next */
@@ -87,17 +87,17 @@ static int esp__auto_trusted(const esp__autopilot *a, const esp__codec *c, const
 
 static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp_plan_codec codecs[ESP__SURVEY_CODECS];
+    esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
     uint32_t n = 0;
     esp_status s;
     if (a->source.figures) {
         s = a->source.figures(a->source.user, ctx, &job->system, codecs, &n);
     } else {
-        a->survey.load = esp__auto_load(ctx);
-        s = esp__survey_finish(ctx, &a->survey);
-        job->system = a->survey.system;
-        n = a->survey.n_codecs;
-        memcpy(codecs, a->survey.plan_codecs, n * sizeof *codecs);
+        a->calibration.load = esp__auto_load(ctx);
+        s = esp__calibration_finish(ctx, &a->calibration);
+        job->system = a->calibration.system;
+        n = a->calibration.n_codecs;
+        memcpy(codecs, a->calibration.plan_codecs, n * sizeof *codecs);
     }
     for (uint32_t i = 0; i < n && !s; i++) {
         const esp__codec *c = esp__auto_codec_of(ctx, codecs[i].spec);
@@ -160,14 +160,14 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     esp_plan_free(job->plan);
     esp_plan_free(job->second);
     esp__free(ctx, job->tensors);
-    esp__strfree(ctx, job->in_force);
+    esp__strfree(ctx, job->active);
     pthread_mutex_destroy(&job->lock);
     esp__free(ctx, job);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
 static void esp__auto_describe(esp__auto_job *job, const esp_plan_report *r) {
-    uint32_t n, tensors[ESP__SURVEY_CODECS] = {0};
+    uint32_t n, tensors[ESP__CALIBRATION_CODECS] = {0};
     const esp_plan_unit *u = esp_plan_units(job->plan, &n);
     size_t at = 0, cap = sizeof job->chosen;
     for (uint32_t i = 0; i < n; i++)
@@ -246,7 +246,7 @@ ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan
 /* A lossy plan must bring twice the least gain if the strategy in force is not lossy. If it brings less, the best plan without lossy
  * codecs replaces it, provided that this one brings the least gain. Returns the gain that the plan must bring. */
 static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
-    esp_plan_codec codecs[ESP__SURVEY_CODECS];
+    esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
     esp_plan_config config = job->config;
     esp_plan_report r;
     esp_plan *other = NULL;
@@ -327,7 +327,7 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
     job->compresses = job->tried = 1;
     job->bound = -1.0;
-    job->verdict = ESP__VERDICT_SWITCH;
+    job->decision = ESP__DECISION_SWITCH;
     snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
 }
 
@@ -336,7 +336,7 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
  * plan must bring. */
 static int esp__auto_worth_try(const esp__auto_job *job) {
     const double ns = job->second ? job->second_ns : job->predicted_ns;
-    if (job->verdict != ESP__VERDICT_STAY || job->tried) return 0;
+    if (job->decision != ESP__DECISION_STAY || job->tried) return 0;
     if (!job->second && (!job->compresses || job->text_hash == job->refuse)) return 0;
     if (job->exposed >= esp__auto_exposed_much) return 1;
     return job->base_ns >= (1.0 + 0.5 * job->min_gain) * ns &&
@@ -353,7 +353,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     esp_plan_model free_model = job->model;
     free_model.tensors = job->free_tensors;
     esp_status s = esp__plan_make_for(job->ctx, &free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
-                                      job->in_force, &current);
+                                      job->active, &current);
     if (s && !job->forced) return s;
     if (!s) esp_plan_report_read(current, &now);
     int lossy = !s && esp__auto_plan_lossy(job, current);
@@ -372,20 +372,20 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
     job->compresses = best.compressed != 0;
-    job->verdict = job->forced || esp__auto_worth(job, now.iteration_ns, best.iteration_ns, job->compresses, job->need)
-                       ? ESP__VERDICT_SWITCH
-                       : ESP__VERDICT_STAY;
+    job->decision = job->forced || esp__auto_worth(job, now.iteration_ns, best.iteration_ns, job->compresses, job->need)
+                        ? ESP__DECISION_SWITCH
+                        : ESP__DECISION_STAY;
     esp__auto_layerwise(job);
     const int tries = esp__auto_worth_try(job);
     if (tries && job->second) {
         esp__auto_second(job);
     } else if (tries) {
-        job->verdict = ESP__VERDICT_SWITCH;
+        job->decision = ESP__DECISION_SWITCH;
         job->tried = 1;
-    } else if (job->verdict == ESP__VERDICT_STAY) {
+    } else if (job->decision == ESP__DECISION_STAY) {
         esp__auto_no_gain(job);
     } else if (!job->forced && job->text_hash == job->refuse) {
-        job->verdict = ESP__VERDICT_STAY;
+        job->decision = ESP__DECISION_STAY;
         snprintf(job->reason, sizeof job->reason,
                  "no gain here: the best plan found is one that was tried and was slower");
     }
@@ -397,7 +397,7 @@ static void *esp__auto_plan_main(void *arg) {
     uint64_t ns;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
     if (esp__auto_plan_run(job)) {
-        job->verdict = ESP__VERDICT_STAY;
+        job->decision = ESP__DECISION_STAY;
         snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
     }
     if (!esp__device_cpu()->core_time(NULL, &ns)) job->cpu_ns = ns;
@@ -430,7 +430,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     job->config.raw_up_to = ctx->model.raw_up_to;
-    job->config.max_memory_bytes = ctx->in_force.most_bytes;
+    job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].flags & ESP_SHARD && ctx->job.topo.n_levels > 2)
@@ -462,11 +462,11 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the verdict is to stay, and training goes on.
+/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the decision is to stay, and training goes on.
  * If no plan can bring the least gain, none is made. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    if (!a->forced && ctx->in_force.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
+    if (!a->forced && ctx->active.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
         esp__auto_say(
             ctx,
             "no gain here: communication is already hidden (of the step, less than the least gain of %.0f%% is "
@@ -485,14 +485,14 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     pthread_mutex_init(&job->lock, NULL);
     job->ctx = ctx;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->in_force = esp__strdup(ctx, ctx->in_force.strategy.text);
+    job->active = esp__strdup(ctx, ctx->active.strategy.text);
     job->free_tensors = job->tensors ? job->tensors + ctx->model.n_tensors : NULL;
-    esp_status s = job->tensors && job->in_force ? esp__auto_job_make(ctx, job)
-                                                 : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    esp_status s = job->tensors && job->active ? esp__auto_job_make(ctx, job)
+                                               : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s) esp__auto_log_figures(ctx, job);
     if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
     if (job->running) return ESP_OK;
-    job->verdict = ESP__VERDICT_STAY;
+    job->decision = ESP__DECISION_STAY;
     snprintf(job->reason, sizeof job->reason, "planning failed: %.400s",
              s ? esp_last_error(ctx) : "no thread could be started");
     job->done = 1;

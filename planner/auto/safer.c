@@ -74,7 +74,7 @@ ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best) {
     char first[ESP__SPEC_MAX];
     snprintf(first, sizeof first, "%s", spec ? spec : "");
     for (const double most = limit; limit > 1.0 && !job->kept;) {
-        esp_plan_codec codecs[ESP__SURVEY_CODECS];
+        esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
         esp_plan_config config = job->config;
         esp_plan_report r;
         esp_plan *other = NULL;

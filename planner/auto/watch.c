@@ -1,4 +1,4 @@
-/* watch.c: what follows a verdict: the change of strategy at the same step on all ranks, its comparison with the strategy before,
+/* watch.c: what follows a decision: the change of strategy at the same step on all ranks, its comparison with the strategy before,
  * and afterwards the watch for drift. Must not know how plans are made. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
@@ -26,19 +26,19 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------------- */
-/* Rank 0: logs the planning thread's verdict and puts it into its word. */
+/* Rank 0: logs the planning thread's decision and puts it into its word. */
 static void esp__auto_tell(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
     if (a->mine.done && job && !a->source.step_ns) a->mine.spent_ns += job->cpu_ns;
     a->mine.compresses = a->mine.done && job && job->compresses;
-    a->mine.verdict = ESP__VERDICT_STAY;
+    a->mine.decision = ESP__DECISION_STAY;
     a->mine.gain = 1.0;
     a->mine.text_bytes = 0;
     a->mine.second_ns = 0.0;
-    if (!a->mine.done || !job || job->verdict != ESP__VERDICT_SWITCH) return;
-    a->mine.verdict = ESP__VERDICT_SWITCH;
+    if (!a->mine.done || !job || job->decision != ESP__DECISION_SWITCH) return;
+    a->mine.decision = ESP__DECISION_SWITCH;
     a->mine.gain = job->gain;
     a->mine.predicted_ns = job->predicted_ns;
     a->mine.second_ns = job->tried ? 0.0 : job->second_ns;
@@ -54,9 +54,9 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "planning took %.1f ms; of the step's %.3f ms, measured costs explain %.3f ms", job->plan_ns / 1e6,
                  job->base_ns / 1e6, job->explained_ns / 1e6);
-    if (job->verdict == ESP__VERDICT_STAY) {
+    if (job->decision == ESP__DECISION_STAY) {
         esp__auto_say(ctx, "%s%s%s", job->reason,
-                      ctx->in_force.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32",
+                      ctx->active.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32",
                       job->passed_over);
         return;
     }
@@ -73,9 +73,9 @@ static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
-        const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
-        for (uint32_t k = 0; t->carry && k < of->n; k++)
-            mine |= esp__option_compresses(&ctx->in_force.strategy.units[of->first + k].option);
+        const esp__tensor_units *of = &ctx->active.strategy.of_tensor[i];
+        for (uint32_t k = 0; t->pending_residual && k < of->n; k++)
+            mine |= esp__option_compresses(&ctx->active.strategy.units[of->first + k].option);
     }
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
@@ -91,7 +91,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     uint64_t bytes = a->all[0].text_bytes;
     char *all = esp__alloc(ctx, bytes * (uint64_t)ctx->job.size), *own = esp__alloc(ctx, bytes);
     int pending = 0;
-    a->before = esp__strdup(ctx, ctx->in_force.strategy.text);
+    a->before = esp__strdup(ctx, ctx->active.strategy.text);
     esp_status s = all && own && a->before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s && ctx->job.rank == 0) memcpy(own, esp_plan_text(a->job->plan), bytes);
     s = esp__agree_ok(ctx, s);
@@ -99,7 +99,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     if (!s) s = esp__auto_set(ctx, all);
     if (!s) s = esp__auto_pending(ctx, &pending);
     if (!s && pending) { /* one uncompressed step sends the pending residuals, then the new strategy begins */
-        a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
+        a->next = esp__strdup(ctx, ctx->active.strategy.text);
         s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
         if (!s) s = esp__auto_set(ctx, "fp32");
     }
@@ -128,7 +128,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     if (s || !a->all[0].done) return s;
     esp__budget_measured(&a->budget, (double)a->spent_ns);
     esp__auto_say_plan(ctx);
-    if (a->all[0].verdict == ESP__VERDICT_SWITCH) {
+    if (a->all[0].decision == ESP__DECISION_SWITCH) {
         esp__auto_loss_before(ctx);
         s = esp__auto_switch(ctx);
         if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
@@ -140,7 +140,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
         }
         return s;
     }
-    a->stays = ctx->in_force.strategy.hash == a->fp32;
+    a->stays = ctx->active.strategy.hash == a->fp32;
     esp__auto_settle(ctx, a->base_ns);
     return ESP_OK;
 }
@@ -240,7 +240,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
                   tried / 1e6, a->predicted_ns / 1e6, before / 1e6);
     if (ctx->job.rank == 0 && a->job) a->refuse = a->job->text_hash;
     esp__budget_lost(&a->budget, a->compresses, tried, a->predicted_ns);
-    a->stays = ctx->in_force.strategy.hash == a->fp32;
+    a->stays = ctx->active.strategy.hash == a->fp32;
     if (esp__auto_try_second(ctx, before)) return ESP_OK;
     esp__auto_settle(ctx, before);
     return ESP_OK;
@@ -249,7 +249,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
 /* Puts the strategy before in force and times it again: the machine may have become faster or slower since it was timed. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    if (!a->next) a->next = esp__strdup(ctx, ctx->in_force.strategy.text);
+    if (!a->next) a->next = esp__strdup(ctx, ctx->active.strategy.text);
     a->tried_ns = measured;
     esp_status s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
     if (!s) s = esp__auto_set(ctx, a->before);

@@ -143,8 +143,8 @@ enum { ESP__BINS = 128 };
 
 /* f(x) = x + the sum of w * min(max(0, end - x), size) is piecewise linear. Returns its largest value at points from x0 on,
  * `step` apart. */
-static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0, double step,
-                               double *best_x) {
+static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0,
+                                    double step, double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
     for (uint32_t i = 0; i < n; i++) {
         double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
@@ -167,12 +167,12 @@ static double esp__hinges_best(const esp__weighed *at, uint32_t n, int from_righ
 }
 
 /* Searches [low, high] for the best x, in `rounds` smaller and smaller intervals. */
-static double esp__hinges_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double low,
-                               double high, int rounds, double *x) {
+static double esp__breakpoints_zoom(const esp__weighed *at, uint32_t n, int from_right, double other, double low,
+                                    double high, int rounds, double *x) {
     double best = 0.0, seen = 0.0;
     for (int round = 0; round < rounds && high > low; round++) {
         double step = (high - low) / ESP__BINS;
-        double value = esp__hinges_best(at, n, from_right, other, low, step, &seen);
+        double value = esp__breakpoints_best(at, n, from_right, other, low, step, &seen);
         if (value > best) best = value, *x = seen;
         low = esp__max2(0.0, *x - step);
         high = *x + step;
@@ -196,10 +196,10 @@ static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, doubl
     *s = *q = 0.0;
     for (uint32_t i = 0; i < n; i++)
         latest = esp__max2(latest, at[i].end), longest = esp__max2(longest, at[i].tail_end);
-    esp__hinges_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
-    esp__hinges_zoom(at, n, 1, *s, 0.0, longest, 2, q);
+    esp__breakpoints_zoom(at, n, 0, 0.0, 0.0, latest, 2, s);
+    esp__breakpoints_zoom(at, n, 1, *s, 0.0, longest, 2, q);
     *q = esp__nearest(at, n, 1, *q);
-    esp__hinges_zoom(at, n, 0, *q, esp__max2(0.0, *s - latest / ESP__BINS), *s + latest / ESP__BINS, 2, s);
+    esp__breakpoints_zoom(at, n, 0, *q, esp__max2(0.0, *s - latest / ESP__BINS), *s + latest / ESP__BINS, 2, s);
     *s = esp__nearest(at, n, 0, *s);
     sum = *s + *q;
     for (uint32_t i = 0; i < n; i++)

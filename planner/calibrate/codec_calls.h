@@ -4,15 +4,15 @@
 #include "planner/calibrate/costs.h"
 
 /* What is measured: compressing, decompressing one payload, and decompressing two into the same elements. */
-enum { ESP__SURVEY_BATCH = 512 }; /* most calls between two looks at the clock */
-enum { ESP__SURVEY_COMPRESS, ESP__SURVEY_DECOMPRESS, ESP__SURVEY_SUM, ESP__SURVEY_CALLS };
+enum { ESP__CALIBRATION_BATCH = 512 }; /* most calls between two looks at the clock */
+enum { ESP__CALIBRATION_COMPRESS, ESP__CALIBRATION_DECOMPRESS, ESP__CALIBRATION_SUM, ESP__CALIBRATION_CALLS };
 
 /* The memory of calls: arrays of max_elements each. Smaller calls use one place of an array after another, so that they do not
  * read what the call before left in the cache. */
-typedef struct esp__survey_bench {
+typedef struct esp__calibration_bench {
     esp_ctx *ctx;
     const esp__codec *codec; /* its table for the device */
-    uint32_t on;             /* as in esp__survey */
+    uint32_t on;             /* as in esp__calibration */
     const float *data;
     float *residual, *out, *phi;
     uint8_t *payload, *other; /* other: a copy */
@@ -23,15 +23,16 @@ typedef struct esp__survey_bench {
     /* on a device, where the host does not know a payload's size when it enqueues the next round: */
     uint64_t *used_there;            /* [ESP_ROUNDS_MAX], on the device                        */
     uint64_t at[ESP_ROUNDS_MAX + 1]; /* where each round's payload is, as far apart as they can be large */
-} esp__survey_bench;
+} esp__calibration_bench;
 
-ESP__FN esp_status esp__survey_call(esp__survey_bench *w, int what);
-ESP__FN esp_status esp__survey_clear(const esp__survey_bench *w);
-ESP__FN esp_status esp__survey_copy(const esp__survey_bench *w);
-ESP__FN esp_status esp__survey_error(const esp__survey_bench *w, const float *data, double *whole, double *off);
-ESP__FN esp_status esp__survey_prepare(esp_ctx *ctx, const esp__survey *s, const esp__codec *c, uint64_t elements,
-                                       esp__survey_bench *w);
-ESP__FN esp_status esp__survey_reserve(esp_ctx *ctx, esp__survey *s, const esp__codec *c);
-ESP__FN esp_status esp__survey_settle(const esp__survey_bench *w);
-ESP__FN esp_status esp__survey_used(esp__survey_bench *w);
+ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what);
+ESP__FN esp_status esp__calibration_clear(const esp__calibration_bench *w);
+ESP__FN esp_status esp__calibration_copy(const esp__calibration_bench *w);
+ESP__FN esp_status esp__calibration_error(const esp__calibration_bench *w, const float *data, double *whole,
+                                          double *off);
+ESP__FN esp_status esp__calibration_prepare(esp_ctx *ctx, const esp__calibration *s, const esp__codec *c,
+                                            uint64_t elements, esp__calibration_bench *w);
+ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, const esp__codec *c);
+ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w);
+ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w);
 #endif

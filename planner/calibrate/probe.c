@@ -6,24 +6,24 @@
 
 static uint64_t esp__probe_count(uint64_t bytes) { return bytes < 4 ? 1 : bytes / 4; }
 
-ESP__FN uint8_t esp__survey_outermost(const esp_ctx *ctx) {
+ESP__FN uint8_t esp__calibration_outermost(const esp_ctx *ctx) {
     const esp__topology *t = &ctx->job.topo;
     int three = t->n_levels == 3 && t->n_local;
     for (uint32_t level = 1; three && level <= 3; level++) three = t->level_size[level] > 1;
     return three ? ESP__OUTER : ESP__INTER;
 }
 
-ESP__FN uint8_t esp__survey_scope(const esp_ctx *ctx, uint8_t level) {
-    if (esp__survey_outermost(ctx) == ESP__OUTER) return level;
+ESP__FN uint8_t esp__calibration_scope(const esp_ctx *ctx, uint8_t level) {
+    if (esp__calibration_outermost(ctx) == ESP__OUTER) return level;
     return level > ESP__INTER ? (uint8_t)ESP__SCOPES : esp__two_levels(ctx, level);
 }
 
-ESP__FN int32_t esp__survey_ranks(const esp_ctx *ctx, uint8_t level) {
-    return esp__group_size(&ctx->job.topo, esp__survey_scope(ctx, level));
+ESP__FN int32_t esp__calibration_ranks(const esp_ctx *ctx, uint8_t level) {
+    return esp__group_size(&ctx->job.topo, esp__calibration_scope(ctx, level));
 }
 
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
-    uint64_t n = (uint64_t)esp__survey_ranks(ctx, level), count = esp__probe_count(bytes);
+    uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes);
     if (!n) return 0; /* machines with different numbers of ranks have no intra and inter groups */
     uint64_t whole = (count + n - 1) / n * n * 4;
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
@@ -41,11 +41,12 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
 
 /* Places src and dst in `room` as esp_coll's table in espresso.h says, in place where the table allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
-    uint64_t n = (uint64_t)esp__survey_ranks(ctx, level), count = esp__probe_count(bytes), part = (count + n - 1) / n;
-    uint64_t own = (uint64_t)esp__group_index(&ctx->job.topo, esp__survey_scope(ctx, level)) * part;
+    uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),
+             part = (count + n - 1) / n;
+    uint64_t own = (uint64_t)esp__group_index(&ctx->job.topo, esp__calibration_scope(ctx, level)) * part;
     uint8_t *data = room;
     if (coll == ESP_COLL_ALLTOALL) count = part * n;
-    esp__coll_init(c, coll, ESP_F32, count, room, esp__probe_root(ctx, esp__survey_scope(ctx, level), coll));
+    esp__coll_init(c, coll, ESP_F32, count, room, esp__probe_root(ctx, esp__calibration_scope(ctx, level), coll));
     if (coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER) c->dst.ptr = data + part * n * 4;
     if (coll == ESP_COLL_REDUCE_SCATTER) c->dst.ptr = data + (own < count ? own : 0) * 4;
     if (coll == ESP_COLL_ALLGATHER) c->src.ptr = data + (own < count ? own : 0) * 4;
@@ -61,12 +62,13 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     if (repeats < 1) repeats = 1;
     if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
     memset(out, 0, sizeof *out);
-    if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__survey_scope(ctx, level)].handle) return ESP_OK;
+    if (esp__calibration_ranks(ctx, level) < 2 || !ctx->job.comms[esp__calibration_scope(ctx, level)].handle)
+        return ESP_OK;
     for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run waits for the other ranks, and is not counted */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         /* a collective with a root may end on one rank before another begins: runs back to back would overlap and seem too fast */
         if (esp__coll_rooted(coll)) s = esp_barrier(ctx);
-        if (!s) s = esp__request_run_at(ctx, esp__survey_scope(ctx, level), &c, "measuring links");
+        if (!s) s = esp__request_run_at(ctx, esp__calibration_scope(ctx, level), &c, "measuring links");
         if (!i || s) continue;
         ns[i - 1] = (double)(ctx->lanes.request.ended_ns - ctx->lanes.request.started_ns);
         core[i - 1] = (double)ctx->lanes.request.core_ns;

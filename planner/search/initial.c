@@ -93,7 +93,7 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
 
 /* Balances the prices, then raises and lowers one after the other as long as the step gets shorter; coarse: only balances. `d`
  * must have units. */
-ESP__FN void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
+ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];
     esp__schedule *other = &p->spare[1];

@@ -65,7 +65,7 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
             for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
                 if (!esp__pricing_even(p, c.pricing)) continue;
                 esp__partition(p, &d, c.merge, c.split);
-                esp__turn_prices(p, &d, c.pricing, 1);
+                esp__update_prices(p, &d, c.pricing, 1);
                 c.makespan = d.makespan;
                 out[n++] = c;
             }

@@ -24,7 +24,7 @@ static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__sche
 }
 
 /* Runs passes of every kind until none helps. */
-static void esp__polish(esp__problem *p, esp__schedule *d, int regroup) {
+static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;
     for (int round = 0; round < 8 && !esp__out_of_time(p); round++) {
@@ -44,7 +44,7 @@ static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
         if (!esp__pricing_applies(p, pricing)) continue;
         esp__schedule_set_units(p, &x, d->units, d->n_units);
-        esp__turn_prices(p, &x, pricing, 0);
+        esp__update_prices(p, &x, pricing, 0);
         if (!pricing || x.makespan < d->makespan) esp__schedule_copy(p, d, &x);
     }
 }
@@ -71,18 +71,18 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__priced(p, &d, 5);
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
-    esp__polish(p, &d, 0);
+    esp__local_search(p, &d, 0);
     esp__keep_best(p, best, &d);
     esp__schedule_tensors(p, &d);
     esp__plain(p, &d);
     if (!esp__schedule_allowed(p, &d)) return;
     esp__stage(p, 0.4 * share);
-    esp__polish(p, &d, 0);
+    esp__local_search(p, &d, 0);
     esp__keep_best(p, best, &d);
 }
 
 /* Searches with merging and splitting: tunes prices for the best partitions by size, then polishes the results, the best first. */
-enum { ESP__TURNED = 6, ESP__POLISHED = 6 };
+enum { ESP__TURNED = 6, ESP__LOCALLY_BEST = 6 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__cut_up *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
     esp__schedule d[ESP__TURNED] = {{0}};
@@ -97,7 +97,7 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         esp__stage(p, 0.06);
         esp__priced(p, &d[m++], ESP__PRICINGS);
     }
-    for (uint32_t r = 0; r < ESP__POLISHED && r < m; r++) {
+    for (uint32_t r = 0; r < ESP__LOCALLY_BEST && r < m; r++) {
         uint32_t b = r;
         for (uint32_t i = r + 1; i < m; i++)
             if (d[i].makespan < d[b].makespan) b = i;
@@ -106,7 +106,7 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         d[b] = x;
         if (!esp__fit(p, &d[r])) continue;
         esp__stage(p, r ? 0.07 : 0.2);
-        esp__polish(p, &d[r], 1);
+        esp__local_search(p, &d[r], 1);
         esp__keep_best(p, best, &d[r]);
     }
 }
@@ -136,7 +136,7 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
         esp__schedule_keep_better(p, &d, &cpu);
     }
     esp__stage(p, 0.2);
-    esp__polish(p, &d, regroup);
+    esp__local_search(p, &d, regroup);
     esp__keep_best(p, best, &d);
 }
 
@@ -150,7 +150,7 @@ static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
         s->make(p, &d);
         if (d.makespan >= best->makespan) continue;
         esp__stage(p, 0.1);
-        esp__polish(p, &d, 1);
+        esp__local_search(p, &d, 1);
         esp__keep_best(p, best, &d);
     }
 }
@@ -164,7 +164,7 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     esp__search_partitions(p, d);
     if (p->effort > 4.0) esp__search_schemes(p, d);
     esp__stage(p, 0.1);
-    esp__polish(p, d, 1);
+    esp__local_search(p, d, 1);
 }
 
 enum { ESP__NODES = 200000 }; /* of exact branch and bound */
@@ -198,7 +198,7 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     if (!p->fp32 || p->fp32->makespan >= d->makespan || !esp__permitted(p, p->fp32)) return;
     esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
-    esp__polish(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
+    esp__local_search(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
     esp__keep_best(p, d, &fp32);
 }
 
@@ -212,7 +212,7 @@ static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     }
     if (!best.n_units) return;
     esp__stage(p, 0.2);
-    esp__polish(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
+    esp__local_search(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
     esp__keep_best(p, d, &best);
 }
 

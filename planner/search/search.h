@@ -69,7 +69,7 @@ ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u,
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing);
-ESP__FN void esp__turn_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse);
+ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);

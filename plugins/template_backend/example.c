@@ -335,7 +335,7 @@ static const esp_backend example_backend = {
     .start = example_start,
     .test = example_test,
     .abort = example_abort,
-    .late = example_late,
+    .straggler = example_late,
     .traffic = example_traffic,
 };
 ESP_PLUGIN_BACKEND(example, &example_backend)

@@ -111,9 +111,9 @@ static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     if (!state_take(r, *name, t.name_bytes)) return 0;
     *count = t.count;
     printf("tensor %s: %llu elements", *name, (unsigned long long)t.count);
-    if (t.has_carry && t.count > r->left / sizeof(float)) return 0;
-    if (t.has_carry && !state_norm(r, t.count, &norm)) return 0;
-    if (t.has_carry) printf(", carried to the next push: norm %g", norm);
+    if (t.has_pending && t.count > r->left / sizeof(float)) return 0;
+    if (t.has_pending && !state_norm(r, t.count, &norm)) return 0;
+    if (t.has_pending) printf(", carried to the next push: norm %g", norm);
     putchar('\n');
     return 1;
 }

@@ -17,8 +17,8 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
         while (n && isspace((unsigned char)*spec)) spec++, n--;
         while (n && isspace((unsigned char)spec[n - 1])) n--;
         if (!n) continue;
-        if (j->n_codecs == ESP__SURVEY_CODECS)
-            tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, ESP__SURVEY_CODECS);
+        if (j->n_codecs == ESP__CALIBRATION_CODECS)
+            tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, ESP__CALIBRATION_CODECS);
         if (n >= ESP__SPEC_MAX) tool_usage(j->command, "--codecs: '%.40s...' is too long", spec);
         snprintf(j->codecs[j->n_codecs], sizeof *j->codecs, "%.*s", (int)n, spec);
         for (uint32_t k = 0; k < j->n_codecs; k++)
@@ -43,14 +43,14 @@ static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
         const char *name = ctx->registry.codecs[i]->name;
         if (esp__codec_opens(ctx, i, NULL) <= 0 || (codecs_on(j, ESP_PLAN_GPU) && !codecs_runs_on_gpu(ctx, name)))
             continue;
-        if (j->n_codecs == ESP__SURVEY_CODECS)
+        if (j->n_codecs == ESP__CALIBRATION_CODECS)
             left_out++;
         else
             snprintf(j->codecs[j->n_codecs++], sizeof *j->codecs, "%s", name);
     }
     if (left_out && !j->started && !ctx->job.rank)
         fprintf(stderr, "espresso profile: %u codecs are left out, because at most %d are measured: see --codecs\n",
-                left_out, ESP__SURVEY_CODECS);
+                left_out, ESP__CALIBRATION_CODECS);
 }
 
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
@@ -69,9 +69,9 @@ ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------------ */
-/* The survey of the codecs on a device. NULL: they are not measured there. */
-static esp__survey *codecs_survey(const profile_job *j, int device) {
-    return !codecs_on(j, device) ? NULL : device == ESP_PLAN_GPU ? j->gpu : j->survey;
+/* The calibration of the codecs on a device. NULL: they are not measured there. */
+static esp__calibration *codecs_calibration(const profile_job *j, int device) {
+    return !codecs_on(j, device) ? NULL : device == ESP_PLAN_GPU ? j->gpu : j->calibration;
 }
 
 /* Measures one size with all codecs. Large sizes get few runs. */
@@ -86,9 +86,9 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
     }
     for (uint32_t k = 0; k < j->n_codecs; k++)
         for (int d = 0; d < 2 && !s; d++) {
-            if (!codecs_survey(j, d)) continue;
+            if (!codecs_calibration(j, d)) continue;
             profile_say(j, "codecs: %s, %llu elements", j->codecs[k], (unsigned long long)e);
-            s = esp__survey_codec_at(j->ctx, codecs_survey(j, d), k, e, repeats);
+            s = esp__calibration_codec_at(j->ctx, codecs_calibration(j, d), k, e, repeats);
         }
     return s;
 }
@@ -106,8 +106,8 @@ static void codecs_name_gpu(profile_job *j) {
 ESP__FN esp_status profile_codecs(profile_job *j) {
     esp_status s = ESP_OK;
     for (int d = 0; d < 2; d++)
-        for (uint32_t k = 0; k < j->n_codecs && codecs_survey(j, d) && !s; k++)
-            s = esp__survey_codec_add(j->ctx, codecs_survey(j, d), j->codecs[k]);
+        for (uint32_t k = 0; k < j->n_codecs && codecs_calibration(j, d) && !s; k++)
+            s = esp__calibration_codec_add(j->ctx, codecs_calibration(j, d), j->codecs[k]);
     if (!s && j->gpu) codecs_name_gpu(j);
     return s ? s : profile_rounds(j, "codecs", j->n_elements, codecs_measure);
 }
@@ -116,7 +116,7 @@ ESP__FN esp_status profile_codecs(profile_job *j) {
 ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *source, esp__text *out) {
     esp__gc_file f = {.spec = j->codecs[k], .source = source, .measured = j->measured};
     for (int d = 1; d >= 0; d--) {
-        const esp__survey *s = codecs_survey(j, d);
+        const esp__calibration *s = codecs_calibration(j, d);
         if (!s) continue;
         const esp_plan_codec *c = &s->plan_codecs[k], other = f.codec;
         f.codec = *c;
@@ -134,9 +134,9 @@ ESP__FN void profile_codecs_show(const profile_job *j) {
            "and another");
     for (uint32_t k = 0; k < j->n_codecs; k++)
         for (int d = 0; d < 2; d++) {
-            const esp__survey *s = codecs_survey(j, d);
+            const esp__calibration *s = codecs_calibration(j, d);
             if (!s || !s->codecs[k].compress.n) continue;
-            const esp__survey_codec *c = &s->codecs[k];
+            const esp__calibration_codec *c = &s->codecs[k];
             const uint32_t last = c->compress.n - 1;
             char name[64];
             snprintf(name, sizeof name, "%.50s%s", c->spec, d == ESP_PLAN_GPU ? ", gpu" : "");

@@ -15,14 +15,14 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     esp_status s = ESP_OK;
     (void)took_ns;
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
-        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__survey_has(j->ctx, level) && !s; coll++) {
-            const double guess = esp__survey_guess(j->ctx, j->survey, level, coll, bytes);
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__calibration_has(j->ctx, level) && !s; coll++) {
+            const double guess = esp__calibration_guess(j->ctx, j->calibration, level, coll, bytes);
             if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* the same on all ranks */
                 *complete = false;
                 continue;
             }
             profile_say(j, "links: %s.%s of %s", links_levels[level], links_names[coll], tool_bytes((double)bytes));
-            s = esp__survey_link(j->ctx, j->survey, level, coll, bytes, esp__survey_repeats(guess));
+            s = esp__calibration_link(j->ctx, j->calibration, level, coll, bytes, esp__calibration_repeats(guess));
         }
     return s;
 }
@@ -31,8 +31,8 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
 static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};
-    if (j->survey->load <= 0) nanosleep(&pause, NULL);
-    while (j->survey->load > 0 && esp__now_ns() < until) {
+    if (j->calibration->load <= 0) nanosleep(&pause, NULL);
+    while (j->calibration->load > 0 && esp__now_ns() < until) {
     }
 }
 
@@ -58,7 +58,7 @@ static esp_status links_dispatch(profile_job *j) {
             s = esp_push(j->ctx, i, grads[i], cpu);
         }
         if (!s) s = esp_wait_all(j->ctx);
-        if (!s && k % STEPS) s = esp__survey_step(j->ctx, j->survey);
+        if (!s && k % STEPS) s = esp__calibration_step(j->ctx, j->calibration);
     }
     return s;
 }
@@ -70,9 +70,9 @@ ESP__FN esp_status profile_links(profile_job *j) {
 
 ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out) {
     char name[96];
-    const uint32_t cores = j->survey->cores, locals = j->survey->system.ranks_per_machine;
+    const uint32_t cores = j->calibration->cores, locals = j->calibration->system.ranks_per_machine;
     const char *link = getenv("ESPRESSO_INTER_LINK");
-    esp__system_file f = {.system = j->survey->system,
+    esp__system_file f = {.system = j->calibration->system,
                           .source = source,
                           .cpu_workers = cores > locals ? cores : locals,
                           .measured = j->measured};
@@ -83,7 +83,7 @@ ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__
 }
 
 ESP__FN void profile_links_show(const profile_job *j) {
-    const esp_plan_system *y = &j->survey->system;
+    const esp_plan_system *y = &j->calibration->system;
     const esp_plan_link *const links[] = {&y->intra, &y->inter};
     const uint32_t ranks[] = {y->ranks_per_machine, y->machines};
     printf("\nlinks: ");

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* parts, as bits */
-enum { PROFILE_SIZES_MAX = ESP__SURVEY_POINTS, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
+enum { PROFILE_SIZES_MAX = ESP__CALIBRATION_POINTS, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
 
 /* What was measured is noisy if: */
 #define PROFILE_NOISY_OTHERS 0.10 /* other programs took this share of the machine's time,                      */
@@ -22,7 +22,7 @@ typedef struct profile_job {
     uint32_t parts;
     long n, machines, steps; /* n, machines 0: not given */
     const char *inter, *out;
-    char codecs[ESP__SURVEY_CODECS][ESP__SPEC_MAX];
+    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;                 /* 0: those that there are */
     uint32_t devices;                  /* that compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
     uint64_t sizes[PROFILE_SIZES_MAX]; /* elements for codecs, bytes for collectives */
@@ -34,8 +34,8 @@ typedef struct profile_job {
     int model_file;   /* what the trainer's part measured, for rank 0; -1: nothing */
     /* of a rank */
     esp_ctx *ctx;
-    esp__survey *survey, *gpu; /* gpu: of codecs on a GPU; NULL: those are not measured */
-    double others, stolen;     /* as above */
+    esp__calibration *calibration, *gpu; /* gpu: of codecs on a GPU; NULL: those are not measured */
+    double others, stolen;               /* as above */
     esp__measured measured;
     char device[256]; /* names of the processor and the GPU */
     uint32_t n_links,

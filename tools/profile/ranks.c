@@ -31,7 +31,7 @@ static esp_status profile_open(profile_job *j) {
     if (s) return s;
     if (j->ctx->job.rank) j->terminal = -1;
     if (j->terminal >= 0) dup2(j->terminal, 2);
-    j->survey = tool_zeroed(sizeof *j->survey);
+    j->calibration = tool_zeroed(sizeof *j->calibration);
     esp__cpu_name(j->device, 128);
     return ESP_OK;
 }
@@ -101,12 +101,12 @@ static esp_status profile_survey(profile_job *j) {
     if (s) return s;
     if (j->parts & PROFILE_LINKS) bytes = j->sizes[j->n_links - 1];
     if (j->parts & PROFILE_CODECS) elements = j->sizes[j->n_elements - 1];
-    s = esp__survey_open(j->ctx, j->survey, bytes, cpu ? elements : 0);
-    j->survey->load = gpu ? 0.0 : 1.0; /* where the model is trained, no core is busy with it */
+    s = esp__calibration_open(j->ctx, j->calibration, bytes, cpu ? elements : 0);
+    j->calibration->load = gpu ? 0.0 : 1.0; /* where the model is trained, no core is busy with it */
     if (s || !gpu || !elements) return s;
     j->gpu = tool_zeroed(sizeof *j->gpu);
-    s = esp__survey_open(j->ctx, j->gpu, 0, elements);
-    return s ? s : esp__survey_use(j->ctx, j->gpu, ESP_CUDA);
+    s = esp__calibration_open(j->ctx, j->gpu, 0, elements);
+    return s ? s : esp__calibration_use(j->ctx, j->gpu, ESP_CUDA);
 }
 
 /* Measures all sizes in several rounds, so that a disturbance of one round has no effect. */
@@ -150,10 +150,10 @@ static esp_status profile_listen(profile_job *j, const esp__machine_time *then) 
     if (whole > 0) j->others = busy > own ? (busy - own) / whole : 0, j->stolen = (now.stolen - then->stolen) / whole;
     esp__measured *m = &j->measured;
     *m = (esp__measured){.ranks = (uint32_t)j->ctx->job.size,
-                         .cores = j->survey->cores,
+                         .cores = j->calibration->cores,
                          .has_spread = true,
                          .device = *j->device ? j->device : NULL};
-    m->spread = j->gpu && j->gpu->noise > j->survey->noise ? j->gpu->noise : j->survey->noise;
+    m->spread = j->gpu && j->gpu->noise > j->calibration->noise ? j->gpu->noise : j->calibration->noise;
     m->noisy = j->others > PROFILE_NOISY_OTHERS || j->stolen > PROFILE_NOISY_STOLEN || m->spread > PROFILE_NOISY_SPREAD;
     return s;
 }
@@ -170,18 +170,18 @@ static esp_status profile_parts(profile_job *j) {
     j->deadline_ns = begun + j->budget_ns;
     j->later_ns = 0;
     if (!s && (j->parts & PROFILE_CODECS)) s = profile_codecs(j);
-    if (!s) s = esp__survey_finish(j->ctx, j->survey);
-    if (!s && j->gpu) s = esp__survey_finish(j->ctx, j->gpu);
+    if (!s) s = esp__calibration_finish(j->ctx, j->calibration);
+    if (!s && j->gpu) s = esp__calibration_finish(j->ctx, j->gpu);
     return s ? s : profile_listen(j, &then);
 }
 
 static esp_status profile_write_all(const profile_job *j) {
     char source[256];
-    esp__text parts[1 + ESP__SURVEY_CODECS] = {{0}};
+    esp__text parts[1 + ESP__CALIBRATION_CODECS] = {{0}};
     esp__costs_texts t = {.inter = getenv("ESPRESSO_INTER_LINK")};
     esp_status s = ESP_OK;
     snprintf(source, sizeof source, "measured by espresso profile: %d rank(s) on %u core(s), backend %.40s",
-             j->ctx->job.size, j->survey->cores, j->ctx->job.backend->name);
+             j->ctx->job.size, j->calibration->cores, j->ctx->job.backend->name);
     if (j->parts & PROFILE_LINKS) {
         profile_links_print(j, source, &parts[0]);
         t.system = parts[0].data;
@@ -206,7 +206,7 @@ static void profile_show(const profile_job *j) {
                 100 * j->others, 100 * j->stolen, 100 * j->measured.spread);
     if (strcmp(j->out, "-") == 0) return;
     printf("%d rank(s), %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
-           j->ctx->job.backend->name, j->survey->cores, *j->device ? j->device : "CPU", noisy ? ": NOISY" : "");
+           j->ctx->job.backend->name, j->calibration->cores, *j->device ? j->device : "CPU", noisy ? ": NOISY" : "");
     if (j->parts & PROFILE_LINKS) profile_links_show(j);
     if (j->parts & PROFILE_CODECS) profile_codecs_show(j);
 }
@@ -220,10 +220,10 @@ ESP__FN int profile_as_rank(profile_job *j) {
     if (!s && first) profile_show(j);
     if (!s && first) s = profile_write_all(j);
     if (s && first) tool_fail(j->command, "%s", esp_last_error(NULL));
-    if (j->gpu) esp__survey_close(j->ctx, j->gpu);
-    if (j->survey) esp__survey_close(j->ctx, j->survey);
+    if (j->gpu) esp__calibration_close(j->ctx, j->gpu);
+    if (j->calibration) esp__calibration_close(j->ctx, j->calibration);
     free(j->gpu);
-    free(j->survey);
+    free(j->calibration);
     esp_close(j->ctx);
     return s ? TOOL_FAILED : TOOL_OK;
 }

@@ -12,14 +12,14 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
 
 /* REPLAY_COLUMNS for a copy that plans do not have. A plan packs a whole group when its last tensor is pushed. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
-    const esp__extent *place = &ctx->in_force.strategy.units[op->unit].place;
+    const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;
     if (op->copy == ESP__COPY_UNPACK) return REPLAY_UNPACK;
     return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? REPLAY_PACK : REPLAY_COLUMNS;
 }
 
 ESP__FN uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m) {
-    const esp__program *p = &ctx->in_force.program;
+    const esp__program *p = &ctx->active.program;
     const size_t cells = (size_t)m->n_units * REPLAY_COLUMNS;
     uint32_t *event_of = tool_realloc(NULL, (cells + 1) * sizeof *event_of);
     uint32_t *out = tool_realloc(NULL, ((size_t)p->n_ops + 1) * sizeof *out);

@@ -145,7 +145,7 @@ static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t 
 
 /* Notes when the plan's events really ran. */
 static void replay_note_events(const replay_run *r, const replay_strategy *s, uint64_t begin, esp__span *spans) {
-    const esp__in_force *f = &r->ctx->in_force;
+    const esp__active *f = &r->ctx->active;
     uint64_t before = begin;
     memset(spans, 0xff, s->predicted.n_events * sizeof *spans);
     for (uint32_t i = 0; i < f->program.n_ops; i++)

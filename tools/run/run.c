@@ -159,13 +159,13 @@ static int run_parse(run_plan *p, int argc, char **argv) {
 
 /* What is wrong with a link is said before any program starts, by the backends' own reader. */
 ESP__FN const char *run_link(const tool_command *c, const char *flag, const char *text) {
-    engine_link link;
+    shm_link link;
     const char *where = text, *wrong;
     if (!strncmp(text, "file:", 5)) {
-        wrong = engine_read_link(text + 5, &link);
+        wrong = shm_read_link(text + 5, &link);
         if (wrong) tool_usage(c, "%s %s: %s: write one line into the file, as in 1gbit,50us", flag, text, wrong);
     } else {
-        wrong = engine_parse_phases(text, &link, &where);
+        wrong = shm_parse_phases(text, &link, &where);
         if (wrong || *where)
             tool_usage(c, "%s %s: at character %d ('%.20s') expected %s", flag, text, (int)(where - text) + 1, where,
                        wrong ? wrong : "the end");

@@ -212,12 +212,12 @@ const tool_command top_command = {
     .flags = top_flags,
     .n_flags = sizeof top_flags / sizeof *top_flags,
     .run = top_main,
-    .details =
-        "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see docs/use/stats.md.\n"
-        "The screen is refreshed once a second; q leaves. A file that is not there yet is waited for.\n"
-        "\n"
-        "examples:\n"
-        "  ESPRESSO_STATS=stats.jsonl espresso run -n 4 -- ./train &\n"
-        "  espresso top stats.jsonl\n"
-        "  espresso top --once stats.jsonl | head",
+    .details = "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see "
+               "docs/use/stats.md.\n"
+               "The screen is refreshed once a second; q leaves. A file that is not there yet is waited for.\n"
+               "\n"
+               "examples:\n"
+               "  ESPRESSO_STATS=stats.jsonl espresso run -n 4 -- ./train &\n"
+               "  espresso top stats.jsonl\n"
+               "  espresso top --once stats.jsonl | head",
 };

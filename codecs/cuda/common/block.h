@@ -2,7 +2,7 @@
  * finishes what all of them counted. Knows no codec. Blocks have CUDA_THREADS threads. */
 #ifndef ESP_CUDA_BLOCK_H
 #define ESP_CUDA_BLOCK_H
-#include "codecs/cuda/common/twin.h"
+#include "codecs/cuda/common/codec.h"
 
 enum { CUDA_WARPS = CUDA_THREADS / 32 };
 

@@ -6,7 +6,7 @@
  * decompress:  cuda_dense_look (headers and bodies), then cuda_dense_add, which looks itself where a format has only headers to look at. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
-#include "codecs/cuda/common/twin.h"
+#include "codecs/cuda/common/codec.h"
 #include "codecs/common/dense.h"
 
 enum {
@@ -136,7 +136,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
             }
         }
         if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
+        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
 /* looks: nobody has looked at the headers of this part, and they are all here. */
@@ -145,20 +145,20 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
     __shared__ cuda_header head[CUDA_SOURCES]; /* read once a block */
     int nan;
     if (F::BODIES || !looks) {
-        const uint32_t verdict = cuda_get_same(d->verdict);
-        if (verdict & CUDA_CORRUPT) return;
+        const uint32_t decision = cuda_get_same(d->decision);
+        if (decision & CUDA_CORRUPT) return;
         for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) head[s] = cuda_read_header(&all.source[d->first + s]);
         __syncthreads();
-        nan = (verdict & CUDA_NAN) != 0;
+        nan = (decision & CUDA_NAN) != 0;
     } else {
-        uint32_t verdict = 0;
+        uint32_t decision = 0;
         for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) {
             head[s] = cuda_read_header(&all.source[d->first + s]);
-            if (!cuda_dense_header_ok(f, head[s], &all.source[d->first + s], d)) verdict |= CUDA_CORRUPT;
-            if (head[s].flags & ESP_PAYLOAD_NONFINITE) verdict |= CUDA_NAN;
+            if (!cuda_dense_header_ok(f, head[s], &all.source[d->first + s], d)) decision |= CUDA_CORRUPT;
+            if (head[s].flags & ESP_PAYLOAD_NONFINITE) decision |= CUDA_NAN;
         }
-        const int corrupt = __syncthreads_or(verdict & CUDA_CORRUPT);
-        nan = __syncthreads_or(verdict & CUDA_NAN);
+        const int corrupt = __syncthreads_or(decision & CUDA_CORRUPT);
+        nan = __syncthreads_or(decision & CUDA_NAN);
         if (corrupt && cuda_thread() == 0) cuda_found(all.finding, f.codec);
         if (corrupt) return;
     }

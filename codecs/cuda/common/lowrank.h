@@ -9,7 +9,7 @@
  * Functions are called by all threads of a block. K: a thread has the sums of K columns of P or Q, and 4 K are at least r. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
-#include "codecs/cuda/common/twin.h"
+#include "codecs/cuda/common/codec.h"
 #include "codecs/common/lowrank.h"
 
 enum {

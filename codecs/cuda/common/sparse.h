@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_look(cuda_sums all
             ok &= cuda_values_ok(&b);
         }
         if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->verdict, (uint32_t)CUDA_NAN);
+        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
 
@@ -168,9 +168,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
     __shared__ uint64_t before[CUDA_SOURCES];
     __shared__ uint32_t warps[CUDA_WARPS];
     const cuda_sum *d = &all.part[blockIdx.y];
-    const uint32_t verdict = cuda_get(d->verdict);
-    if (verdict & CUDA_CORRUPT) return;
-    if (verdict & CUDA_NAN) {
+    const uint32_t decision = cuda_get(d->decision);
+    if (decision & CUDA_CORRUPT) return;
+    if (decision & CUDA_NAN) {
         for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
             cuda_put(d->out + i, dense_float(0x7FC00000u));
         return;

@@ -3,7 +3,7 @@
  * norm.h, too. Knows no codec. */
 #ifndef ESP_CUDA_TILE_H
 #define ESP_CUDA_TILE_H
-#include "codecs/cuda/common/twin.h"
+#include "codecs/cuda/common/codec.h"
 
 enum { CUDA_TILE = 4096, CUDA_TILE_WARP = 512, CUDA_TILE_EACH = 16 };
 

@@ -1,19 +1,19 @@
-/* twin.h: what every CUDA codec's file begins with. A twin is another table of a codec: it includes the codec's file for the CPU,
+/* twin.h: what every CUDA codec's file begins with. A device_codec is another table of a codec: it includes the codec's file for the CPU,
  * and takes parameters, sizes and the model from there, and the per-element maths (ESP_ELEMENT). It brings kernels, and the calls that
  * launch them for the parts of a list:
  *
- *     #include "codecs/cuda/common/twin.h"
+ *     #include "codecs/cuda/common/codec.h"
  *     #include "codecs/efsignsgd.c"
  *     __global__ void efsign_encode_kernel(cuda_parts parts, ...) { ... }
  *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
- *     CUDA_TWIN(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
+ *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
  *
  * No call waits for the device or takes memory: sizes and counts stay there, so a call can be captured in a CUDA graph. What a kernel
  * finds wrong goes to the device's finding (device.h).
  *
  * Bits do not depend on the number of blocks: any grid gives the same. */
-#ifndef ESP_CUDA_TWIN_H
-#define ESP_CUDA_TWIN_H
+#ifndef ESP_CUDA_CODEC_H
+#define ESP_CUDA_CODEC_H
 #include "espresso.h"
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) static inline const esp_plugin *espresso_plugin_of_##id(const esp_host *h)
@@ -194,9 +194,9 @@ typedef struct cuda_sum {
     float *out;
     const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
-    uint64_t body;     /* of a full payload, where the codec's size follows from the count */
-    uint32_t *verdict; /* CUDA_* below, of all payloads of the part together */
-    uint32_t first, n; /* payloads in source[] */
+    uint64_t body;      /* of a full payload, where the codec's size follows from the count */
+    uint32_t *decision; /* CUDA_* below, of all payloads of the part together */
+    uint32_t first, n;  /* payloads in source[] */
 } cuda_sum;
 typedef struct cuda_sums {
     uint32_t n, set; /* set: out is overwritten */
@@ -231,12 +231,12 @@ static __device__ __forceinline__ void cuda_found(cuda_finding *f, uint32_t code
     f->corrupt = 1;
 }
 static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, const cuda_sum *d, uint32_t codec) {
-    atomicOr(d->verdict, (uint32_t)CUDA_CORRUPT);
+    atomicOr(d->decision, (uint32_t)CUDA_CORRUPT);
     cuda_found(all->finding, codec);
 }
 
 /* Calls check(sums, longest) for all payloads (if `checks`), then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
- * full(count): `body` above. Verdicts are zero when the first check begins. */
+ * full(count): `body` above. Decisions are zero when the first check begins. */
 template <typename Full, typename Check, typename Add>
 static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add,
                                 int checks = 1) {
@@ -274,7 +274,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
                 d->reduced = a->reduced ? (const unsigned char *)a->reduced[t].data.ptr : NULL;
                 d->count = a->tensor[t]->count;
                 d->body = full(d->count);
-                d->verdict = (uint32_t *)(void *)(scratch + t * stride);
+                d->decision = (uint32_t *)(void *)(scratch + t * stride);
                 d->first = used;
                 d->n = left < room ? left : room;
                 for (uint32_t k = 0; k < d->n; k++) {
@@ -297,7 +297,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------------------------------- */
-/* A bound of the CPU's table, with the twin's scratch memory: the flags and `scratch` bytes. */
+/* A bound of the CPU's table, with the device_codec's scratch memory: the flags and `scratch` bytes. */
 static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_tensor *like, uint32_t round,
                                     uint32_t n_reduced, uint64_t scratch, esp_bound *out) {
     const esp_status s = cpu->bound(self, like, round, n_reduced, out);
@@ -306,31 +306,31 @@ static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_
     return s;
 }
 /* The CPU's table, but for the calls that run on the device. */
-static inline esp_codec cuda_twin_of(const esp_codec *cpu) {
+static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     esp_codec t = *cpu;
     t.devices = ESP_BIT(ESP_CUDA);
     t.caps |= ESP_CODEC_LISTS;
     t.finalize = NULL;
     return t;
 }
-/* Scratch memory of a twin that needs only the flags. */
+/* Scratch memory of a device_codec that needs only the flags. */
 static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
 /* scratch(self, like): bytes beside the flags. Behind the calls: what else the table has, such as t.open = my_open. */
-#define CUDA_TWIN(name, cpu, scratch, compress_, decompress_, ...)                                                     \
+#define CUDA_CODEC(name, cpu, scratch, compress_, decompress_, ...)                                                    \
     static esp_status cuda_bound_##name(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,        \
                                         esp_bound *out) {                                                              \
         return cuda_bound(&cpu, self, like, round, n_reduced, scratch(self, like), out);                               \
     }                                                                                                                  \
     extern "C" const esp_codec *cuda_codec_##name(void);                                                               \
     extern "C" const esp_codec *cuda_codec_##name(void) {                                                              \
-        static const esp_codec twin = [] {                                                                             \
-            esp_codec t = cuda_twin_of(&cpu);                                                                          \
+        static const esp_codec device_codec = [] {                                                                     \
+            esp_codec t = cuda_codec_of(&cpu);                                                                         \
             t.bound = cuda_bound_##name;                                                                               \
             t.compress = compress_;                                                                                    \
             t.decompress = decompress_;                                                                                \
             __VA_ARGS__;                                                                                               \
             return t;                                                                                                  \
         }();                                                                                                           \
-        return &twin;                                                                                                  \
+        return &device_codec;                                                                                          \
     }
 #endif
