@@ -134,7 +134,7 @@ static esp_status ranks_wait(ranks_me *me, void *comm, void *req) {
         else
             sched_yield();
         if (ranks_now() > end)
-            return ranks_fail(me, "nothing moves: waits for %d", (int)me->b->straggler(comm, req)), ESP_E_TIMEOUT;
+            return ranks_fail(me, "nothing moves: waits for %d", (int)me->b->late(comm, req)), ESP_E_TIMEOUT;
     }
     return s;
 }

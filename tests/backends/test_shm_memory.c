@@ -81,7 +81,7 @@ static int give_once(int listener, int fd) {
     return poll(&p, 1, 20000) == 1 ? shm_give(listener, fd) : -1;
 }
 /* Starts a process that gives memory of that kind away once. */
-static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
+static pid_t giver(int kind, uid_t uid, char name[ENGINE_LOCAL_NAME]) {
     int ends[2];
     pid_t pid;
     assert_int_equal(pipe(ends), 0);
@@ -89,12 +89,12 @@ static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (uid && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(3);
         int listener = shm_listen(name, 1), fd = make(kind);
-        if (listener < 0 || fd < 0 || write(ends[1], name, SHM_LOCAL_NAME) < 0) _exit(4);
+        if (listener < 0 || fd < 0 || write(ends[1], name, ENGINE_LOCAL_NAME) < 0) _exit(4);
         _exit(kind == GIVES_TWO    ? give_more(listener, fd, 2)
               : kind == GIVES_NONE ? give_more(listener, fd, 0)
                                    : give_once(listener, fd) != 0);
     }
-    assert_int_equal(read(ends[0], name, SHM_LOCAL_NAME), SHM_LOCAL_NAME);
+    assert_int_equal(read(ends[0], name, ENGINE_LOCAL_NAME), ENGINE_LOCAL_NAME);
     close(ends[0]);
     close(ends[1]);
     return pid;
@@ -107,7 +107,7 @@ TEST(test_kinds) {
         "none came"};
     if (!shm_has_seals()) test_skip("this system has no seals");
     for (int kind = 0; kind < GIVES_KINDS; kind++) {
-        char name[SHM_LOCAL_NAME];
+        char name[ENGINE_LOCAL_NAME];
         const char *why = NULL;
         const int before = n_open();
         pid_t pid = giver(kind, 0, name);
@@ -127,7 +127,7 @@ TEST(test_kinds) {
 
 /* Memory is not taken from a process of another user, */
 TEST(test_from_others) {
-    char name[SHM_LOCAL_NAME];
+    char name[ENGINE_LOCAL_NAME];
     const char *why = NULL;
     int status;
     pid_t pid;
@@ -141,7 +141,7 @@ TEST(test_from_others) {
 
 /* nor given to one, however often it asks; a rank gets it all the same. */
 TEST(test_to_others) {
-    char name[SHM_LOCAL_NAME];
+    char name[ENGINE_LOCAL_NAME];
     const char *why = NULL;
     int listener, fd, status;
     pid_t stranger, rank;
@@ -155,7 +155,7 @@ TEST(test_to_others) {
         for (int i = 0; i < 50; i++) {
             struct sockaddr_un a;
             int s = socket(AF_UNIX, SOCK_STREAM, 0), got;
-            if (connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0) _exit(4);
+            if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0) _exit(4);
             if ((got = shm_receive(s)) >= 0) _exit(1);
             close(s);
         }

@@ -228,7 +228,7 @@ static void nobody_comes(ranks_me *me) {
         double begin = ranks_now();
         if (me->b->start(comm, &c, none, &req) != ESP_OK) ranks_fail(me, "start: %s", ranks_said);
         if (me->b->test(comm, req) != ESP_PENDING) ranks_fail(me, "done without rank 0");
-        if (me->b->straggler(comm, req) != 0) ranks_fail(me, "waits for %d, not 0", (int)me->b->straggler(comm, req));
+        if (me->b->late(comm, req) != 0) ranks_fail(me, "waits for %d, not 0", (int)me->b->late(comm, req));
         pthread_create(&t, NULL, abort_later, arg);
         esp_status s = ranks_wait(me, comm, req);
         pthread_join(t, NULL);

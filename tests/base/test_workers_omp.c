@@ -35,7 +35,7 @@ static void hit(void *arg, uint64_t begin, uint64_t end) {
         atomic_store(&l->helped, 1);
     } else {
         atomic_fetch_add(&l->on_cpu, 1);
-        atomic_fetch_add(&l->straggler, atomic_load(&l->helped));
+        atomic_fetch_add(&l->late, atomic_load(&l->helped));
     }
     if (begin >= end || end > l->n || begin % l->grain) atomic_fetch_add(&l->wrong, 1);
     for (uint64_t i = begin; i < end; i++) atomic_fetch_add(&l->hits[i], 1);
@@ -118,7 +118,7 @@ TEST(test_who_waits_helps) {
     assert_true(helped > 0 && atomic_load(&offers) == 1);
     assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread ends the piece that it has begun */
     assert_true(atomic_load(&l->on_cpu) < atomic_load(&l->bodies));
-    assert_true(atomic_load(&l->straggler) <= 1); /* a piece that it was about to begin */
+    assert_true(atomic_load(&l->late) <= 1); /* a piece that it was about to begin */
     free(l);
 }
 

@@ -61,14 +61,14 @@ static void train(esp_ctx *ctx, book *b) {
 static void check_books(esp_ctx *ctx, const book *b) {
     static _Thread_local float held[TOTAL];
     memset(held, 0, sizeof held);
-    for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
-        const esp__feedback *f = &ctx->active.feedback[k];
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
         uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
         for (uint64_t i = 0; f->residual && f->owner_replica && i < f->count; i++) held[first + i] += f->residual[i];
     }
     for (uint32_t t = 0; t < TENSORS; t++)
-        for (uint64_t i = 0; ctx->model.tensors[t].pending_residual && i < counts[t]; i++)
-            held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
+        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
     CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
     double worst = 0;
     for (int i = 0; i < TOTAL; i++) worst = fmax(worst, fabs(b->out[i] + (double)held[i] - b->in[i]));

@@ -86,17 +86,17 @@ TEST(test_resumed_run_is_bit_identical) {
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
-    snprintf(after, sizeof after, "%s.pending_residual", path);
+    snprintf(after, sizeof after, "%s.carry", path);
     start(ctx, N, NULL);
     (void)user;
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
-    CHECK(ctx->model.tensors[0].pending_residual != NULL);
+    CHECK(ctx->model.tensors[0].carry != NULL);
     CHECK(esp_state_save(ctx, after) == ESP_OK);
     step(ctx, 3, out);
-    CHECK(ctx->model.tensors[0].pending_residual == NULL);
+    CHECK(ctx->model.tensors[0].carry == NULL);
     CHECK(esp_state_load(ctx, after) == ESP_OK);
-    CHECK(ctx->model.tensors[0].pending_residual != NULL);
+    CHECK(ctx->model.tensors[0].carry != NULL);
     CHECK(ctx->steps.step == 3);
     step(ctx, 3, again);
     CHECK(memcmp(out, again, sizeof out) == 0);
@@ -128,8 +128,8 @@ static uint64_t fingerprint(const esp_ctx *ctx) {
     uint64_t h = ESP__HASH0;
     h = esp__hash64(h, &ctx->steps.step, sizeof ctx->steps.step);
     h = esp__hash64(h, &ctx->config.seed, sizeof ctx->config.seed);
-    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
-        const esp__feedback *f = &ctx->active.feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }
@@ -223,7 +223,7 @@ static uint64_t saved_strategy;
 
 static void body_save_strategy(esp_ctx *ctx, void *user) {
     body_first_half(ctx, user);
-    if (esp_rank(ctx) == 0) saved_strategy = ctx->active.strategy.hash;
+    if (esp_rank(ctx) == 0) saved_strategy = ctx->in_force.strategy.hash;
 }
 
 /* Loaded at once, and after some steps that the autopilot had begun to measure. */
@@ -234,12 +234,12 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
     for (int k = 0; k < *(const int *)user; k++) step(ctx, 90 + k, out);
     CHECK(!compresses(ctx));
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(compresses(ctx) && ctx->active.strategy.hash == saved_strategy && ctx->steps.step == 3);
+    CHECK(compresses(ctx) && ctx->in_force.strategy.hash == saved_strategy && ctx->steps.step == 3);
     for (int k = 3; k < 6; k++) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->active.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
+    CHECK(ctx->in_force.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -254,17 +254,17 @@ static void body_auto_refuses(esp_ctx *ctx, void *user) {
     (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
-    const uint64_t before = fingerprint(ctx), strategy = ctx->active.strategy.hash;
+    const uint64_t before = fingerprint(ctx), strategy = ctx->in_force.strategy.hash;
     snprintf(name, sizeof name, "%s.r1of4", path);
     snprintf(kept, sizeof kept, "%s.kept", name);
     if (esp_rank(ctx) == 1) CHECK(rename(name, kept) == 0);
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
-    CHECK(fingerprint(ctx) == before && ctx->active.strategy.hash == strategy);
+    CHECK(fingerprint(ctx) == before && ctx->in_force.strategy.hash == strategy);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
     step(ctx, 1, out); /* the context goes on */
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->active.strategy.hash == saved_strategy);
+    CHECK(ctx->in_force.strategy.hash == saved_strategy);
 }
 TEST(test_auto_keeps_its_strategy_on_failure) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -277,12 +277,12 @@ static void body_program_decides(esp_ctx *ctx, void *user) {
     (void)user;
     start(ctx, N, NULL);
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
-    const uint64_t strategy = ctx->active.strategy.hash;
+    const uint64_t strategy = ctx->in_force.strategy.hash;
     CHECK(strategy != saved_strategy);
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->active.strategy.hash == strategy && ctx->steps.step == 3);
+    CHECK(ctx->in_force.strategy.hash == strategy && ctx->steps.step == 3);
     step(ctx, 3, out);
-    CHECK(ctx->active.strategy.hash == strategy);
+    CHECK(ctx->in_force.strategy.hash == strategy);
 }
 TEST(test_auto_leaves_the_program_its_strategy) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "dgc:ratio=0.05", 5);

@@ -195,13 +195,13 @@ static void body_nan(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) g[i] = (float)(i % 17) - 8.0f;
         if (step == 1 && esp_rank(ctx) == 1) g[3] = step % 2 ? NAN : INFINITY;
-        if (step == 1) memcpy(residual, ctx->active.feedback[0].residual, sizeof residual);
+        if (step == 1) memcpy(residual, ctx->in_force.feedback[0].residual, sizeof residual);
         CHECK(esp_push(ctx, x, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
         int finite = 1;
         for (int i = 0; i < N; i++) finite &= isfinite(g[i]) != 0;
         CHECK(finite == (step != 1));
         if (step == 1 && esp_rank(ctx) == 1)
-            CHECK(!memcmp(residual, ctx->active.feedback[0].residual, sizeof residual));
+            CHECK(!memcmp(residual, ctx->in_force.feedback[0].residual, sizeof residual));
     }
     esp_stats st = ESP_ZERO;
     st.struct_size = sizeof st;

@@ -154,10 +154,10 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
 
 /* The times of a unit's ops on its device are in the order of the chain, and inside the step. */
 static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i], *next = op + 1;
-        const esp__span *t = &ctx->active.op_time[i];
-        const int last = i + 1 == ctx->active.program.n_ops || next->unit != op->unit;
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i], *next = op + 1;
+        const esp__span *t = &ctx->in_force.op_time[i];
+        const int last = i + 1 == ctx->in_force.program.n_ops || next->unit != op->unit;
         CHECK(t->start_ns >= begin && t->end_ns >= t->start_ns && t->end_ns <= esp__now_ns());
         if (!last && op->on && next->on && esp__op_timed_later(ctx, op) && esp__op_timed_later(ctx, next))
             CHECK(t[1].start_ns >= t->end_ns);

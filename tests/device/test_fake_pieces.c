@@ -164,9 +164,9 @@ static void piece_strategy(const piece_job *j, char *text, size_t cap) {
 
 /* The time of a copy in pieces is that of all its pieces. */
 static void check_spans(const esp_ctx *ctx, const gate *g) {
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
-        const esp__span *t = &ctx->active.op_time[i];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        const esp__span *t = &ctx->in_force.op_time[i];
         const int up = op->copy == ESP__COPY_UP;
         if (op->on && op->n_pieces) CHECK(t->end_ns - t->start_ns >= g->last_ns[up] - g->first_ns[up]);
     }

@@ -115,10 +115,11 @@ static void check_lanes(const esp_ctx *ctx) {
         uint32_t at = 0;
         for (uint64_t i = 0; i < n; i++) {
             if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
-            const esp__op *op = &ctx->active.program.ops[ctx->active.sequence[l][at++ % ctx->active.n_sequence[l]]];
-            CHECK(ctx->active.strategy.units[op->unit].place.first == t->events[i].tensor);
+            const esp__op *op =
+                &ctx->in_force.program.ops[ctx->in_force.sequence[l][at++ % ctx->in_force.n_sequence[l]]];
+            CHECK(ctx->in_force.strategy.units[op->unit].place.first == t->events[i].tensor);
         }
-        CHECK(at == 2 * ctx->active.n_sequence[l]);
+        CHECK(at == 2 * ctx->in_force.n_sequence[l]);
     }
 }
 

@@ -87,8 +87,8 @@ typedef struct task {
 
 /* What the program should call in a step. A codec that leaves feedback to the host decodes each part once more. */
 static void expect(const esp_ctx *ctx, task *k) {
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
         const int times = op->kind == ESP__OP_COMPRESS && strstr(k->codec, "host") ? 2 : 1;
         if (op->kind != ESP__OP_COMPRESS && op->kind != ESP__OP_DECOMPRESS) continue;
         k->ops += times;

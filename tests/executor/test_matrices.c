@@ -70,8 +70,8 @@ static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int 
     float *held = calloc(TOTAL, 4);
     uint64_t first[TENSORS], at = 0;
     for (int t = 0; t < TENSORS; at += model[t++].count) first[t] = at;
-    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
-        const esp__feedback *f = &ctx->active.feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         for (uint64_t x = 0; f->owner_replica && x < f->count; x++)
             held[first[f->place.first] + f->place.begin + f->offset + x] += f->residual[x];
     }
@@ -139,12 +139,12 @@ TEST(test_model) {
 static void parts_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     add_model(ctx, k);
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
-        const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
+        const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
         uint64_t rows, cols;
         for (uint32_t x = 0; x < op->n_ranges && u->rows; x++) {
-            const esp__range *r = &ctx->active.program.ranges[op->first_range + x];
+            const esp__range *r = &ctx->in_force.program.ranges[op->first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
             if (op->kind == ESP__OP_COMPRESS) { /* ceil(rows / 2) rows, and the rest */
@@ -170,7 +170,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\nchunk 1000 powersgd " FLAT "\ntensor b1 53 group\ntensor w2 600 group\ngroup 653 powersgd " FLAT
                    "\ntensor thin 180 powersgd " FLAT "\ntensor row 64 powersgd " FLAT
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
-    const esp__work_unit *u = ctx->active.strategy.units;
+    const esp__work_unit *u = ctx->in_force.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
     CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is no multiple of 53 */
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);
@@ -255,7 +255,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     }
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
-        const esp__feedback *f = &ctx->active.feedback[0];
+        const esp__feedback *f = &ctx->in_force.feedback[0];
         if (step % 2 && step / 2 % 2 == 0) { /* set again: still warm, as the Comp reads the rank's own gradient */
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);

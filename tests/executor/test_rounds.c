@@ -69,7 +69,7 @@ static void check_same(esp_ctx *ctx, const task *k, const float *g) {
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
         char option[ESP__TEXT_MAX];
         if (!memcmp(root + t * k->count, g + t * k->count, k->count * 4)) continue;
-        esp__option_print(&ctx->active.strategy.units[t].option, option, sizeof option);
+        esp__option_print(&ctx->in_force.strategy.units[t].option, option, sizeof option);
         fprintf(stderr, "%s: ranks differ\n", option);
         atomic_fetch_add(&failures, 1);
     }
@@ -80,8 +80,8 @@ static void check_same(esp_ctx *ctx, const task *k, const float *g) {
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
     const uint64_t n = ctx->model.n_tensors * k->count;
     float *held = calloc(n, 4);
-    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
-        const esp__feedback *f = &ctx->active.feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         for (uint64_t x = 0; f->owner_replica && x < f->count; x++)
             held[f->place.first * k->count + f->offset + x] += f->residual[x];
     }
@@ -93,7 +93,7 @@ static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
                 in += (double)gradient(r, (uint32_t)(x / k->count), s, x % k->count);
         if (fabs(out[x] * ctx->job.size + (double)held[x] - in) <= 1e-3) continue;
         char option[ESP__TEXT_MAX];
-        esp__option_print(&ctx->active.strategy.units[x / k->count].option, option, sizeof option);
+        esp__option_print(&ctx->in_force.strategy.units[x / k->count].option, option, sizeof option);
         fprintf(stderr, "%s: element %d: %g went in, %g came out, %g is held\n", option, (int)(x % k->count), in,
                 out[x] * ctx->job.size, (double)held[x]);
         atomic_fetch_add(&failures, 1);
@@ -177,16 +177,16 @@ static void order_body(esp_ctx *ctx, void *user) {
     for (int i = -1; i < 2; i++) { /* the generated order, and two others */
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
-        printed = strdup(ctx->active.strategy.text);
-        const uint64_t hash = ctx->active.strategy.hash;
-        CHECK(ctx->active.strategy.n_order == 9);
+        printed = strdup(ctx->in_force.strategy.text);
+        const uint64_t hash = ctx->in_force.strategy.hash;
+        CHECK(ctx->in_force.strategy.n_order == 9);
         char order[256] = "order", word[ESP__ENTRY_MAX];
-        for (uint32_t e = 0; e < ctx->active.strategy.n_entries; e++) {
+        for (uint32_t e = 0; e < ctx->in_force.strategy.n_entries; e++) {
             strcat(order, " ");
-            strcat(order, esp__order_entry_word(&ctx->active.strategy.entries[e], word));
+            strcat(order, esp__order_entry_word(&ctx->in_force.strategy.entries[e], word));
         }
         CHECK(i < 0 || !strcmp(strcat(order, "\n"), good[i]));
-        CHECK(esp_strategy_set(ctx, printed) == ESP_OK && ctx->active.strategy.hash == hash);
+        CHECK(esp_strategy_set(ctx, printed) == ESP_OK && ctx->in_force.strategy.hash == hash);
         float g[3][37];
         esp_stream here = ESP_ZERO;
         for (uint32_t t = 0; t < 3; t++)
@@ -196,8 +196,8 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline names the round */
-        const esp__op *op = &ctx->active.program.ops[i];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) { /* the timeline names the round */
+        const esp__op *op = &ctx->in_force.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
     }
@@ -238,7 +238,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
     CHECK(!add_tensor(ctx, k, k->option) && esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 4; step++) {
-        const esp__feedback *f = &ctx->active.feedback[0];
+        const esp__feedback *f = &ctx->in_force.feedback[0];
         for (int again = 0; again < 2; again++) {
             fill(ctx, k, g, step);
             step_run(ctx, k, g);
@@ -276,7 +276,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     }
     memcpy(want, g, k->count * 4);
     CHECK(esp_state_load(ctx, k->path) == ESP_OK);
-    CHECK(((const rounds_state *)(const void *)ctx->active.feedback[0].state)->steps == 2);
+    CHECK(((const rounds_state *)(const void *)ctx->in_force.feedback[0].state)->steps == 2);
     for (int step = 2; step < 4; step++) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
@@ -332,7 +332,7 @@ static void nan_body(esp_ctx *ctx, void *user) {
     CHECK(!add_tensor(ctx, k, k->option) && esp_start(ctx) == ESP_OK);
     fill(ctx, k, g, 0);
     step_run(ctx, k, g);
-    const esp__feedback *f = &ctx->active.feedback[0];
+    const esp__feedback *f = &ctx->in_force.feedback[0];
     memcpy(before, f->residual, f->count * 4);
     fill(ctx, k, g, 1);
     if (ctx->job.rank == 1) g[36] = NAN;

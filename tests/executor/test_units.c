@@ -243,12 +243,12 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     memcpy(cut, "chunk 249", 9), memcpy(strstr(cut + 9, "chunk 249"), "chunk 250", 9);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           says(ctx, "a[1/4], 250 elements") && says(ctx, "differing ranks: 1)"));
-    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") &&
-          ctx->active.strategy.of_tensor[3].n == 1); /* the one before is in force */
+    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a") &&
+          ctx->in_force.strategy.of_tensor[3].n == 1); /* the one before is in force */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
-    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a+1") && !strcmp(ctx->active.strategy.units[2].name, "d+2"));
+    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a+1") && !strcmp(ctx->in_force.strategy.units[2].name, "d+2"));
 }
 TEST(test_agreement) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
@@ -264,20 +264,20 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(CHUNKS, "none", "flat.reduce > flat.broadcast");
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
+        const esp__op *op = &ctx->in_force.program.ops[i];
         if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
     }
-    const esp__work_unit *u = &ctx->active.strategy.units[1];
-    CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
+    const esp__work_unit *u = &ctx->in_force.strategy.units[1];
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
     s = strategy_of(WHOLE, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
     CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units: less of the rest */
-    u = &ctx->active.strategy.units[2];
-    CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "pack d+2"));
-    CHECK(!strcmp(ctx->active.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
+    u = &ctx->in_force.strategy.units[2];
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "pack d+2"));
+    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }

@@ -140,7 +140,7 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
 
 /* A strategy's text, put in force: refused with a text and nothing changed, or a step runs, and the text that the library prints is the
  * same strategy. */
-static inline int fuzz_activate(const uint8_t *data, size_t size) {
+static inline int fuzz_install(const uint8_t *data, size_t size) {
     static esp_ctx *ctx;
     static char was[STATE_MOST];
     if (!ctx) ctx = state_ctx[0] ? state_ctx[0] : (state_ctx[0] = state_open(state_strategies[0]));

@@ -75,7 +75,7 @@ TEST(states) {
     state_close();
 }
 TEST(strategies) {
-    assert_true(replay("activate", fuzz_activate, test_repeats(200)) >= 3);
+    assert_true(replay("install", fuzz_install, test_repeats(200)) >= 3);
     state_close();
 }
 TEST(messages) {

@@ -28,7 +28,7 @@ static void wire_lost(void *user, int32_t rank, int left) {
 static void wire_late(void *user, int32_t rank, uint32_t tensor) {
     wire_rig *w = user;
     (void)rank, (void)tensor;
-    w->straggler++;
+    w->late++;
 }
 static void wire_answer(void *user, esp__answer *out) {
     (void)user;

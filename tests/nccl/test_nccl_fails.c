@@ -55,7 +55,7 @@ static void open_errors(void) {
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
     now_ranks = 2;
     fake.fails("ncclCommInitRankConfig", 1, 2);
-    expect("timeout=300", ESP_E_TIMEOUT, ESP_E_COMM, ESP_OK, straggler);
+    expect("timeout=300", ESP_E_TIMEOUT, ESP_E_COMM, ESP_OK, late);
     now_ranks = 3;
     setenv("FAKE_GPUS", "0", 1);
     expect("", ESP_E_DEVICE, ESP_E_DEVICE, ESP_E_DEVICE, empty);
@@ -148,7 +148,7 @@ static void bad_calls(ranks_me *me) {
         "the memory is of device 2:7, but this rank's communicator is on CUDA");
     BAD(c.src.dev = c.dst.dev = unknown.dev, unknown, ESP_E_ARG, "the memory is of device 16:0");
 #undef BAD
-    if (me->b->straggler(comm, &((nccl_comm *)comm)->reqs[0]) != 1 - me->rank) ranks_fail(me, "late");
+    if (me->b->late(comm, &((nccl_comm *)comm)->reqs[0]) != 1 - me->rank) ranks_fail(me, "late");
     pthread_barrier_wait(&me->shared->barrier[0]);
     me->b->close(comm);
 }

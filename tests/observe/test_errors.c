@@ -283,8 +283,8 @@ static void body_trail(esp_ctx *ctx, void *user) {
         step(ctx, g);
         h = esp__hash64(h, g, sizeof g);
     }
-    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
-        const esp__feedback *f = &ctx->active.feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }

@@ -66,13 +66,13 @@ TEST(stays) {
 /* The rule: from 30 times on what still grows by a fifth, from 300 times on always, and at once what is no number. */
 TEST(rule) {
     double seen = 0;
-    assert_int_equal(esp__growth_bad(&seen, 29.9), 0);
-    assert_int_equal(esp__growth_bad(&seen, 31), 0);
-    assert_int_equal(esp__growth_bad(&seen, 36), 0);
-    assert_int_equal(esp__growth_bad(&seen, 44), 1);
-    assert_int_equal(esp__growth_bad(&seen, 44), 0);
-    assert_int_equal(esp__growth_bad(&seen, 301), 1);
-    assert_int_equal(esp__growth_bad(&seen, 301), 1);
-    assert_int_equal(esp__growth_bad(&seen, 1), 0);
-    assert_int_equal(esp__growth_bad(&seen, (double)NAN), ESP__GROWTH_LIMIT);
+    assert_int_equal(esp__growth_strikes(&seen, 29.9), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 31), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 36), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 44), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 44), 0);
+    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
+    assert_int_equal(esp__growth_strikes(&seen, 1), 0);
+    assert_int_equal(esp__growth_strikes(&seen, (double)NAN), ESP__GROWTH_STRIKES);
 }

@@ -103,7 +103,7 @@ static void train(esp_ctx *ctx, void *user) {
     t->started[rank] = esp_start(ctx);
     snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
     if (t->started[rank]) return;
-    if (rank == 0) t->hash[0] = ctx->active.strategy.hash;
+    if (rank == 0) t->hash[0] = ctx->in_force.strategy.hash;
     memset(grad, 0, sizeof grad);
     for (int k = 0; k < t->steps; k++) {
         if (t->change_at && k == t->change_at) t->ended[rank] = esp_strategy_set(ctx, "fp32");
@@ -115,7 +115,7 @@ static void train(esp_ctx *ctx, void *user) {
             ctx->model.tensors[0].sampled = (esp_tensor_stats){0, (uint32_t)t->sampled, 0.25, 1.5};
     }
     if (rank == 0) t->allocations[1] = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-    if (rank == 0) t->hash[1] = ctx->active.strategy.hash;
+    if (rank == 0) t->hash[1] = ctx->in_force.strategy.hash;
     if (t->move && rank == 0) {
         char to[256];
         snprintf(to, sizeof to, "%s.old", t->move);

@@ -82,11 +82,11 @@ static void finish(procs *p, int32_t speaker, const char *ended) {
     assert_int_equal(procs_end(p), 0);
 }
 
-static void job(procs *p, const char *straggler_ms, void (*body)(procs *, int32_t)) {
-    setenv("ESPRESSO_STRAGGLER_MS", straggler_ms, 1);
+static void job(procs *p, const char *stall_ms, void (*body)(procs *, int32_t)) {
+    setenv("ESPRESSO_STALL_MS", stall_ms, 1);
     procs_init(p, RANKS);
     procs_start_all(p, body);
-    unsetenv("ESPRESSO_STRAGGLER_MS");
+    unsetenv("ESPRESSO_STALL_MS");
 }
 
 static void body_two_late(procs *p, int32_t rank) { train(p, rank, 2, 10); }
@@ -102,7 +102,7 @@ TEST(a_rank_does_not_push) {
     procs p;
     job(&p, "300", body_two_late);
     const char *text = await_text(&p, 0, "step 3: for 0.");
-    expect(text, " ranks 0, 1, 3 could not go on; rank 2 has not pushed 't10', 't11' (ESPRESSO_STRAGGLER_MS)\n");
+    expect(text, " ranks 0, 1, 3 could not go on; rank 2 has not pushed 't10', 't11' (ESPRESSO_STALL_MS)\n");
     finish(&p, 0, "step 3 went on after ");
 }
 
@@ -178,12 +178,12 @@ TEST(malformed) {
     static const char *const wrong[] = {"10s", "-1", "many", "1e3", "5000000000"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         esp_ctx *ctx = NULL;
-        setenv("ESPRESSO_STRAGGLER_MS", wrong[i], 1);
+        setenv("ESPRESSO_STALL_MS", wrong[i], 1);
         assert_int_equal(esp_open(NULL, &ctx), ESP_E_ARG);
-        assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_STRAGGLER_MS is \""));
+        assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_STALL_MS is \""));
         assert_non_null(strstr(esp_last_error(NULL), "a whole number from 0 to"));
     }
-    unsetenv("ESPRESSO_STRAGGLER_MS");
+    unsetenv("ESPRESSO_STALL_MS");
 }
 
 /* ---- ranks as threads, for the thread sanitizer ---- */
@@ -210,9 +210,9 @@ TEST(threads) {
     test_job j;
     memset(&j, 0, sizeof j);
     j.size = 3, j.per_machine = 3, j.body = body_thread, j.config.host = &host;
-    setenv("ESPRESSO_STRAGGLER_MS", "100", 1);
+    setenv("ESPRESSO_STALL_MS", "100", 1);
     test_run(&j);
-    unsetenv("ESPRESSO_STRAGGLER_MS");
+    unsetenv("ESPRESSO_STALL_MS");
     assert_int_equal(atomic_load(&failures), 0);
     assert_int_equal(atomic_load(&heard), 1);
 }

@@ -138,7 +138,7 @@ static const esp__path *path_of(side *s, const char *text) {
 }
 
 static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, side *s) {
-    const esp__program *program = &ctx->active.program;
+    const esp__program *program = &ctx->in_force.program;
     const esp__path *path = path_of(s, text);
     const esp_plan_codec *codec = path && path->codec != ESP__NO_CODEC ? &s->problem.codecs[0] : NULL;
     esp__shape shape;
@@ -184,15 +184,15 @@ static void body(esp_ctx *ctx, void *user) {
     side planner;
     side_open(&planner, t, ctx);
     uint32_t first = 0; /* ops of a unit are neighbours: look only there */
-    esp__program part = ctx->active.program;
+    esp__program part = ctx->in_force.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t unit = i * turn;
-        while (first < ctx->active.program.n_ops && ctx->active.program.ops[first].unit < unit) first++;
-        part.ops = ctx->active.program.ops + first;
-        for (part.n_ops = 0; first + part.n_ops < ctx->active.program.n_ops && part.ops[part.n_ops].unit == unit;)
+        while (first < ctx->in_force.program.n_ops && ctx->in_force.program.ops[first].unit < unit) first++;
+        part.ops = ctx->in_force.program.ops + first;
+        for (part.n_ops = 0; first + part.n_ops < ctx->in_force.program.n_ops && part.ops[part.n_ops].unit == unit;)
             part.n_ops++;
-        view.active.program = part;
+        view.in_force.program = part;
         compare(t, &view, unit, t->text[i], &planner);
     }
     esp__arena_free(&planner.arena);

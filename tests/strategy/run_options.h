@@ -73,8 +73,8 @@ static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int
 
 static void describe(const esp_ctx *ctx, uint32_t t, char *buf, size_t cap) {
     char option[ESP__TEXT_MAX];
-    esp__option_print(&ctx->active.strategy.units[t].option, option, sizeof option);
-    snprintf(buf, cap, "%s: %s", ctx->active.strategy.units[t].codec->spec, option);
+    esp__option_print(&ctx->in_force.strategy.units[t].option, option, sizeof option);
+    snprintf(buf, cap, "%s: %s", ctx->in_force.strategy.units[t].codec->spec, option);
 }
 
 static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
@@ -111,8 +111,8 @@ static void check_same(esp_ctx *ctx, plan *p, const void *grads) {
 static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     uint64_t n = ctx->model.n_tensors * p->count;
     float *held = calloc(n, 4);
-    for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
-        const esp__feedback *f = &ctx->active.feedback[k];
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
         for (uint64_t i = 0; f->owner_replica && i < f->count; i++)
             held[f->place.first * p->count + f->offset + i] += f->residual[i];
     }

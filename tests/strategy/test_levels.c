@@ -186,13 +186,13 @@ static void auto_body(esp_ctx *ctx, void *user) {
     }
     if (bad) atomic_fetch_add(failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
     if (ctx->job.rank == 0) {
-        const esp__calibration *v = &esp__autopilot_of(ctx)->calibration;
+        const esp__survey *v = &esp__autopilot_of(ctx)->survey;
         const esp_plan_system *y = &v->system;
-        uint32_t points[ESP__CALIBRATION_LEVELS] = {0};
+        uint32_t points[ESP__SURVEY_LEVELS] = {0};
         MUST(y->n_outer == 1 && y->outer[0].size == 2 && y->machines == 2 && y->ranks_per_machine == 2);
-        for (int level = 0; level < ESP__CALIBRATION_LEVELS; level++)
+        for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
             for (int k = 0; k < ESP_PLAN_COLLS; k++) {
-                const esp__calibration_curve *c = &v->link[level][k];
+                const esp__survey_curve *c = &v->link[level][k];
                 points[level] += c->n;
                 for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* its latency */
             }
@@ -311,9 +311,9 @@ static void named_body(esp_ctx *ctx, void *user) {
     MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     MUST(esp_start(ctx) == ESP_OK);
     MUST(esp_push(ctx, 0, w, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK && w[3] == 1.0f);
-    u = &ctx->active.strategy.units[0];
-    MUST(!strcmp(ctx->active.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
-    MUST(strstr(ctx->active.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
+    u = &ctx->in_force.strategy.units[0];
+    MUST(!strcmp(ctx->in_force.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
+    MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
 }
 
 TEST(test_named_levels) {
@@ -415,7 +415,7 @@ static void shape_body(esp_ctx *ctx, void *user) {
     MUST(ctx->job.topo.n_local == s->n_local);
     MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     MUST(esp_start(ctx) == ESP_OK);
-    esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
+    esp__option_print(&ctx->in_force.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
     for (uint8_t scope = 1; scope < ESP__SCOPES;
          scope++) { /* a group has a rank for each index, and this rank at its own */

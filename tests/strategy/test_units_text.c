@@ -28,11 +28,11 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, texts[i]) == ESP_OK);
         CHECK(!strcmp(esp_strategy_text(ctx), texts[i]));
         char *printed = strdup(esp_strategy_text(ctx));
-        uint64_t hash = ctx->active.strategy.hash;
-        CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK && ctx->active.strategy.hash != hash);
+        uint64_t hash = ctx->in_force.strategy.hash;
+        CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK && ctx->in_force.strategy.hash != hash);
         CHECK(esp_strategy_set(ctx, printed) == ESP_OK && !strcmp(printed, esp_strategy_text(ctx)));
-        CHECK(ctx->active.strategy.hash == hash && ctx->active.strategy.n_order == 7 &&
-              ctx->active.strategy.n_units == 6);
+        CHECK(ctx->in_force.strategy.hash == hash && ctx->in_force.strategy.n_order == 7 &&
+              ctx->in_force.strategy.n_units == 6);
         CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* the text's own memory */
         for (int k = 0; k < TOTAL; k++) g[k] = 2.0f;
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
@@ -179,10 +179,10 @@ static void body_wants(esp_ctx *ctx, void *user) {
                "\nchunk 4 none " FLAT_COMP "\n"
                "tensor r 8 split 2\nchunk 7 efsignsgd " FLAT_COMP "\nchunk 1 none flat.allreduce\n"));
     CHECK(esp_strategy_set(ctx, t) == ESP_OK);
-    CHECK(!strcmp(ctx->active.strategy.units[3].codec->spec, "topk:ratio=0.5") &&
-          !strcmp(ctx->active.strategy.units[4].codec->spec, "topk:ratio=0.5"));
-    CHECK(!strcmp(ctx->active.strategy.units[5].codec->spec, "none") &&
-          !esp__option_compresses(&ctx->active.strategy.units[5].option));
+    CHECK(!strcmp(ctx->in_force.strategy.units[3].codec->spec, "topk:ratio=0.5") &&
+          !strcmp(ctx->in_force.strategy.units[4].codec->spec, "topk:ratio=0.5"));
+    CHECK(!strcmp(ctx->in_force.strategy.units[5].codec->spec, "none") &&
+          !esp__option_compresses(&ctx->in_force.strategy.units[5].option));
 }
 static void body_raw_group(esp_ctx *ctx, void *user) {
     (void)user;

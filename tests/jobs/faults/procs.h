@@ -59,7 +59,7 @@ static inline void procs_init(procs *p, int32_t size) {
     p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int r = 0; r < MAX_PROCS; r++) {
         atomic_store(&p->b->rank[r].lost, NOBODY);
-        atomic_store(&p->b->rank[r].straggler, NOBODY);
+        atomic_store(&p->b->rank[r].late, NOBODY);
         atomic_store(&p->b->rank[r].status, 1);
     }
 }

@@ -236,8 +236,8 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
 /* auto with figures that are made up: it measures, plans, changes to a plan that compresses and keeps it. */
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
     (void)user;
-    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
-        if (esp__option_compresses(&ctx->active.strategy.units[i].option)) return 7000000;
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 7000000;
     return 20000000;
 }
 static void auto_ready(void *user, esp_ctx *ctx, uint64_t *out) {

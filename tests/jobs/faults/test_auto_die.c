@@ -62,7 +62,7 @@ static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t a
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
     (void)user, (void)d;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
-        a->all[0].done && a->all[0].decision == ESP__DECISION_SWITCH && ++own_depth == depth)
+        a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
         die();
     return aligned_alloc((size_t)align, (size_t)((bytes + align - 1) / align * align));
 }

@@ -32,7 +32,7 @@ static void run_kind(void **state) {
     tally t = {0};
     tally_runs(&t, k, 1, test_repeats(CI_RUNS), &o);
     tally_print(stdout, k, &t);
-    const int failed = t.failed + t.straggler;
+    const int failed = t.failed + t.late;
     tally_free(&t);
     assert_int_equal(failed, 0);
 }

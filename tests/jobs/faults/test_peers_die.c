@@ -19,7 +19,7 @@ static void on_lost(void *user, int32_t rank, int left) {
 static void on_late(void *user, int32_t rank, uint32_t tensor) {
     self *s = (self *)user;
     atomic_store(&s->me->late_tensor, tensor);
-    atomic_store(&s->me->straggler, rank);
+    atomic_store(&s->me->late, rank);
 }
 /* Rank r waits for r - 1 at tensor 10 + r; the last one is waited for by nobody. */
 static void on_answer(void *user, esp__answer *out) {
@@ -222,7 +222,7 @@ static void body_accuse(procs *p, int32_t rank) {
     atomic_store(&me.me->ready, 1);
     while (!atomic_load(&p->b->go)) procs_sleep_ms(1);
     if (rank == 3) esp__peers_suspect(peers, 2, 13);
-    while (atomic_load(&me.me->straggler) == NOBODY && atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
+    while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
     atomic_store(&me.me->status, 0);
     while (atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
@@ -238,14 +238,14 @@ TEST(test_stopped_rank_is_named) {
         procs_sleep_ms(20);
         t0 = procs_now();
         atomic_store(&p.b->go, 1);
-        while (atomic_load(&p.b->rank[3].straggler) == NOBODY && procs_now() - t0 < 10000000000u) procs_sleep_ms(1);
+        while (atomic_load(&p.b->rank[3].late) == NOBODY && procs_now() - t0 < 10000000000u) procs_sleep_ms(1);
         print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
-        assert_int_equal(atomic_load(&p.b->rank[3].straggler), victim);
+        assert_int_equal(atomic_load(&p.b->rank[3].late), victim);
         if (victim != 0) { /* with rank 0 stopped only the accuser finds out */
             assert_true(PROCS_AWAIT(&p, late, NOBODY, victim));
             for (int32_t r = 0; r < 4; r++) {
                 if (r == victim) continue;
-                assert_int_equal(atomic_load(&p.b->rank[r].straggler), victim);
+                assert_int_equal(atomic_load(&p.b->rank[r].late), victim);
                 assert_int_equal(atomic_load(&p.b->rank[r].late_tensor), 11 + victim); /* of the rank behind it */
             }
         }

@@ -349,13 +349,13 @@ TEST(test_auto) {
 /* What this rank has not sent yet. */
 static void residuals(const esp_ctx *ctx, float *out) {
     memset(out, 0, ALL * sizeof *out);
-    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
-        const esp__feedback *f = &ctx->active.feedback[i];
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
     for (uint32_t i = 0; i < TENSORS; i++) /* pending: where the new strategy has no place for it */
-        for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
-            out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
+        for (int k = 0; k < N && ctx->model.tensors[i].carry; k++)
+            out[i * N + (uint32_t)k] += ctx->model.tensors[i].carry[k];
 }
 
 /* One step; `sent`: what this rank's payloads carry: gradient + residual before - residual after. */

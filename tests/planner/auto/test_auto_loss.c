@@ -74,7 +74,7 @@ static double learns(const world *w, const esp_ctx *ctx, int step) {
     (void)w;
     return 0.5 + 2.0 * exp(-step / 60.0) + 0.4 * noise(ctx->job.rank, step);
 }
-static int lossy(const esp_ctx *ctx) { return strstr(ctx->active.strategy.text, "topk") != NULL; }
+static int lossy(const esp_ctx *ctx) { return strstr(ctx->in_force.strategy.text, "topk") != NULL; }
 /* What topk does to the loss after some steps. */
 static double jumps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && lossy(ctx) ? 3.0 : 0.0);
@@ -162,7 +162,7 @@ TEST(test_not_its_fault) {
 
 /* A codec with a small error, too, is given up after a rise; then only those that only round are left. */
 static double jumps_twice(const world *w, const esp_ctx *ctx, int step) {
-    return learns(w, ctx, step) + (step > 80 && strstr(ctx->active.strategy.text, " int4 ") ? 3.0 : 0.0);
+    return learns(w, ctx, step) + (step > 80 && strstr(ctx->in_force.strategy.text, " int4 ") ? 3.0 : 0.0);
 }
 TEST(test_returns_from_rounding) {
     world *w = reports(jumps_twice, 200);

@@ -87,8 +87,8 @@ static void meters(esp_ctx *ctx, void *user) {
     CHECK(stats.steps == 3 && stats.step_ns >= 45000000u && stats.backward_ns >= 30000000u);
     CHECK(stats.exposed_communication_ns > 0 && stats.exposed_communication_ns < stats.step_ns);
     CHECK(stats.exposed_compression_ns == 0);
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++)
-        CHECK(ctx->active.op_time[i].end_ns >= ctx->active.op_time[i].start_ns);
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
+        CHECK(ctx->in_force.op_time[i].end_ns >= ctx->in_force.op_time[i].start_ns);
 }
 
 TEST(test_meter) {

@@ -58,7 +58,7 @@ static inline void judge_time(board *b, int r, uint64_t fault_ns, double bound_m
     double ms = told > fault_ns ? (double)(told - fault_ns) / 1e6 : 0;
     if (kinds[b->plan.kind].silence) ms = ms > b->plan.timeout_ms ? ms - b->plan.timeout_ms : 0;
     out->noticed_ms[out->n_noticed++] = ms;
-    out->straggler += ms > bound_ms;
+    out->late += ms > bound_ms;
 }
 
 static inline int names(const char *text, int32_t rank) {

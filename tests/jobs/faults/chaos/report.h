@@ -29,10 +29,10 @@ static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const op
         }
         t->runs++;
         t->failed += r.failed;
-        t->straggler += r.straggler;
-        if (r.straggler && !r.failed)
+        t->late += r.late;
+        if (r.late && !r.failed)
             fprintf(stderr, "%s, seed %llu: %d ranks noticed it after more than %.0f ms\n", kinds[k].name,
-                    (unsigned long long)(first + i), r.straggler, o->bound_ms);
+                    (unsigned long long)(first + i), r.late, o->bound_ms);
         memcpy(t->ms + t->n, r.noticed_ms, (size_t)r.n_noticed * sizeof *t->ms);
         t->n += (size_t)r.n_noticed;
     }
@@ -43,7 +43,7 @@ static void tally_print(FILE *f, kind k, const tally *t) {
     fprintf(f, "%-10s %5d %8d %5d", kinds[k].name, t->runs, t->failed, t->busy);
     if (t->n)
         fprintf(f, " %9.2f %9.2f %9.2f %5d", esp__quantile(t->ms, t->n, 0.5), esp__quantile(t->ms, t->n, 0.95),
-                t->ms[t->n - 1], t->straggler);
+                t->ms[t->n - 1], t->late);
     else
         fprintf(f, " %9s %9s %9s %5s", "-", "-", "-", "-");
     fprintf(f, "  %s\n", kinds[k].what);
@@ -71,8 +71,7 @@ static void report_head(FILE *f, const options *o) {
     machine_print(f);
     fprintf(
         f,
-        "failures: runs that did not keep what docs/use/faults.md promises, times aside. again: repeated, as the "
-        "machine\n"
+        "failures: runs that did not keep what docs/use/faults.md promises, times aside. again: repeated, as the machine\n"
         "was too busy to start the ranks. ms: from the fault until the failed call returned, on every other rank; for\n"
         "stop: counted from the end of ESPRESSO_TIMEOUT_MS = %u. late: ranks for which it took more than %.0f ms\n\n",
         (unsigned)o->timeout_ms, o->bound_ms);
@@ -123,7 +122,7 @@ static int soak_main(int argc, char **argv) {
         tally_runs(&t, (kind)k, seed, runs, &o);
         tally_print(f, (kind)k, &t);
         if (path) tally_print(stdout, (kind)k, &t);
-        failed += t.failed + t.straggler;
+        failed += t.failed + t.late;
         tally_free(&t);
     }
     if (path) fclose(f);
