@@ -89,6 +89,7 @@
 #include "espresso_impl/codec/call.c"
 #include "espresso_impl/strategy/units.c"
 #include "espresso_impl/strategy/shard.c"
+#include "espresso_impl/strategy/assign.c"
 #include "espresso_impl/strategy/strategy.c"
 #include "espresso_impl/strategy/text.c"
 #include "espresso_impl/strategy/entries.c"

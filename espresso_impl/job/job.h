@@ -236,4 +236,11 @@ static inline void esp__later(uint64_t *v, const uint64_t *other, uint64_t n) {
 /* Collective: each of the n numbers becomes the largest of all ranks': when something was ready on the latest of them. `room`: for n
  * numbers of each rank. */
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
+/* Does the job allow hierarchical options? It needs several machines, each with the same number of ranks, more than one. */
+ESP__FN int esp__hierarchical(const esp_ctx *ctx);
+/* The scope that a job of three levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
+ * level with several ranks, and all further out as one. In a job of two levels: `level` itself. */
+ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
+/* The job's levels as blocks of neighbours, each with more than one rank where possible. Returns how many. The job is hierarchical. */
+ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]);
 #endif

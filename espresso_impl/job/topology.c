@@ -237,3 +237,29 @@ ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__wh
     esp__free(ctx, all);
     return s;
 }
+
+ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint32_t n = 0;
+    for (uint32_t level = 1; level <= t->n_levels && t->n_local; level++) n += t->level_size[level] > 1;
+    return n > 1;
+}
+
+ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]) {
+    uint32_t first = 1, n = 0, ends[ESP__LEVELS] = {0};
+    for (uint32_t level = 1; level <= t->n_levels; level++)
+        if (t->level_size[level] > 1) ends[n++] = level;
+    ends[n - 1] = t->n_levels;
+    for (uint32_t k = 0; k < n; first = ends[k++] + 1) scope[k] = esp__scope_of(first, ends[k], t->n_levels);
+    return n;
+}
+
+ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level) {
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint8_t scope[ESP__LEVELS];
+    uint32_t first, last;
+    if (level == ESP__FLAT || t->n_levels == 2 || !esp__hierarchical(ctx)) return level;
+    esp__level_blocks(t, scope);
+    esp__scope_levels(scope[0], t->n_levels, &first, &last);
+    return level == ESP__INTRA ? scope[0] : esp__scope_of(last + 1, t->n_levels, t->n_levels);
+}

@@ -142,21 +142,21 @@ ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at);
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length);
 
+/* ---- assign.c --------------------------------------------------------------------------------------------------------- */
+/* Gives unit `u` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
+ * `where`. */
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where);
+/* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once.
+ * shard: its first half. */
+ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o);
+
 /* ---- strategy.c, read.c, order.c ------------------------------------------------------------------------------------------- */
 /* Fills `y`, which must be zeroed, from `spec`: a built-in name, a strategy's text, or (if `files`) a path. Free `y` even after an
  * error. */
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files);
 /* Fills `y` from a strategy's text; messages call the text `name`. */
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text);
-/* Gives unit `u` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
- * `where`. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
-                                    const char *where);
-/* Does the job allow hierarchical options? It needs several machines, each with the same number of ranks, more than one. */
-ESP__FN int esp__hierarchical(const esp_ctx *ctx);
-/* The scope that a job of three levels has for intra or inter where a strategy or a cost knows two levels only: the innermost
- * level with several ranks, and all further out as one. In a job of two levels: `level` itself. */
-ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
 ESP__FN esp_status esp__strategy_print(esp_ctx *ctx,
                                        esp__strategy *s); /* sets s->text and s->hash from all other members */
 /* The content of a small file, in memory of ctx (freed with esp__free), or without ctx of malloc. */

@@ -1,0 +1,148 @@
+/* assign.c: gives a sync unit its codec and option, and checks that job, codec and unit allow them. */
+#include "espresso_impl/strategy/strategy.h"
+
+/* An option that names intra and inter only, in a job of more levels. */
+static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].level > ESP__INTER) return;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].kind == ESP__COLL) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
+}
+
+ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
+    uint8_t scope[ESP__LEVELS] = {ESP__FLAT};
+    uint32_t n = esp__hierarchical(ctx) ? esp__level_blocks(&esp__job_of(ctx)->topo, scope) : 1;
+    memset(o, 0, sizeof *o);
+    o->n = shard ? n : 2 * n - 1;
+    for (uint32_t k = 0; k < n; k++) {
+        esp__step *s = &o->steps[k], *back = shard ? s : &o->steps[o->n - 1 - k];
+        s->kind = back->kind = ESP__COLL;
+        s->level = back->level = scope[k];
+        back->coll = ESP_COLL_ALLGATHER, back->role = ESP__SECOND;
+        s->coll = ESP_COLL_REDUCE_SCATTER, s->role = ESP__FIRST;
+        if (k == n - 1 && !shard) s->coll = ESP_COLL_ALLREDUCE, s->role = ESP__WHOLE;
+    }
+}
+
+/* The codec's default option. Where only the flat tree is allowed, a similar flat option. */
+static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
+    int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
+    const char *text = codec->default_option;
+    if (!esp__hierarchical(ctx))
+        return reducible ? "comp@cpu > flat.allreduce > decomp@cpu" : "comp@cpu > flat.allgather > decomp@cpu";
+    if (text && strncmp(text, "flat.", 5) && !strstr(text, " flat.")) return text;
+    return codec->rounds && codec->rounds[codec->n_rounds - 1].flags & ESP_ROUND_ALLREDUCE
+               ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
+               : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
+}
+
+/* Do the option's steps name every level of the job, and each once? The grammar has seen to it that they follow each other. */
+static int esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
+    const esp__topology *t = &esp__job_of(ctx)->topo;
+    uint32_t outermost = 0, first, last;
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (o->steps[i].kind != ESP__COLL) continue;
+        if (!esp__scope_exists(o->steps[i].level, t->n_levels) || esp__group_size(t, o->steps[i].level) < 2) return 0;
+        esp__scope_levels(o->steps[i].level, t->n_levels, &first, &last);
+        if (last > outermost) outermost = last;
+    }
+    return outermost == t->n_levels;
+}
+
+/* Fails if the topology, the codec or the unit's shape does not allow its option. */
+static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
+    if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
+                         "each; here are %d ranks on %d machine(s): use a flat option such as flat.allreduce",
+                         where, u->name, option, esp__job_of(ctx)->size, esp__job_of(ctx)->topo.n_machines);
+    if (!esp__option_is_flat(&u->option) && !esp__option_fits(ctx, &u->option))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s: tensor '%s': option '%s' is not for a job of %u levels: its steps must name each of them once, "
+            "from '%s' to '%s' (or '%s' and the like for several at once)",
+            where, u->name, option, esp__job_of(ctx)->topo.n_levels, esp__scope_word(1),
+            esp__scope_word(esp__job_of(ctx)->topo.n_levels), esp__scope_word(esp__scope_of(1, 2, ESP__LEVELS)));
+    for (uint32_t i = 0; i < u->option.n; i++) {
+        const esp_backend *b = esp__backend_of(esp__job_of(ctx), u->option.steps[i].level);
+        if (b && u->option.steps[i].kind == ESP__COLL && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "%s: tensor '%s': option '%s' uses a collective that backend '%s' does not have (%s): use "
+                             "another option, or another backend",
+                             where, u->name, option, b->name, esp__coll_word(u->option.steps[i].coll));
+    }
+    for (uint32_t i = 0; i < u->option.n; i++)
+        if (u->option.steps[i].summed && !(u->codec->traits.caps & ESP_CODEC_REDUCIBLE))
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s': codec '%s' has no payloads that can be summed undecoded, so '%s' cannot "
+                             "be used with it: use allgather or alltoall there",
+                             where, u->name, u->codec->spec, option);
+    if (!esp__option_compresses(&u->option)) return ESP_OK;
+    const uint32_t last = u->codec->traits.n_rounds - 1;
+    for (uint32_t i = 0; esp__codec_round(u->codec, last).flags & ESP_ROUND_ALLREDUCE && i < u->option.n; i++)
+        if (u->option.steps[i].compressed && u->option.steps[i].coll != ESP_COLL_ALLREDUCE)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s': every rank must get the sum of all payloads of codec '%s', so '%s' cannot "
+                "be used with it: use allreduce between comp and decomp, as in '%s'",
+                where, u->name, u->codec->spec, option,
+                esp__hierarchical(ctx)
+                    ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
+                    : "comp@cpu > flat.allreduce > decomp@cpu");
+    esp_bound bound;
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows &&
+        esp__codec_bound(ctx, u->codec, u, u->place.count, last, 1, &bound) == ESP_E_UNSUPPORTED)
+        return esp__fail(
+            ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
+            esp__unit_is_group(u) ? ", which a group has not: take the matrices out of it, or use another codec"
+            : esp__unit_is_chunk(ctx, u)
+                ? ", which a chunk has only if it consists of whole rows: leave the tensor whole, make its chunks "
+                  "multiples of cols, or use another codec"
+                : " in its description");
+    for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
+        if (esp__model_of(ctx)->tensors[u->place.first + k].flags & ESP_RAW)
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
+                "tensor out of the group, or give the group an option without comp",
+                where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
+    return ESP_OK;
+}
+
+/* Sets the round that the unit's codec begins with: earlier ones have no body for parts of its shape. */
+static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
+    const uint32_t last = u->codec->traits.n_rounds - 1;
+    for (u->first_round = 0; u->first_round < last; u->first_round++) {
+        esp_bound b;
+        esp_status s =
+            esp__codec_bound(ctx, u->codec, u, u->place.count, u->first_round, (uint32_t)esp__job_of(ctx)->size, &b);
+        if (s || b.payload_bytes) return s;
+    }
+    return ESP_OK;
+}
+
+/* Groups are checked before: no tensor of a group has a codec or option in its description. */
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+                                    const char *where) {
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
+    int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
+    const int shard = single && t->flags & ESP_SHARD;
+    esp_status s;
+    const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : ESP__CODEC_NONE;
+    if (raw) codec_spec = ESP__CODEC_NONE;
+    s = esp__codec_get(ctx, codec_spec, &u->codec);
+    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    if (single && t->want_option) option = t->want_option;
+    if (!option)
+        option = shard ? esp__shard_option(ctx, &u->codec->traits, raw) : esp__codec_option(ctx, &u->codec->traits);
+    s = esp__option_parse(ctx, option, &u->option);
+    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    esp__option_spread(ctx, &u->option);
+    if (raw && esp__option_compresses(&u->option)) esp__raw_option(ctx, shard, &u->option);
+    if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_compresses(&u->option) && u->rows)
+        u->width = u->cols;
+    s = esp__shard_check(ctx, u, option, where);
+    if (!s) s = esp__unit_check(ctx, u, option, where);
+    if (!s) s = esp__unit_rounds(ctx, u);
+    return s;
+}
