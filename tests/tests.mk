@@ -166,7 +166,7 @@ QUICK := $(filter-out $(LONG) $(call runs,slow),$(TEST_SRC) $(TEST_SH))
 CHECK := $(if $(T),$(foreach t,$(TESTS) $(CLI) $(SCRIPTS),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(QUICK)) $(call cli,tests,$(QUICK)))
 # they start the command of the test build. Of what else tests need, a name makes the small plugins, and all where it names scripts
 check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
-	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=executor/test_lanes" && exit 2)
+	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=executor, or T=executor/test_lanes" && exit 2)
 .PHONY: check
 # faults at random moments, as the test does it, but longer; bench/results/faults/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
