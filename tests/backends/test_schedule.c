@@ -246,8 +246,7 @@ static void slows_down(ranks_me *me) {
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (k == 0 && me->rank == 0) put("8mbit");
         pthread_barrier_wait(&me->shared->barrier[0]);
-        struct timespec pause = {0, 110000000};
-        nanosleep(&pause, NULL); /* both ranks look again once this is over */
+        usleep(110000); /* both ranks look again once this is over */
     }
     free(x);
     if (comm) me->b->close(comm);

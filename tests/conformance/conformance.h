@@ -36,14 +36,12 @@ static char cf_message[1024]; /* the last error that a codec logged */
 static int64_t cf_live;       /* allocations not yet freed */
 
 static void *cf_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    (void)user, (void)d;
     cf_live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
+    return test_host_alloc(user, d, bytes, align);
 }
 static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
     cf_live--;
-    free(p);
+    test_host_free(user, d, p, bytes);
 }
 static void cf_log(void *user, const esp_log_event *ev) {
     (void)user;

@@ -2,7 +2,7 @@
  * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
 /* runs: quiet tsan */
 #include "tests/common/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 enum { MOST = 1 << 14 };
 static const char *const specs[] = {"topk:ratio=0.1", "none", "topk:ratio=0.5,feedback=none"};
@@ -17,7 +17,7 @@ static int lacks(const esp_ctx *ctx, const char *part) {
 /* Measures all codecs, on the CPU or on the device. */
 static void measure(esp_ctx *ctx, esp__survey *s, int device) {
     CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    if (device) CHECK(!esp__survey_use(ctx, s, RIG_KIND));
+    if (device) CHECK(!esp__survey_use(ctx, s, DEVICE_KIND));
     for (int k = 0; k < SPECS; k++) CHECK(!esp__survey_codec_add(ctx, s, specs[k]));
     for (uint32_t k = 0; k < SPECS; k++)
         for (uint64_t n = 1; n <= MOST; n *= 128) CHECK(!esp__survey_codec_at(ctx, s, k, n, 3));
@@ -56,7 +56,7 @@ static void broken(esp_ctx *ctx, void *user) {
     esp__survey *s = &all[esp_rank(ctx)];
     (void)user;
     CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    CHECK(!esp__survey_use(ctx, s, RIG_KIND));
+    CHECK(!esp__survey_use(ctx, s, DEVICE_KIND));
     CHECK(!esp__survey_codec_add(ctx, s, specs[0]));
     CHECK(!esp__survey_codec_at(ctx, s, 0, MOST, 3));
     CHECK(!esp_barrier(ctx));
@@ -73,7 +73,7 @@ static void not_there(esp_ctx *ctx, void *user) {
     esp__survey *s = &all[esp_rank(ctx)];
     (void)user;
     CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    CHECK(esp__survey_use(ctx, s, (esp_devkind)(RIG_KIND + 1)) == ESP_E_UNSUPPORTED);
+    CHECK(esp__survey_use(ctx, s, (esp_devkind)(DEVICE_KIND + 1)) == ESP_E_UNSUPPORTED);
     CHECK(!lacks(ctx, "measuring codecs: there is no device of kind"));
     esp__survey_close(ctx, s);
 }
@@ -87,7 +87,7 @@ static void no_memory(esp_ctx *ctx, void *user) {
         CHECK(!esp_barrier(ctx));
         __atomic_store_n(&fake_left, left, __ATOMIC_SEQ_CST);
         CHECK(!esp_barrier(ctx));
-        esp_status st = esp__survey_use(ctx, s, RIG_KIND);
+        esp_status st = esp__survey_use(ctx, s, DEVICE_KIND);
         if (!st) st = esp__survey_codec_add(ctx, s, specs[0]);
         CHECK(!st || st == ESP_E_NOMEM);
         CHECK(!esp_barrier(ctx));
@@ -98,7 +98,7 @@ static void no_memory(esp_ctx *ctx, void *user) {
 }
 
 static void run(void (*body)(esp_ctx *, void *), int32_t size, int32_t per_machine) {
-    static const esp_plugin_fn entry = rig_plugin;
+    static const esp_plugin_fn entry = device_plugin;
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .config.builtin = &entry, .config.n_builtin = 1);
     assert_int_equal(fake_live + fake_refused, 0);
 }

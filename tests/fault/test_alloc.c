@@ -88,7 +88,7 @@ typedef struct scenario {
     const char *env[2]; /* a variable and its value */
 } scenario;
 
-static char dir[] = "/tmp/test_alloc_XXXXXX", path[64];
+static char path[64];
 
 /* Runs the call unless one before it failed. */
 #define DO(call)                                                                                                       \
@@ -403,7 +403,6 @@ static void *rank_main(void *arg) {
 
 /* 1: an allocation failed. */
 static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, uint32_t timeout_ms, run_of *r) {
-    pthread_t threads[RANKS];
     rank_of ranks[RANKS];
     memset(r, 0, sizeof *r);
     r->scenario = c;
@@ -412,12 +411,11 @@ static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, 
     pthread_barrier_init(&r->barrier, NULL, (unsigned)c->size);
     atomic_store(&past, 0);
     atomic_store(&watching, 1);
-    for (int32_t k = 0; k < c->size; k++) {
-        ranks[k] = (rank_of){r, k};
-        if (c->size > 1 && pthread_create(&threads[k], NULL, rank_main, &ranks[k])) abort();
-    }
-    if (c->size == 1) rank_main(&ranks[0]);
-    for (int32_t k = 0; c->size > 1 && k < c->size; k++) pthread_join(threads[k], NULL);
+    for (int32_t k = 0; k < c->size; k++) ranks[k] = (rank_of){r, k};
+    if (c->size == 1)
+        rank_main(&ranks[0]);
+    else
+        run_threads(c->size, rank_main, ranks, sizeof *ranks);
     atomic_store(&watching, 0);
     pthread_barrier_destroy(&r->barrier);
     return atomic_load(&r->pool[victim].hits) > 0;
@@ -473,15 +471,13 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
     if (seconds > WAIT_MS / 2000.0) complain(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-static double now(void) { return (double)esp__now_ns() / 1e9; }
-
 /* Every allocation of one rank from the meeting on; without other ranks, from the first. TEST_ALL (make test-all) tries all, else every
  * few of them, other ones for each rank and mode. A rank that fails before it has met the others is missing: they wait for it until
  * their timeout, which is short then. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
-    const double began = now();
+    const double began = test_seconds();
     const char *from = getenv("FROM"); /* to look at one */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
@@ -490,16 +486,16 @@ static void fail_each(const scenario *c, int32_t victim, int sticky) {
     const int first = r.pool[victim].at_meeting + 1, opened = r.pool[victim].at_opened;
     const int every = getenv("TEST_ALL") ? 1 : 1 + (atomic_load(&r.pool[victim].seen) - first) / SAMPLE;
     for (int n = from ? atoi(from) : first, hit = bad <= 40; hit && bad <= 40; runs++) {
-        const double start = now();
+        const double start = test_seconds();
         hit = run_once(c, victim, n, sticky, c->size > 1 && n <= opened ? OPEN_MS : WAIT_MS, &r);
-        check(c, victim, n, sticky, hit, &r, now() - start);
+        check(c, victim, n, sticky, hit, &r, test_seconds() - start);
         n += runs < AT_BEGIN ? 1 : runs == AT_BEGIN ? 1 + (2 * (int)victim + sticky) * every / 4 : every;
     }
     if (c->env[0]) unsetenv(c->env[0]);
     unlink(path);
     if (getenv("VERBOSE"))
         print_message("%s, rank %d, %s: %d runs, %.1f s\n", c->name, (int)victim, sticky ? "sticky" : "once", runs,
-                      now() - began);
+                      test_seconds() - began);
 }
 
 TEST(each_allocation_fails) {
@@ -541,14 +537,9 @@ TEST(a_plan_fails_cleanly) {
 }
 
 static int setup(void **state) {
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/file", dir);
+    if (folder_make(state)) return -1;
+    snprintf(path, sizeof path, "%s", in_folder("file"));
     return 0;
 }
-static int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
-}
 
-TEST_GROUP(setup, teardown)
+TEST_GROUP(setup, folder_remove)

@@ -2,7 +2,7 @@
  * Every other rank must come back with an error that names the dead one, and nothing may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; unit/test_step has their threads */
 #include "tests/common/test.h"
-#include "procs.h"
+#include "tests/common/processes.h"
 
 enum { N = 20000, TENSORS = 3, RANKS = 4 };
 enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
@@ -60,20 +60,15 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
 /* ---- dying inside the switch: at one of the places that take memory, between the ranks' exchanges ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
-    (void)user, (void)d;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
         a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
         die();
-    return aligned_alloc((size_t)align, (size_t)((bytes + align - 1) / align * align));
-}
-static void counting_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
+    return test_host_alloc(user, d, bytes, align);
 }
 
 /* ---- dying in the middle of a probe: soon after measuring began, at some moment ---- */
 static void *die_soon(void *arg) {
-    procs_sleep_ms(depth);
+    usleep((useconds_t)depth * 1000);
     die();
     return arg;
 }
@@ -86,7 +81,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
     host.struct_size = sizeof host;
     host.abi_major = ESP_ABI_MAJOR;
     host.alloc = counting_alloc;
-    host.free_ = counting_free;
+    host.free_ = test_host_free;
     cfg.host = &host;
     cfg.rank = rank;
     cfg.size = p->size;
@@ -140,7 +135,7 @@ static void body_train(procs *p, int32_t rank) {
     if (s != ESP_OK && ctx && esp_push(ctx, 0, grads, here) != s) atomic_store(&me->other, 1);
     atomic_store(&me->status, s);
     esp_close(ctx);
-    atomic_store(&me->closed_ns, procs_now());
+    atomic_store(&me->closed_ns, esp__now_ns());
     free(grads);
 }
 
@@ -187,13 +182,7 @@ TEST(test_after_the_switch) {
 }
 
 /* Other programs may use the folder: only what has our name counts. */
-static int our_files(void) {
-    DIR *d = opendir("/dev/shm");
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) n += strstr(e->d_name, "esp") != NULL;
-    if (d) closedir(d);
-    return n;
-}
+static int our_files(void) { return test_count_files("/dev/shm", "esp"); }
 static int files_before;
 static int count_before(void **state) {
     files_before = our_files();

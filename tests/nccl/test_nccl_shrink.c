@@ -4,9 +4,9 @@
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/common/test.h"
 #include <dlfcn.h>
-#include "tests/fault/procs.h"
+#include "tests/common/processes.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
 #include "tests/common/entries.h"
@@ -112,17 +112,16 @@ static void lose(const char *backend, const char *option, int32_t first, int32_t
     procs_start_all(&p, body);
     int hung = 0, bad = 0;
     for (int32_t r = 0; r < SIZE; r++) {
-        int status = 0;
-        waitpid(p.pid[r], &status, 0); /* an alarm ends a rank that hangs */
-        const int dies = r == first || r == second, want = dies ? SIGKILL : 0;
+        const bool dies = r == first || r == second;
+        const int status = child_wait(p.pid[r]), want = dies ? -SIGKILL : 0; /* an alarm ends a rank that hangs */
         hung += status != want;
         p.pid[r] = 0;
         if (dies) continue;
         bad += atomic_load(&p.b->rank[r].status) || atomic_load(&p.b->rank[r].other) % 10 != (second < 0 ? 3 : 2) ||
                atomic_load(&p.b->rank[r].other) < 10;
         if (bad || hung)
-            print_message("%s, %s, rank %d: status %d, ended with %x, %d: %s\n", backend, option, (int)r,
-                          atomic_load(&p.b->rank[r].status), (unsigned)status, atomic_load(&p.b->rank[r].other),
+            print_message("%s, %s, rank %d: status %d, ended with %d, %d: %s\n", backend, option, (int)r,
+                          atomic_load(&p.b->rank[r].status), status, atomic_load(&p.b->rank[r].other),
                           p.b->rank[r].text);
     }
     procs_end(&p);

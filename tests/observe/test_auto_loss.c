@@ -2,7 +2,7 @@
  * and returns to fp32 on all ranks where the losses that the trainer reports rise after a change. */
 /* runs: quiet tsan */
 #include "tests/common/test.h"
-#include "autopilot_rig.h"
+#include "autopilot_world.h"
 #include "espresso_impl/base/quantile.h"
 
 static const char few[] = "topk:ratio=0.01", options[] = "auto:steps=6,window=8";
@@ -230,13 +230,7 @@ static void calls(esp_ctx *ctx, void *user) {
 }
 TEST(test_call) {
     static const char *const strategies[] = {"fp32", "auto"};
-    for (int i = 0; i < 2; i++) {
-        test_job j = {.size = 2, .body = calls};
-        failures = 0;
-        j.config.strategy = strategies[i];
-        test_run(&j);
-        assert_int_equal(failures, 0);
-    }
+    for (int i = 0; i < 2; i++) RUN_RANKS(.size = 2, .body = calls, .config.strategy = strategies[i]);
     assert_int_equal(esp_report_loss(NULL, 1.0), ESP_E_ARG);
 }
 
@@ -249,11 +243,5 @@ static void disagrees(esp_ctx *ctx, void *user) {
     CHECK(strstr(esp_last_error(ctx), "'optimizer adam:0.9'") && strstr(esp_last_error(ctx), "'optimizer adam:0.5'"));
 }
 TEST(test_ranks_agree) {
-    test_job j = {.size = 2, .body = disagrees};
-    failures = 0;
-    j.config.strategy = "auto";
-    j.config.optimizer = ESP_OPTIMIZER_ADAM;
-    j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
-    assert_int_equal(failures, 0);
+    RUN_RANKS(.size = 2, .body = disagrees, .config.strategy = "auto", .config.optimizer = ESP_OPTIMIZER_ADAM);
 }

@@ -2,7 +2,7 @@
  * make every decision at the same step, and under every strategy no part of a gradient is lost. */
 /* runs: quiet tsan */
 #include "tests/common/test.h"
-#include "autopilot_rig.h"
+#include "autopilot_world.h"
 
 /* ---- the usual life: measure, switch, check, watch ---------------------------------------------------------------------- */
 TEST(test_switch) {
@@ -378,13 +378,8 @@ TEST(test_bad_input) {
         {"auto", "dgc;warmup:of=(topk:ratio=7)", "of=(topk:ratio=7): topk: parameter ratio=7"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        test_job j = {.size = 2, .body = refused};
-        failures = 0;
         refused_with = cases[i][2];
-        j.config.strategy = cases[i][0];
-        j.config.codec = cases[i][1];
-        test_run(&j);
-        assert_int_equal(failures, 0);
+        RUN_RANKS(.size = 2, .body = refused, .config.strategy = cases[i][0], .config.codec = cases[i][1]);
     }
 }
 

@@ -2,7 +2,7 @@
  * the wait ends, and is silent in a healthy job. Ranks are processes over `shm`, or threads over `loop`. */
 /* runs: quiet tsan */
 #include "tests/common/test.h"
-#include "tests/fault/procs.h"
+#include "tests/common/processes.h"
 
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
 static float grads[TENSORS][256];
@@ -38,7 +38,7 @@ static esp_ctx *open_rank(procs *p, int32_t rank, esp_host *host) {
 }
 
 static void await_go(const procs *p) {
-    while (!atomic_load(&p->b->go)) procs_sleep_ms(5);
+    while (!atomic_load(&p->b->go)) usleep(5000);
 }
 
 /* Trains; in step LATE_STEP rank `late` has pushed only the first `pushed` tensors until the test says go. */
@@ -63,8 +63,8 @@ static void train(procs *p, int32_t rank, int32_t late, int pushed) {
 
 /* The text of rank r, once it has `words`. */
 static const char *await_text(const procs *p, int32_t r, const char *words) {
-    const uint64_t end = procs_now() + 30000000000ull;
-    while (!strstr(p->b->rank[r].text, words) && procs_now() < end) procs_sleep_ms(5);
+    const uint64_t end = esp__now_ns() + 30000000000ull;
+    while (!strstr(p->b->rank[r].text, words) && esp__now_ns() < end) usleep(5000);
     if (!strstr(p->b->rank[r].text, words)) fail_msg("rank %d said \"%s\", not \"%s\"", r, p->b->rank[r].text, words);
     return p->b->rank[r].text;
 }
@@ -74,8 +74,8 @@ static void finish(procs *p, int32_t speaker, const char *ended) {
     atomic_store(&p->b->go, 1);
     if (ended) await_text(p, speaker, ended);
     for (int32_t r = 0; r < p->size; r++) { /* procs_end() kills what still runs */
-        const uint64_t end = procs_now() + 30000000000ull;
-        while (atomic_load(&p->b->rank[r].status) == 1 && procs_now() < end) procs_sleep_ms(5);
+        const uint64_t end = esp__now_ns() + 30000000000ull;
+        while (atomic_load(&p->b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p->b->rank[r].status), ESP_OK);
         if (r != speaker) assert_string_equal(p->b->rank[r].text, "");
     }
@@ -120,10 +120,10 @@ TEST(rank_0_does_not_push) {
 TEST(again) {
     procs p;
     job(&p, "100", body_two_late);
-    const uint64_t end = procs_now() + 30000000000ull, begin = procs_now();
-    while (atomic_load(&p.b->rank[0].other) < 4 && procs_now() < end) procs_sleep_ms(5);
+    const uint64_t end = esp__now_ns() + 30000000000ull, begin = esp__now_ns();
+    while (atomic_load(&p.b->rank[0].other) < 4 && esp__now_ns() < end) usleep(5000);
     const int said = atomic_load(&p.b->rank[0].other);
-    const double waited = (double)(procs_now() - begin) * 1e-9;
+    const double waited = (double)(esp__now_ns() - begin) * 1e-9;
     assert_true(said >= 4);
     assert_true(waited > 0.3); /* after 0.1, 0.2, 0.4 and 0.8 s */
     finish(&p, 0, "step 3 went on after ");
@@ -133,15 +133,15 @@ TEST(again) {
 static void stopped(int32_t victim, int32_t speaker, const char *said) {
     procs p;
     job(&p, "300", body_two_late);
-    while (!atomic_load(&p.b->rank[2].ready)) procs_sleep_ms(5);
+    while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
     kill(p.pid[victim], SIGSTOP);
     await_text(&p, speaker, said);
     kill(p.pid[victim], SIGCONT);
     atomic_store(&p.b->go, 1);
     await_text(&p, speaker, "step 3 went on after ");
     for (int32_t r = 0; r < p.size; r++) {
-        const uint64_t end = procs_now() + 30000000000ull;
-        while (atomic_load(&p.b->rank[r].status) == 1 && procs_now() < end) procs_sleep_ms(5);
+        const uint64_t end = esp__now_ns() + 30000000000ull;
+        while (atomic_load(&p.b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p.b->rank[r].status), ESP_OK);
     }
     assert_int_equal(procs_end(&p), 0);
@@ -169,8 +169,8 @@ TEST(nothing_is_said) {
     job(&p, "5000", body_healthy);
     finish(&p, NOBODY, NULL);
     job(&p, "0", body_two_late); /* off */
-    while (!atomic_load(&p.b->rank[2].ready)) procs_sleep_ms(5);
-    procs_sleep_ms(500);
+    while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
+    usleep(500000);
     finish(&p, NOBODY, NULL);
 }
 
@@ -199,7 +199,7 @@ static void body_thread(esp_ctx *ctx, void *user) {
     int bad = esp_tensor_add(ctx, &d[0], NULL) || esp_tensor_add(ctx, &d[1], NULL) || esp_start(ctx);
     (void)user;
     for (uint32_t t = 0; t < 2 && !bad; t++) {
-        for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) procs_sleep_ms(5);
+        for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) usleep(5000);
         bad |= esp_push(ctx, t, zeros[esp_rank(ctx)], (esp_stream){0}) != ESP_OK;
     }
     bad |= esp_wait_all(ctx) != ESP_OK;
@@ -207,12 +207,8 @@ static void body_thread(esp_ctx *ctx, void *user) {
 }
 TEST(threads) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear_one};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 3, j.per_machine = 3, j.body = body_thread, j.config.host = &host;
     setenv("ESPRESSO_STALL_MS", "100", 1);
-    test_run(&j);
+    RUN_RANKS(.size = 3, .per_machine = 3, .body = body_thread, .config.host = &host, .config.log_level = ESP_LOG_WARN);
     unsetenv("ESPRESSO_STALL_MS");
-    assert_int_equal(atomic_load(&failures), 0);
     assert_int_equal(atomic_load(&heard), 1);
 }

@@ -4,13 +4,6 @@
 #include "tests/common/test.h"
 #include "espresso_impl/costs/steps.h"
 
-static void add(esp_ctx *ctx, const char *name, uint64_t count) {
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = name;
-    d.count = count;
-    CHECK(!esp_tensor_add(ctx, &d, NULL));
-}
-
 /* A plan for a small model, from a survey. */
 static void plan(const esp__survey *s) {
     static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, .keep = NULL}, {"b", 300, 1e5, .keep = NULL}};
@@ -44,8 +37,8 @@ static void survey(esp_ctx *ctx, void *user) {
     const esp_stream cpu = ESP_ZERO;
     static float grads[4][60000];
     (void)user;
-    add(ctx, "a", 50000);
-    add(ctx, "b", 10000);
+    tensor_add(ctx, "a", 50000);
+    tensor_add(ctx, "b", 10000);
     CHECK(!esp_start(ctx));
     CHECK(!esp__survey_open(ctx, s, 1 << 20, 1 << 16));
     CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
@@ -101,10 +94,8 @@ static void survey(esp_ctx *ctx, void *user) {
 }
 
 TEST(test_survey) {
-    test_job j = {.size = 4, .per_machine = 2, .body = survey};
-    j.config.progress = "threads"; /* which look for the ends of collectives beside backward too */
-    test_run(&j);
-    assert_int_equal(failures, 0);
+    /* threads look for the ends of collectives beside backward too */
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = survey, .config.progress = "threads");
 }
 
 /* One rank: nothing to measure but codecs. */
@@ -121,11 +112,7 @@ static void alone(esp_ctx *ctx, void *user) {
     esp__survey_close(ctx, &s);
 }
 
-TEST(test_alone) {
-    test_job j = {.size = 1, .body = alone};
-    test_run(&j);
-    assert_int_equal(failures, 0);
-}
+TEST(test_alone) { RUN_RANKS(.size = 1, .body = alone); }
 
 /* Points made from a latency and two rates give these back. */
 TEST(test_fit) {

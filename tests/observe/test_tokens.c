@@ -9,12 +9,11 @@ static atomic_int inside, most, calls;
 /* fp16, which counts who is inside. */
 static const esp_codec *fp16;
 static void enter(void) {
-    const struct timespec pause = {0, 2000000};
     int now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     atomic_fetch_add(&calls, 1);
-    nanosleep(&pause, NULL); /* so that the others come, if they may */
+    usleep(2000); /* so that the others come, if they may */
 }
 static esp_status counted_compress(void *self, const esp_codec_args *a) {
     enter();
@@ -83,14 +82,10 @@ static void steps(esp_ctx *ctx, void *user) {
 
 static void run_steps(void) {
     static const esp_plugin_fn builtin[] = {counted_entry};
-    test_job j = {.size = RANKS, .per_machine = RANKS, .body = steps};
-    j.config.codec = "counted";
-    j.config.builtin = builtin;
-    j.config.n_builtin = 1;
     atomic_store(&most, 0);
     atomic_store(&calls, 0);
-    test_run(&j);
-    assert_int_equal(failures, 0);
+    RUN_RANKS(.size = RANKS, .per_machine = RANKS, .body = steps, .config.codec = "counted", .config.builtin = builtin,
+              .config.n_builtin = 1);
     assert_true(calls >= 2 * 2 * STEPS * RANKS);
 }
 

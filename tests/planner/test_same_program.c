@@ -199,13 +199,7 @@ static void body(esp_ctx *ctx, void *user) {
 }
 
 static void run_job(tree *t, void (*ranks)(esp_ctx *ctx, void *user)) {
-    static test_job job;
-    memset(&job, 0, sizeof job);
-    job.size = t->machines * t->local;
-    job.per_machine = t->local;
-    job.body = ranks;
-    job.user = t;
-    test_run(&job);
+    RUN_RANKS(.size = t->machines * t->local, .per_machine = t->local, .body = ranks, .user = t);
     assert_int_equal(t->compared, t->n);
     assert_int_equal(t->wrong, 0);
     free(t->text);

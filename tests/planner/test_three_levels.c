@@ -220,7 +220,6 @@ TEST(plans_run) {
     inputs in;
     esp_plan *plan;
     running run;
-    test_job j;
     make_inputs(&in, TENSORS, 1000);
     in.config.flags = ESP_PLAN_NO_BOUND;
     for (int round = 0; round < 3; round++) {
@@ -233,12 +232,9 @@ TEST(plans_run) {
         in.config.only = only, in.config.n_only = round == 2;
         if (round == 1) in.system.outer[0].size = 2;
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
-        memset(&j, 0, sizeof j);
         run.text = esp_plan_text(plan);
         atomic_init(&run.failures, 0);
-        j.size = 8, j.places = places, j.body = plan_body, j.user = &run;
-        j.config.log_level = ESP_LOG_ERROR;
-        test_run(&j);
+        RUN_RANKS(.size = 8, .places = places, .body = plan_body, .user = &run);
         assert_int_equal(atomic_load(&run.failures), 0);
         esp_plan_free(plan);
     }

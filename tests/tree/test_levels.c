@@ -318,18 +318,15 @@ static void named_body(esp_ctx *ctx, void *user) {
 
 TEST(test_named_levels) {
     static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
-    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64], *text = calloc(1, 1 << 20);
+    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64];
     atomic_store(&wrong, 0);
     assert_non_null(mkdtemp(dir));
     snprintf(trace, sizeof trace, "%s.json", dir);
     RUN_RANKS(.size = 8, .places = places, .body = named_body,
               .config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", .config.trace = trace);
     assert_int_equal(atomic_load(&wrong), 0);
-    FILE *f = fopen(trace, "r");
-    assert_non_null(f);
+    char *text = file_text(trace);
     assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
-    fclose(f);
     for (int r = 0; r < 8; r++) { /* every rank has the lanes of all levels, and each op is in the lane of its own */
         static const char *const names[] = {"gpu", "machine", "rack"};
         char want[128];

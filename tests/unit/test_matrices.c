@@ -57,13 +57,6 @@ static void step_run(esp_ctx *ctx, float *g) {
     for (uint32_t t = 0; t < TENSORS; t++, g += model[t - 1].count) CHECK(esp_push(ctx, t, g, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
-static void check_same(esp_ctx *ctx, const float *g) {
-    float *root = malloc(TOTAL * 4);
-    memcpy(root, g, TOTAL * 4);
-    CHECK(esp_broadcast(ctx, root, TOTAL * 4, 0) == ESP_OK);
-    CHECK(!memcmp(root, g, TOTAL * 4));
-    free(root);
-}
 
 /* Sums of results and residuals are what went in. out: sums of results over all steps. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int steps) {
@@ -98,7 +91,7 @@ static void model_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < k->steps && !atomic_load(&failures); step++) {
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         const float *at = g;
         for (int t = 0; t < TENSORS; t++)
             for (uint64_t i = 0; i < model[t].count; i++, at++) {
@@ -180,7 +173,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         for (int i = 0; i < TOTAL; i++) out[i] += (double)g[i];
     }
     check_conserved(ctx, k, out, 3);
@@ -263,7 +256,7 @@ static void change_body(esp_ctx *ctx, void *user) {
         }
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         for (int i = 0; i < TOTAL; i++) out[i] += (double)g[i];
     }
     check_conserved(ctx, k, out, 7);

@@ -45,18 +45,13 @@ static void just_start(esp_ctx *ctx, void *user) {
 
 static void run(int32_t size, const char *codec, const char *most, void (*body)(esp_ctx *, void *)) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear};
-    test_job j;
-    memset(&j, 0, sizeof j);
     memset(stats, 0, sizeof stats);
-    j.size = size, j.per_machine = size, j.body = body;
-    j.config.codec = codec, j.config.host = &host, j.config.log_level = ESP_LOG_INFO;
-    atomic_store(&failures, 0), atomic_store(&refused, 0), atomic_store(&said, 0);
+    atomic_store(&refused, 0), atomic_store(&said, 0);
     *refusal = 0;
     if (most) setenv("ESPRESSO_MEMORY_MAX", most, 1);
-    test_run(&j);
+    RUN_RANKS(.size = size, .per_machine = size, .body = body, .config.codec = codec, .config.host = &host,
+              .config.log_level = ESP_LOG_INFO);
     unsetenv("ESPRESSO_MEMORY_MAX");
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
 }
 
 /* An allgather of payloads needs room for those of all ranks; feedback does not depend on them. */

@@ -101,11 +101,10 @@ static int done(esp_ctx *ctx) {
 /* All is pushed, and no call follows. */
 static void body_away(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
-    struct timespec pause = {0, 1000000};
     (void)user;
     add(ctx);
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
-    for (int k = 0; k < 20000 && !done(ctx); k++) nanosleep(&pause, NULL);
+    for (int k = 0; k < 20000 && !done(ctx); k++) usleep(1000);
     CHECK(done(ctx));
     CHECK(esp_wait_all(ctx) == ESP_OK);
     free(g);
@@ -121,9 +120,8 @@ typedef struct pushing {
 
 static void *push_late(void *arg) {
     const pushing *p = arg;
-    const struct timespec pause = {0, 3000000};
     for (uint32_t t = 2; t < TENSORS; t++) {
-        nanosleep(&pause, NULL);
+        usleep(3000);
         CHECK(esp_push(p->ctx, t, p->g + t * COUNT, here) == ESP_OK);
     }
     return NULL;

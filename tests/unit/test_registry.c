@@ -178,16 +178,14 @@ typedef struct meter {
 } meter;
 static void *meter_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     meter *m = (meter *)user;
-    void *p = m->calls++ == m->fail_at ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
-    (void)d;
+    void *p = m->calls++ == m->fail_at ? NULL : test_host_alloc(user, d, bytes, align);
     if (p) memset(p, 0xa5, bytes); /* zeroing is the library's own business */
     if (p) m->out++;
     return p;
 }
 static void meter_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)d, (void)bytes;
     ((meter *)user)->out--;
-    free(p);
+    test_host_free(user, d, p, bytes);
 }
 
 TEST(test_out_of_memory) {

@@ -61,7 +61,7 @@ static void step_run(esp_ctx *ctx, const task *k, float *g) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-static void check_same(esp_ctx *ctx, const task *k, const float *g) {
+static void check_same_options(esp_ctx *ctx, const task *k, const float *g) {
     const uint64_t bytes = ctx->model.n_tensors * k->count * 4;
     float *root = malloc(bytes);
     memcpy(root, g, bytes);
@@ -116,7 +116,7 @@ static void options_body(esp_ctx *ctx, void *user) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
         for (uint64_t i = 0; i < n; i++) out[i] += (double)g[i];
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
     }
     check_conserved(ctx, k, out);
     free(g);
@@ -137,12 +137,6 @@ TEST(test_options) {
 }
 
 /* ---- the order of collectives ---------------------------------------------------------------------------------------- */
-static int says(const esp_ctx *ctx, const char *word) {
-    const int yes = strstr(esp_last_error(ctx), word) != NULL;
-    if (!yes) fprintf(stderr, "expected '%s' in: %s\n", word, esp_last_error(ctx));
-    return yes;
-}
-
 static void order_body(esp_ctx *ctx, void *user) {
     static const char unit[] = "espresso-strategy 1\ntensor t0 37 shared2 " TREE_ALL "\ntensor t1 37 shared3 " FLAT
                                "\ntensor t2 2 shared2 " FLAT "\n";
@@ -172,7 +166,7 @@ static void order_body(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
-        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && says(ctx, bad[i].says));
+        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
     for (int i = -1; i < 2; i++) { /* the generated order, and two others */
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
@@ -221,7 +215,8 @@ static void allreduce_body(esp_ctx *ctx, void *user) {
     char text[512];
     for (size_t i = 0; i < 4; i++) {
         snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 sharedall %s\n", no[i]);
-        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && says(ctx, "every rank must get the sum of all payloads"));
+        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG &&
+              error_has(ctx, "every rank must get the sum of all payloads"));
         snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 sharedall %s\n", yes[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
     }
@@ -316,7 +311,7 @@ static void change_body(esp_ctx *ctx, void *user) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
         for (int i = 0; i < 37; i++) out[i] += (double)g[i];
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
     }
     check_conserved(ctx, k, out);
 }
@@ -342,7 +337,7 @@ static void nan_body(esp_ctx *ctx, void *user) {
     fill(ctx, k, g, 2);
     step_run(ctx, k, g);
     for (int i = 0; i < 37; i++) CHECK(isfinite(g[i]));
-    check_same(ctx, k, g);
+    check_same_options(ctx, k, g);
 }
 TEST(test_nan) {
     static const char *const options[] = {FLAT, TREE, TREE_ALL, "comp@cpu > flat.allgather > decomp@cpu"};
@@ -366,7 +361,7 @@ static void full_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < k->count; i++)
             g[i] = step == 0 ? (i % 2 ? -127.0f : 127.0f) : step == 1 ? gradient(ctx->job.rank, 0, 1, i) : 0;
         step_run(ctx, k, g);
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
         for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
@@ -405,9 +400,9 @@ static void halves_body(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
     d.name = "t", d.count = 37, d.dtype = ESP_F16, d.codec = k->codec, d.option = k->option;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
-    for (int i = 0; i < 37; i++) g[i] = (uint16_t)half_to_f16(i == 3 ? 2.0f : 1.0f);
+    for (uint64_t i = 0; i < 37; i++) test_value_set(ESP_F16, g, i, i == 3 ? 2.0f : 1.0f);
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
-    CHECK(fabsf(test_half(ESP_F16, g[3]) - 2.0f) < 0.01f && fabsf(test_half(ESP_F16, g[4]) - 1.0f) < 0.01f);
+    CHECK(fabsf(test_value(ESP_F16, g, 3) - 2.0f) < 0.01f && fabsf(test_value(ESP_F16, g, 4) - 1.0f) < 0.01f);
 }
 TEST(test_halves) {
     task k = {.codec = "shared2", .option = TREE};

@@ -78,20 +78,13 @@ static void body(esp_ctx *ctx, void *user) {
 }
 
 static void train(const char *codec, int32_t first, int32_t second, int tcp) {
-    static test_job job;
     memset(&run, 0, sizeof run);
-    memset(&job, 0, sizeof job);
     run.leaves[first] = 10;
     if (second >= 0) run.leaves[second] = 20;
     run.tcp = tcp;
     run.steps = 30;
-    job.size = SIZE;
-    job.config.codec = codec;
-    job.config.timeout_ms = 20000;
-    job.config.log_level = ESP_LOG_ERROR;
-    job.config.progress = "threads";
-    job.body = body;
-    test_run(&job);
+    RUN_RANKS(.size = SIZE, .body = body, .config.codec = codec, .config.timeout_ms = 20000,
+              .config.progress = "threads");
     for (int32_t r = 0, n = 0; r < SIZE; r++) {
         n += !run.leaves[r];
         if (run.leaves[r]) continue;
@@ -130,10 +123,7 @@ TEST(test_tcp) {
         for (struct ifaddrs *a = list; a; a = a->ifa_next)
             others += a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK);
     freeifaddrs(list);
-    if (!others) {
-        print_message("skipped: this machine has no address but the loopback\n");
-        skip();
-    }
+    if (!others) test_skip("this machine has no address but the loopback");
     train(NULL, 0, 3, 1);
 }
 

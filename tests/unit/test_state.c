@@ -9,7 +9,7 @@ enum { N = 777, RANKS = 4 };
 static const char *const two =
     "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "
     "decomp@cpu > intra.allgather";
-static char dir[] = "/tmp/test_state_XXXXXX", path[64];
+static char path[64];
 
 static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const char *codec, uint64_t seed) {
     RUN_RANKS(.size = size, .per_machine = 2, .body = body, .user = user, .config.codec = codec, .config.seed = seed,
@@ -427,15 +427,10 @@ static void body_misuse(esp_ctx *ctx, void *user) {
 }
 TEST(test_misuse) { run(1, body_misuse, NULL, "topk:ratio=0.05", 0); }
 
-static int make_dir(void **state) {
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/state", dir);
+static int make_folder(void **state) {
+    if (folder_make(state)) return -1;
+    snprintf(path, sizeof path, "%s", in_folder("state"));
     return 0;
 }
-static int remove_dir(void **state) {
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
-}
 
-TEST_GROUP(make_dir, remove_dir)
+TEST_GROUP(make_folder, folder_remove)

@@ -2,7 +2,7 @@
  * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan-long */
 #include "tests/common/test.h"
-#include "units_rig.h"
+#include "small_model.h"
 
 static esp_stream here;
 
@@ -98,9 +98,9 @@ TEST(test_conserved) {
                                          "chunktopk:chunk=64,k=8,feedback=residual"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         task k = {codecs[c], TREE_THREE, ESP_F32, 0, 0, NULL};
-        assert_int_equal(run_ranks(6, 2, "loop", 0, body_conserved, &k), 0);
+        run_ranks(6, 2, "loop", 0, body_conserved, &k);
         k.option = FLAT_COMP;
-        assert_int_equal(run_ranks(3, 3, "shm", 0, body_conserved, &k), 0);
+        run_ranks(3, 3, "shm", 0, body_conserved, &k);
     }
 }
 
@@ -129,7 +129,7 @@ static void body_moved(esp_ctx *ctx, void *user) {
 }
 TEST(test_moved_bit_by_bit) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(4, 2, "loop", 0, body_moved, &k), 0);
+    run_ranks(4, 2, "loop", 0, body_moved, &k);
 }
 
 /* A tensor whose new unit has no Comp gives its residual to the next push; its neighbours keep theirs. */
@@ -158,7 +158,7 @@ static void body_part(esp_ctx *ctx, void *user) {
 }
 TEST(test_part_without_compression) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(3, 3, "loop", 0, body_part, &k), 0);
+    run_ranks(3, 3, "loop", 0, body_part, &k);
 }
 
 /* The method's own memory stays with a unit that stays as it is. */
@@ -208,7 +208,7 @@ static void body_own_state(esp_ctx *ctx, void *user) {
 }
 TEST(test_own_state) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_own_state, &k), 0);
+    run_ranks(2, 2, "loop", 0, body_own_state, &k);
 }
 
 /* ---- a step thrown away ------------------------------------------------------------------------------------------------------ */
@@ -248,7 +248,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
 TEST(test_discard) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
-        assert_int_equal(run_ranks(4, 2, "loop", ESP_DISCARDABLE, body_discard, &k), 0);
+        run_ranks(4, 2, "loop", ESP_DISCARDABLE, body_discard, &k);
     }
 }
 
@@ -300,16 +300,16 @@ static void body_load_bits(esp_ctx *ctx, void *user) {
     train(ctx, b, 3);
     CHECK(!memcmp(a->out, b->out, sizeof a->out));
     set(ctx, k->kind, "efsignsgd", k->option);
-    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH && says(ctx, "another codec for tensor 'a'"));
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH && error_has(ctx, "another codec for tensor 'a'"));
     free(a), free(b);
 }
 TEST(test_states) {
     snprintf(path, sizeof path, "/tmp/espresso-test-units-%d", (int)getpid());
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
-        assert_int_equal(run_ranks(4, 2, "loop", 0, body_save, &k), 0);
-        assert_int_equal(run_ranks(4, 2, "loop", 0, body_load, &k), 0);
-        assert_int_equal(run_ranks(4, 2, "loop", 0, body_load_bits, &k), 0);
+        run_ranks(4, 2, "loop", 0, body_save, &k);
+        run_ranks(4, 2, "loop", 0, body_load, &k);
+        run_ranks(4, 2, "loop", 0, body_load_bits, &k);
     }
     for (int r = 0; r < 4; r++) {
         char name[96];

@@ -42,7 +42,7 @@ static inline void fault_before_open(self *x) {
     if (x->p->kind == MEMORY && x->p->variant == BEFORE_OPEN) limit_memory(x->p->amount);
     if (x->p->kind == NO_MEMFD && x->p->variant) refuse_memfd(x->p->amount);
     if (x->p->kind == NO_MEMFD && !x->p->variant)
-        limit_set(RLIMIT_NOFILE, (uint64_t)count_entries("/proc/self/fd", "") - 3 + x->p->amount);
+        limit_set(RLIMIT_NOFILE, (uint64_t)test_count_files("/proc/self/fd", "") - 1 + x->p->amount);
     if (x->p->kind == VERSION) chaos_version = "9.9.9";
 }
 static inline void fault_before_start(self *x) {
@@ -123,14 +123,14 @@ static inline void disk_step(self *x, uint32_t step, int small) {
         atomic_store(&x->me->saved[1], s ? 1 : 2);
         if (s && before != after) wrong(x, "a save failed (%.200s), and changed the file", esp_last_error(x->ctx));
         if (!s && before == after) wrong(x, "a save succeeded, and left the file of the save before");
-        if (s && is_victim(x) && !says(x->ctx, "cannot write the state"))
+        if (s && is_victim(x) && !error_has(x->ctx, "cannot write the state"))
             wrong(x, "full disk: %.200s", esp_last_error(x->ctx));
         if (s && !is_victim(x)) {
             char who[16];
             snprintf(who, sizeof who, "rank %d", (int)x->p->victim);
-            if (!says(x->ctx, who)) wrong(x, "the other rank's disk is full: %.200s", esp_last_error(x->ctx));
+            if (!error_has(x->ctx, who)) wrong(x, "the other rank's disk is full: %.200s", esp_last_error(x->ctx));
         }
-        if (count_entries(folder, ".tmp-espresso")) wrong(x, "a temporary file is left");
+        if (test_count_files(folder, ".tmp-espresso")) wrong(x, "a temporary file is left");
         if (is_victim(x)) disk_free(x);
         limit_set(RLIMIT_FSIZE, RLIM_INFINITY);
     }

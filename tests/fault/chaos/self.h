@@ -123,6 +123,4 @@ static inline void averages_check(self *x, uint32_t step, uint32_t but) {
     }
     if (!x->second && step < STEPS_MAX) atomic_store(&x->me->average[step], h | 1u);
 }
-
-static inline int says(const esp_ctx *ctx, const char *word) { return strstr(esp_last_error(ctx), word) != NULL; }
 #endif

@@ -1,7 +1,7 @@
-/* autopilot_rig.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
+/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
  * autopilot did in it. */
-#ifndef AUTOPILOT_RIG_H
-#define AUTOPILOT_RIG_H
+#ifndef AUTOPILOT_WORLD_H
+#define AUTOPILOT_WORLD_H
 #include "tests/common/test.h"
 
 enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
