@@ -6,10 +6,7 @@
 #include "espresso_impl/plugins/builtin.h"
 
 static uint64_t codec_random_state = 88172645463325252ull;
-static inline uint32_t codec_random(void) {
-    codec_random_state = codec_random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(codec_random_state >> 32);
-}
+static inline uint32_t codec_random(void) { return test_random32(&codec_random_state); }
 static inline float codec_uniform(void) { return (float)(codec_random() >> 8) / 8388608.0f - 1.0f; }
 static inline uint32_t codec_bits(float x) {
     uint32_t b;

@@ -4,10 +4,7 @@
 
 enum { KINDS = 12 };
 static uint64_t test_rng = 1;
-static uint32_t test_random(void) {
-    test_rng = test_rng * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(test_rng >> 33);
-}
+static uint32_t test_random(void) { return test_random32(&test_rng) >> 1; }
 static float test_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, 4);

@@ -72,6 +72,18 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
+/* Random numbers, whose state is `seed`: a linear congruential generator's upper half, and splitmix64. */
+static inline uint32_t test_random32(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 32);
+}
+static inline uint64_t test_random64(uint64_t *seed) {
+    uint64_t z = (*seed += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 /* How many names in the folder contain `part`; "": all, without "." and "..". */
 int test_count_files(const char *folder, const char *part);
 

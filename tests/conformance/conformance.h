@@ -268,10 +268,7 @@ CF_UNUSED static esp_payload_header cf_header(const cf_part *p) {
 
 /* ---- inputs --------------------------------------------------------------------------------------------------- */
 static uint64_t cf_seed = 1;
-CF_UNUSED static uint32_t cf_random(void) {
-    cf_seed = cf_seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(cf_seed >> 32);
-}
+CF_UNUSED static uint32_t cf_random(void) { return test_random32(&cf_seed); }
 /* Roughly normal, sigma about 0.6. */
 CF_UNUSED static float cf_normal(void) {
     double s = 0;

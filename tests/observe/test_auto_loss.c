@@ -177,11 +177,8 @@ TEST(test_returns_from_rounding) {
 
 /* ---- the rule ------------------------------------------------------------------------------------------------------------- */
 enum { LOOKS = 20000, REPORTS = 16 };
-static double uniform(uint64_t *at) { /* splitmix64; above 0 and below 1 */
-    uint64_t x = *at += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return ((double)((x ^ x >> 31) >> 11) + 0.5) / 9007199254740992.0;
+static double uniform(uint64_t *at) { /* above 0 and below 1 */
+    return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0;
 }
 static double drawn(uint64_t *at, int kind) { /* mean 0, variance 1 */
     const double u = uniform(at), v = uniform(at);

@@ -2,20 +2,13 @@
  * programs of random ops for the simulator. The same seed gives the same problem. Checks no result. */
 #ifndef TESTS_PLANNER_PROBLEMS_H
 #define TESTS_PLANNER_PROBLEMS_H
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/common/test.h"
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
 typedef struct rng {
     uint64_t s;
 } rng;
-static inline uint64_t rng_next(rng *r) { /* splitmix64 */
-    uint64_t z = r->s += 0x9E3779B97F4A7C15ull;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-    return z ^ z >> 31;
-}
+static inline uint64_t rng_next(rng *r) { return test_random64(&r->s); }
 static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_next(r) % n); }
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
