@@ -214,13 +214,12 @@ static inline void device_body(esp_ctx *ctx, void *user) {
     device_job *j = user;
     place p[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.dtype = j->task.dtype;
-        d.flags = j->task.tensor_flags;
-        d.gather = j->gather;
-        d.device = device_of(j, t);
+        esp_tensor_desc d = {.name = names[t],
+                             .count = counts[t],
+                             .dtype = j->task.dtype,
+                             .flags = j->task.tensor_flags,
+                             .gather = j->gather,
+                             .device = device_of(j, t)};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);

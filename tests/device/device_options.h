@@ -36,13 +36,9 @@ static inline int add_option(void *user, const esp__option *o) {
             gpu = 0;
     const uint32_t every = gpu ? a->j->plan->every_gpu : a->j->plan->every;
     if (every && a->seen[!gpu]++ % every) return 0;
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    d.name = name;
-    d.count = ELEMENTS;
-    d.codec = a->j->plan->codec;
-    d.option = text;
+    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->plan->codec, .option = text};
     if (a->j->on_device) d.device.kind = DEVICE_KIND;
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;

@@ -31,10 +31,8 @@ static esp_plugin plugin_of(const esp_device_table *const *devices, uint32_t n) 
 }
 
 static esp_ctx *open_one(void) {
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx;
-    c.backend = "loop";
-    c.size = 1;
+    esp_config c = {.backend = "loop", .size = 1};
     assert_int_equal(esp_open(&c, &ctx), ESP_OK);
     return ctx;
 }

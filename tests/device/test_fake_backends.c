@@ -67,12 +67,7 @@ static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
     place p[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.codec = "none";
-        d.option = option;
-        d.device = fake;
+        esp_tensor_desc d = {.name = names[t], .count = counts[t], .codec = "none", .option = option, .device = fake};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], fake, counts[t] * 4);
         for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));

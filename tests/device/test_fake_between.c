@@ -150,10 +150,7 @@ static void zeros_body(esp_ctx *ctx, void *user) {
     uint32_t id[2];
     (void)user;
     for (int t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = 100;
-        d.device = device;
+        esp_tensor_desc d = {.name = names[t], .count = 100, .device = device};
         CHECK(esp_tensor_add(ctx, &d, &id[t]) == ESP_OK);
         place_open(ctx, &p[t], device, 400);
     }
@@ -207,9 +204,7 @@ static void errors_body(esp_ctx *ctx, void *user) {
     place p[2];
     ctx->config.sample_errors = 1;
     for (uint32_t t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = 20000;
+        esp_tensor_desc d = {.name = names[t], .count = 20000};
         d.codec = t ? "topk:ratio=0.1,feedback=none" : "topk:ratio=0.1";
         d.option = OWN_GPU;
         if (e->on_device) d.device = test_device(0);

@@ -171,11 +171,8 @@ static void piece_body(esp_ctx *ctx, void *user) {
     gate *g = gate_of(ctx);
     const uint64_t bytes = COUNT * (uint64_t)esp_dtype_bytes(j->dtype);
     char strategy[1024];
-    esp_tensor_desc d = ESP_ZERO;
     place p;
-    d.name = "w";
-    d.count = COUNT;
-    d.dtype = j->dtype;
+    esp_tensor_desc d = {.name = "w", .count = COUNT, .dtype = j->dtype};
     if (j->on_device) d.device.kind = FAKE_KIND;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     place_open(ctx, &p, d.device, bytes);

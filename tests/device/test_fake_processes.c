@@ -32,14 +32,9 @@ static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];
     if (a->seen++ % a->every) return 0;
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    d.name = name;
-    d.count = ELEMENTS;
-    d.codec = a->j->codec;
-    d.option = text;
-    d.device = a->device;
+    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->codec, .option = text, .device = a->device};
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;
     return 0;
@@ -74,17 +69,16 @@ static void tree_body(esp_ctx *ctx, const tree_job *j, results *out) {
 /* One process. Returns how many checks failed. */
 static int tree_rank(const tree_job *j, const char *root, int32_t rank, results *out) {
     static const esp_plugin_fn entry = fake_plugin;
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx;
-    c.rank = rank;
-    c.size = TREE_RANKS;
-    c.machine = 1 + rank / 2;
-    c.root = root;
-    c.backend = "shm";
-    c.timeout_ms = 60000;
-    c.builtin = &entry;
-    c.n_builtin = 1;
-    c.log_level = ESP_LOG_ERROR;
+    esp_config c = {.rank = rank,
+                    .size = TREE_RANKS,
+                    .machine = 1 + rank / 2,
+                    .root = root,
+                    .backend = "shm",
+                    .timeout_ms = 60000,
+                    .builtin = &entry,
+                    .n_builtin = 1,
+                    .log_level = ESP_LOG_ERROR};
     if (esp_open(&c, &ctx)) return fprintf(stderr, "rank %d: %s\n", (int)rank, esp_last_error(NULL)), 1;
     tree_body(ctx, j, out);
     esp_close(ctx);

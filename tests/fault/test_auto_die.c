@@ -76,18 +76,13 @@ static void *die_soon(void *arg) {
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     static esp_host host;
     report *me = &p->b->rank[rank];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
     host.struct_size = sizeof host;
     host.abi_major = ESP_ABI_MAJOR;
     host.alloc = counting_alloc;
     host.free_ = test_host_free;
-    cfg.host = &host;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = "shm";
+    esp_config cfg = {
+        .host = &host, .rank = rank, .size = p->size, .machine = 1 + rank / 2, .root = p->root, .backend = "shm"};
     cfg.codec = "topk:ratio=0.25";
     cfg.strategy = situation == PROBING ? "auto:steps=2000" : "auto:steps=4";
     cfg.timeout_ms = 20000;

@@ -51,20 +51,19 @@ static float point(int32_t origin, int i) { return (float)((i * 7 + origin * 5) 
 
 static esp_ctx *open_job(procs *p, int32_t rank, char *text) {
     static char name[TENSORS][16];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = job.machine[rank];
-    cfg.root = p->root;
-    cfg.backend = job.backend;
-    cfg.codec = job.codec;
-    cfg.strategy = job.strategy;
-    cfg.progress = job.progress;
-    cfg.timeout_ms = job.timeout_ms;
-    cfg.flags = job.flags;
-    cfg.cpu_workers = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.rank = rank,
+                      .size = p->size,
+                      .machine = job.machine[rank],
+                      .root = p->root,
+                      .backend = job.backend,
+                      .codec = job.codec,
+                      .strategy = job.strategy,
+                      .progress = job.progress,
+                      .timeout_ms = job.timeout_ms,
+                      .flags = job.flags,
+                      .cpu_workers = 1,
+                      .log_level = ESP_LOG_ERROR};
     if (esp_open(&cfg, &ctx)) {
         snprintf(text, 600, "open: %.500s", esp_last_error(NULL));
         return NULL;
@@ -429,12 +428,10 @@ TEST(test_residuals) {
 
 /* ---- refusals -------------------------------------------------------------------------------------------------------------- */
 TEST(test_refuses) {
-    esp_config cfg = ESP_ZERO;
     esp_tensor_desc d = ESP_ZERO;
     esp_ctx *ctx;
     uint32_t id;
-    cfg.size = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.size = 1, .log_level = ESP_LOG_ERROR};
     assert_int_equal(esp_shrink(NULL), ESP_E_ARG);
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     assert_int_equal(esp_shrink(ctx), ESP_E_STATE); /* before esp_start */

@@ -11,17 +11,16 @@ static int warm = 10; /* steps before a rank says that it is ready */
 
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = backend;
-    cfg.codec = codec;
-    cfg.timeout_ms = timeout_ms;
-    cfg.cpu_workers = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.rank = rank,
+                      .size = p->size,
+                      .machine = 1 + rank / 2,
+                      .root = p->root,
+                      .backend = backend,
+                      .codec = codec,
+                      .timeout_ms = timeout_ms,
+                      .cpu_workers = 1,
+                      .log_level = ESP_LOG_ERROR};
     if (esp_open(&cfg, &ctx) != ESP_OK) {
         snprintf(me->text, sizeof me->text, "open: %.900s", esp_last_error(NULL));
         return NULL;
@@ -212,13 +211,8 @@ static void body_start_late(procs *p, int32_t rank) {
     esp_close(ctx);
 }
 static void body_never_starts(procs *p, int32_t rank) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = backend;
+    esp_config cfg = {.rank = rank, .size = p->size, .machine = 1 + rank / 2, .root = p->root, .backend = backend};
     atomic_store(&p->b->rank[rank].other, esp_open(&cfg, &ctx));
     atomic_store(&p->b->rank[rank].ready, 1);
     usleep(30000000);

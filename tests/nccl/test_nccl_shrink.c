@@ -79,8 +79,7 @@ static void body(procs *p, int32_t rank) {
     c.builtin = entries, c.n_builtin = 2;
     esp_status s = esp_open(&c, &ctx);
     for (int t = 0; t < 2 && !s; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a", d.count = N, d.codec = "none", d.option = job.option, d.device = where;
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = N, .codec = "none", .option = job.option, .device = where};
         s = esp_tensor_add(ctx, &d, NULL);
         place_open(ctx, &at[t], where, N * 4);
     }

@@ -69,8 +69,8 @@ static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
     place p[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = counts[t], d.codec = "none", d.option = (const char *)user, d.device = fake;
+        esp_tensor_desc d = {
+            .name = names[t], .count = counts[t], .codec = "none", .option = (const char *)user, .device = fake};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], fake, counts[t] * 4);
         for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));
@@ -119,8 +119,7 @@ typedef struct alone {
 static void alone_body(esp_ctx *ctx, void *user) {
     const alone *a = user;
     place p;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = "a", d.count = 500, d.codec = "none", d.option = a->option, d.device = test_device(0);
+    esp_tensor_desc d = {.name = "a", .count = 500, .codec = "none", .option = a->option, .device = test_device(0)};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) {

@@ -140,10 +140,8 @@ static void live(esp_ctx *ctx, void *user) {
     float(*grads)[1000] = calloc(TENSORS, sizeof *grads);
     char name[16];
     for (uint32_t i = 0; i < TENSORS; i++) {
-        esp_tensor_desc d = ESP_ZERO;
         snprintf(name, sizeof name, "t%u", i);
-        d.name = name;
-        d.count = counts[i];
+        esp_tensor_desc d = {.name = name, .count = counts[i]};
         if (w->matrices && columns[i]) d.rows = counts[i] / columns[i], d.cols = columns[i];
         d.flags = ESP_SUM;
         CHECK(!esp_tensor_add(ctx, &d, NULL));

@@ -15,12 +15,9 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
 /* Tensors of N, N + 1, ... elements; sampling on, as if somebody had asked for statistics, but without their file. */
 static void start(esp_ctx *ctx, const char *option, const char *strategy, int sampling) {
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
         char name[16];
         snprintf(name, sizeof name, "t%u", t);
-        d.name = name;
-        d.count = N + t;
-        d.option = option;
+        esp_tensor_desc d = {.name = name, .count = N + t, .option = option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     ctx->config.sample_errors = sampling;

@@ -17,15 +17,19 @@ static void hear(void *user, const esp_log_event *ev) {
 }
 
 static esp_ctx *open_rank(procs *p, int32_t rank, esp_host *host) {
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;
     char name[16];
     memset(host, 0, sizeof *host);
     host->struct_size = sizeof *host;
     host->user = &p->b->rank[rank];
     host->log = hear;
-    c.rank = rank, c.size = p->size, c.root = p->root, c.machine = 1, c.backend = "shm", c.host = host;
-    c.timeout_ms = 50000;
+    esp_config c = {.rank = rank,
+                    .size = p->size,
+                    .root = p->root,
+                    .machine = 1,
+                    .backend = "shm",
+                    .host = host,
+                    .timeout_ms = 50000};
     int bad = esp_open(&c, &ctx) != ESP_OK;
     for (int t = 0; t < TENSORS && !bad; t++) {
         esp_tensor_desc d = {.name = name, .count = 256};

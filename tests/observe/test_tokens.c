@@ -68,9 +68,7 @@ static void steps(esp_ctx *ctx, void *user) {
     static float grads[RANKS][2][COUNT];
     (void)user;
     for (int i = 0; i < 2; i++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = i ? "b" : "a";
-        d.count = COUNT;
+        esp_tensor_desc d = {.name = i ? "b" : "a", .count = COUNT};
         CHECK(!esp_tensor_add(ctx, &d, NULL));
     }
     CHECK(!esp_start(ctx));

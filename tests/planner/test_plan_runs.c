@@ -33,10 +33,10 @@ static void body(esp_ctx *ctx, void *user) {
     uint32_t n = r->in->model.n_tensors, id[PROBLEM_TENSORS];
     float *data = r->result[rank];
     for (uint32_t t = 0; t < n; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = r->in->names[t];
-        d.count = r->in->tensors[t].elements;
-        d.rows = r->in->tensors[t].rows, d.cols = r->in->tensors[t].cols;
+        esp_tensor_desc d = {.name = r->in->names[t],
+                             .count = r->in->tensors[t].elements,
+                             .rows = r->in->tensors[t].rows,
+                             .cols = r->in->tensors[t].cols};
         check(r, esp_tensor_add(ctx, &d, &id[t]) == ESP_OK, "esp_tensor_add");
     }
     check(r, esp_start(ctx) == ESP_OK, "esp_start");

@@ -163,15 +163,14 @@ static void body(esp_ctx *ctx, void *user) {
     uint32_t turn = (uint32_t)(t->machines * t->local), id;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < t->n * turn && !s; i++) { /* between any two of them some that turn the roots */
-        esp_tensor_desc d = ESP_ZERO;
         char name[32];
         snprintf(name, sizeof name, "t%u", i);
-        d.name = name;
-        d.count = i % turn ? 1 : ELEMENTS;
-        d.rows = i % turn || !t->matrix ? 0 : ROWS;
-        d.cols = i % turn || !t->matrix ? 0 : COLS;
-        d.codec = i % turn ? "none" : t->codec;
-        d.option = i % turn ? "flat.allreduce" : t->text[i / turn];
+        esp_tensor_desc d = {.name = name,
+                             .count = i % turn ? 1 : ELEMENTS,
+                             .rows = i % turn || !t->matrix ? 0 : ROWS,
+                             .cols = i % turn || !t->matrix ? 0 : COLS,
+                             .codec = i % turn ? "none" : t->codec,
+                             .option = i % turn ? "flat.allreduce" : t->text[i / turn]};
         s = esp_tensor_add(ctx, &d, &id);
     }
     if (!s) s = esp_start(ctx);
@@ -233,12 +232,10 @@ TEST(test_one_level) {
  * both take stay in the list. */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
-    esp_tensor_desc d = ESP_ZERO;
     char text[2 * ESP__TEXT_MAX];
     uint32_t id, kept = 0;
     side planner;
-    d.name = "t", d.count = ELEMENTS;
-    d.rows = t->matrix ? ROWS : 0, d.cols = t->matrix ? COLS : 0;
+    esp_tensor_desc d = {.name = "t", .count = ELEMENTS, .rows = t->matrix ? ROWS : 0, .cols = t->matrix ? COLS : 0};
     if (esp_tensor_add(ctx, &d, &id) || esp_start(ctx)) {
         fprintf(stderr, "%s\n", esp_last_error(ctx));
         atomic_fetch_add(&t->wrong, 1);

@@ -130,8 +130,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     int bad = 0;
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = 1000 * (1 + t % 3), d.flags = t == 1 ? 0 : ESP_SHARD;
+        esp_tensor_desc d = {.name = names[t], .count = 1000 * (1 + t % 3), .flags = t == 1 ? 0 : ESP_SHARD};
         bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
         for (int i = 0; i < 3000; i++) grads[ctx->job.rank][t][i] = (float)((i + ctx->job.rank) % 5);
     }

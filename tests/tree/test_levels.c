@@ -125,10 +125,9 @@ static void linked_body(esp_ctx *ctx, void *user) {
     const linked *l = user;
     static float grads[8][LINK_COUNT];
     float *g = grads[ctx->job.rank];
-    esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
     esp_stats s = ESP_ZERO;
-    d.name = "w", d.count = LINK_COUNT, d.option = l->option, d.flags = ESP_SUM;
+    esp_tensor_desc d = {.name = "w", .count = LINK_COUNT, .option = l->option, .flags = ESP_SUM};
     for (int i = 0; i < LINK_COUNT; i++) g[i] = (float)((i * 3 + ctx->job.rank) % 17);
     int failed = esp_tensor_add(ctx, &d, NULL) || esp_start(ctx) || esp_push(ctx, 0, g, here) || esp_wait_all(ctx);
     if (failed) fprintf(stderr, "%s: %s\n", l->option, esp_last_error(ctx));
@@ -165,8 +164,7 @@ static void auto_body(esp_ctx *ctx, void *user) {
     int bad = 0;
     for (uint32_t t = 0; t < 3; t++) {
         static const char *const names[] = {"a", "b", "c"};
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = 20000;
+        esp_tensor_desc d = {.name = names[t], .count = 20000};
         bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
     }
     bad |= esp_start(ctx) != ESP_OK;
@@ -265,8 +263,7 @@ static void mixed_body(esp_ctx *ctx, void *user) {
     esp_barrier(ctx);
     sleeps_on_both(ctx, m);
     for (uint32_t t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a", d.count = 1000, d.option = options[t], d.flags = ESP_SUM;
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = 1000, .option = options[t], .flags = ESP_SUM};
         EXPECT(ctx, esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     EXPECT(ctx, esp_start(ctx) == ESP_OK);
@@ -366,9 +363,8 @@ TEST(test_bad_levels) {
         {"levels:intra=(lop),inter=(loop)", "lop"},
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        esp_config c = ESP_ZERO;
         esp_ctx *ctx = NULL;
-        c.backend = bad[k][0], c.size = 1;
+        esp_config c = {.backend = bad[k][0], .size = 1};
         assert_true(esp_open(&c, &ctx) < 0);
         if (!strstr(esp_last_error(NULL), bad[k][1])) fail_msg("%s: %s", bad[k][0], esp_last_error(NULL));
     }
@@ -405,9 +401,8 @@ static const shape shapes[] = {
 
 static void shape_body(esp_ctx *ctx, void *user) {
     const shape *s = user;
-    esp_tensor_desc d = ESP_ZERO;
     char option[ESP__TEXT_MAX];
-    d.name = "w", d.count = 8;
+    esp_tensor_desc d = {.name = "w", .count = 8};
     MUST(ctx->job.topo.n_levels == s->n_levels);
     MUST(ctx->job.topo.n_local == s->n_local);
     MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);

@@ -62,11 +62,7 @@ typedef struct task {
 
 static inline void add_tensors(esp_ctx *ctx, const task *k) {
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.dtype = k->dtype;
-        d.flags = k->tensor_flags;
+        esp_tensor_desc d = {.name = names[t], .count = counts[t], .dtype = k->dtype, .flags = k->tensor_flags};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }

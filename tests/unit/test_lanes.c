@@ -12,13 +12,9 @@ static void add_tensors(esp_ctx *ctx, const char *option) {
     static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit",
                                          "dgc:ratio=0.02",  "fp16",      "randomk:ratio=0.02"};
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
         char name[16];
         snprintf(name, sizeof name, "layer%u", t);
-        d.name = name;
-        d.count = COUNT;
-        d.codec = codecs[t];
-        d.option = option;
+        esp_tensor_desc d = {.name = name, .count = COUNT, .codec = codecs[t], .option = option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }
@@ -58,11 +54,9 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     int units = *(int *)user;
     if (units)
         for (uint32_t t = 0; t < TENSORS; t++) {
-            esp_tensor_desc d = ESP_ZERO;
             char name[16];
             snprintf(name, sizeof name, "layer%u", t);
-            d.name = name;
-            d.count = COUNT;
+            esp_tensor_desc d = {.name = name, .count = COUNT};
             CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         }
     else

@@ -31,10 +31,11 @@ static int run_failures(int32_t size, int32_t per_machine, uint32_t flags, void 
 
 static void add_model(esp_ctx *ctx, const task *k) {
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = model[t].name;
-        d.count = model[t].count, d.rows = model[t].rows, d.cols = model[t].cols;
-        d.option = k->option;
+        esp_tensor_desc d = {.name = model[t].name,
+                             .count = model[t].count,
+                             .rows = model[t].rows,
+                             .cols = model[t].cols,
+                             .option = k->option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     CHECK(esp_start(ctx) == ESP_OK);

@@ -23,12 +23,8 @@ static void run(int32_t size, int32_t per_machine, uint32_t flags, void (*body)(
 
 static int add_tensor(esp_ctx *ctx, const task *k, const char *option) {
     char name[32];
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", ctx->model.n_tensors);
-    d.name = name;
-    d.count = k->count;
-    d.codec = k->codec;
-    d.option = option;
+    esp_tensor_desc d = {.name = name, .count = k->count, .codec = k->codec, .option = option};
     return esp_tensor_add(ctx, &d, NULL) != ESP_OK;
 }
 
@@ -397,8 +393,7 @@ static void halves_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     uint16_t g[37];
     esp_stream here = ESP_ZERO;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = "t", d.count = 37, d.dtype = ESP_F16, d.codec = k->codec, d.option = k->option;
+    esp_tensor_desc d = {.name = "t", .count = 37, .dtype = ESP_F16, .codec = k->codec, .option = k->option};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < 37; i++) test_value_set(ESP_F16, g, i, i == 3 ? 2.0f : 1.0f);
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);

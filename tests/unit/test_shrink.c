@@ -49,11 +49,9 @@ static void body(esp_ctx *ctx, void *user) {
     const int32_t origin = esp_rank(ctx);
     const esp_stream here = ESP_ZERO;
     float *g = run.last[origin];
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
     (void)user;
-    d.name = "w";
-    d.count = N;
+    esp_tensor_desc d = {.name = "w", .count = N};
     esp_status s = esp_tensor_add(ctx, &d, &id);
     if (!s) s = esp_start(ctx);
     if (!s && run.tcp) standby_over_tcp(ctx);

@@ -17,11 +17,8 @@ static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const
 }
 
 static void start(esp_ctx *ctx, uint64_t count, const char *option) {
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    d.name = "first.weight";
-    d.count = count;
-    d.option = option;
+    esp_tensor_desc d = {.name = "first.weight", .count = count, .option = option};
     CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
     d.name = "last.bias";
     d.count = 10;

@@ -109,10 +109,9 @@ TEST(test_descriptions) { run(1, 1, body_descriptions, NULL, NULL, 0); }
 /* Each rank is told of what differs, and all of them fail alike. */
 static void body_mismatch(esp_ctx *ctx, void *user) {
     int kind = *(int *)user, odd = esp_rank(ctx) == 2;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight";
-    d.count = kind == 1 && odd ? 11 : 10;
-    d.dtype = kind == 2 && odd ? ESP_F16 : ESP_F32;
+    esp_tensor_desc d = {.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight",
+                         .count = kind == 1 && odd ? 11 : 10,
+                         .dtype = kind == 2 && odd ? ESP_F16 : ESP_F32};
     d.codec = kind == 3 && odd ? "topk:ratio=0.1" : "topk:ratio=0.2";
     d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu" : "flat.allreduce";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
@@ -268,11 +267,7 @@ static void body_sum(esp_ctx *ctx, void *user) {
     float g[2][N];
     (void)user;
     for (int t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a";
-        d.count = N;
-        d.flags = ESP_SUM;
-        d.option = options[t];
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = N, .flags = ESP_SUM, .option = options[t]};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     CHECK(esp_start(ctx) == ESP_OK);
@@ -334,11 +329,7 @@ static void body_unpushed(esp_ctx *ctx, void *user) {
 TEST(test_unpushed) { RUN_RANKS(.size = 2, .body = body_unpushed, .config.timeout_ms = 200); }
 
 static esp_status open_alone(const char *backend, const char *codec, const char *strategy, esp_ctx **ctx) {
-    esp_config c = ESP_ZERO;
-    c.size = 1;
-    c.backend = backend;
-    c.codec = codec;
-    c.strategy = strategy;
+    esp_config c = {.size = 1, .backend = backend, .codec = codec, .strategy = strategy};
     esp_status s = esp_open(&c, ctx);
     if (s) return s;
     tensor_add(*ctx, "x", 10);

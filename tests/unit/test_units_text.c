@@ -150,8 +150,7 @@ TEST(test_mistakes) {
 
 /* ---- what descriptions ask for ------------------------------------------------------------------------------------------------ */
 static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype, uint32_t flags, const char *codec) {
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = name, d.count = count, d.dtype = dtype, d.flags = flags, d.codec = codec;
+    esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
 }
 #define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* f is f32 and plain */
@@ -213,10 +212,8 @@ static void matrix_step(esp_ctx *ctx) {
     CHECK(!esp_push(ctx, 0, m, cpu) && !esp_push(ctx, 1, n, cpu) && !esp_wait_all(ctx) && m[0] == 1 && n[0] == 2);
 }
 static void body_matrix(esp_ctx *ctx, void *user) {
-    esp_tensor_desc d = ESP_ZERO;
     (void)user;
-    d.rows = 4, d.cols = 5, d.count = 20;
-    d.name = "m";
+    esp_tensor_desc d = {.rows = 4, .cols = 5, .count = 20, .name = "m"};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     d.name = "n";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);

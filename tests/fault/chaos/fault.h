@@ -159,9 +159,8 @@ static inline void must_refuse(self *x, esp_status s, const char *call) {
 /* Calls of the victim that are refused, and change nothing for the others. `pushed`: tensors so far. */
 static inline void refused_calls(self *x, uint32_t pushed) {
     const esp_stream here = ESP_ZERO;
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    d.name = "late", d.count = 1;
+    esp_tensor_desc d = {.name = "late", .count = 1};
     if (x->p->variant == TWO_PUSHES && pushed == 1)
         must_refuse(x, esp_push(x->ctx, 0, x->grad[0], here), "a second push");
     if (x->p->variant == WAIT_UNPUSHED && pushed == 0) must_refuse(x, esp_wait(x->ctx, 0), "a wait before the push");

@@ -86,9 +86,7 @@ static inline esp_status job_start(self *x) {
         s = esp_tensor_add(x->ctx, &d, &id);
     }
     if (!s && x->p->kind == PUSH && x->p->variant == ONE_HAS_MORE && is_victim(x) && !x->second) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = "layer.extra";
-        d.count = 100;
+        esp_tensor_desc d = {.name = "layer.extra", .count = 100};
         s = esp_tensor_add(x->ctx, &d, &id);
     }
     return s ? s : esp_start(x->ctx);
