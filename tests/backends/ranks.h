@@ -34,7 +34,6 @@ typedef void (*ranks_fn)(ranks_me *me);
 
 static __thread char ranks_said[512];
 static void ranks_log(void *u, const esp_log_event *ev) {
-    (void)u;
     if (ev->level == ESP_LOG_ERROR) snprintf(ranks_said, sizeof ranks_said, "%s", ev->message);
     if (getenv("RANKS_LOG")) fprintf(stderr, "%s: %s\n", ev->component, ev->message);
 }

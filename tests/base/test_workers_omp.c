@@ -49,10 +49,7 @@ static loop *loop_new(esp__workers *w, uint64_t n, uint64_t grain) {
 }
 
 static atomic_int offers, waiting, quit;
-static void offer(esp_ctx *ctx) {
-    (void)ctx;
-    atomic_fetch_add(&offers, 1);
-}
+static void offer(esp_ctx *ctx) { atomic_fetch_add(&offers, 1); }
 
 /* The library's thread: runs one loop after the other until `quit`, at least once with help. */
 static void *cpu_main(void *arg) {

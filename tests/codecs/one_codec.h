@@ -16,13 +16,11 @@ static inline uint32_t codec_bits(float x) {
 
 static char codec_message[512]; /* the last one logged */
 static void codec_log(void *user, const esp_log_event *ev) {
-    (void)user;
     strncpy(codec_message, ev->message, sizeof codec_message - 1);
 }
 /* Pieces in reverse order: nothing may depend on order. */
 static void codec_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                            void *arg) {
-    (void)user;
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
         body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
 }

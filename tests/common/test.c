@@ -26,13 +26,11 @@ int test_count_files(const char *folder, const char *part) {
 
 static char folder[64];
 int folder_make(void **state) {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/espresso-test-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 int folder_remove(void **state) {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
 }
@@ -113,13 +111,9 @@ void run_threads(int n, void *(*body)(void *), void *arg, size_t bytes) {
 
 void *test_host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = NULL;
-    (void)user, (void)d;
     return posix_memalign(&p, align < 64 ? 64 : align, bytes ? bytes : 1) ? NULL : p;
 }
-void test_host_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
-}
+void test_host_free(void *user, esp_device d, void *p, uint64_t bytes) { free(p); }
 
 float test_value(esp_dtype d, const void *data, uint64_t i) {
     const uint16_t h = d == ESP_F32 ? 0 : ((const uint16_t *)data)[i];

@@ -44,7 +44,6 @@ static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
     test_host_free(user, d, p, bytes);
 }
 static void cf_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
 }
 /* Two threads, for the thread sanitizer; the caller takes the even pieces. */
@@ -63,7 +62,6 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
                            void *arg) {
     cf_half even = {n, grain, 0, body, arg}, odd = {n, grain, 1, body, arg};
     pthread_t t;
-    (void)user;
     assert_int_equal(pthread_create(&t, NULL, cf_half_run, &odd), 0);
     cf_half_run(&even);
     assert_int_equal(pthread_join(t, NULL), 0);
@@ -134,10 +132,7 @@ static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **
     return *table ? (*table)->open((const esp_host *)user, strchr(inner, ':') ? strchr(inner, ':') + 1 : "", self)
                   : ESP_E_NOT_FOUND;
 }
-static void cf_inner_close(void *user, const esp_codec *table, void *self) {
-    (void)user;
-    table->close(self);
-}
+static void cf_inner_close(void *user, const esp_codec *table, void *self) { table->close(self); }
 
 /* ---- memory that faults right behind its end ----------------------------------------------------------------- */
 typedef struct cf_fenced {

@@ -213,7 +213,6 @@ TEST(test_instances) {
 /* A wrapper has a table, but the codec in it has none: they run on the CPU. */
 static esp_status no_inner(const esp_host *h, const char *params, void **self) {
     const esp_codec *inner;
-    (void)params;
     return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
 }
 TEST(test_no_inner_table) {

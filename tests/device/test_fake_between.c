@@ -127,7 +127,6 @@ enum { LARGE = 300001 };
 static void helpers_body(esp_ctx *ctx, void *user) {
     place p;
     float *x;
-    (void)user;
     place_open(ctx, &p, test_device(0), LARGE * 4);
     x = p.pinned;
     for (uint64_t i = 0; i < LARGE; i++) x[i] = esp_rank(ctx) == 1 ? (float)i : -1.0f;
@@ -148,7 +147,6 @@ static void zeros_body(esp_ctx *ctx, void *user) {
     const esp_device device = test_device(0);
     place p[2];
     uint32_t id[2];
-    (void)user;
     for (int t = 0; t < 2; t++) {
         esp_tensor_desc d = {.name = names[t], .count = 100, .device = device};
         CHECK(esp_tensor_add(ctx, &d, &id[t]) == ESP_OK);

@@ -27,7 +27,6 @@ static void measure(esp_ctx *ctx, esp__survey *s, int device) {
 static void same_figures(esp_ctx *ctx, void *user) {
     static esp__survey all[2][RANKS];
     esp__survey *cpu = &all[0][esp_rank(ctx)], *gpu = &all[1][esp_rank(ctx)];
-    (void)user;
     measure(ctx, cpu, 0);
     measure(ctx, gpu, 1);
     CHECK(cpu->system.devices == 1u << ESP_PLAN_CPU && gpu->system.devices == 1u << ESP_PLAN_GPU);
@@ -54,7 +53,6 @@ static void same_figures(esp_ctx *ctx, void *user) {
 static void broken(esp_ctx *ctx, void *user) {
     static esp__survey all[RANKS];
     esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
     CHECK(!esp__survey_open(ctx, s, 4096, MOST));
     CHECK(!esp__survey_use(ctx, s, DEVICE_KIND));
     CHECK(!esp__survey_codec_add(ctx, s, specs[0]));
@@ -71,7 +69,6 @@ static void broken(esp_ctx *ctx, void *user) {
 static void not_there(esp_ctx *ctx, void *user) {
     static esp__survey all[RANKS];
     esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
     CHECK(!esp__survey_open(ctx, s, 4096, MOST));
     CHECK(esp__survey_use(ctx, s, (esp_devkind)(DEVICE_KIND + 1)) == ESP_E_UNSUPPORTED);
     CHECK(!lacks(ctx, "measuring codecs: there is no device of kind"));
@@ -81,7 +78,6 @@ static void not_there(esp_ctx *ctx, void *user) {
 static void no_memory(esp_ctx *ctx, void *user) {
     static esp__survey all[RANKS];
     esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
     for (uint64_t left = 0; left < 1u << 23; left = left * 2 + 1000) {
         CHECK(!esp__survey_open(ctx, s, 4096, MOST));
         CHECK(!esp_barrier(ctx));

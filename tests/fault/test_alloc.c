@@ -62,7 +62,6 @@ static void *pool_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align
 static void pool_free(void *user, esp_device d, void *block, uint64_t bytes) {
     pool *p = user;
     uint64_t had, head;
-    (void)d;
     if (!block) return;
     memcpy(&had, (uint8_t *)block - 8, 8);
     memcpy(&head, (uint8_t *)block - 16, 8);
@@ -71,7 +70,6 @@ static void pool_free(void *user, esp_device d, void *block, uint64_t bytes) {
     free((uint8_t *)block - head);
 }
 static void pool_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (getenv("VERBOSE"))
         fprintf(stderr, "  [%d] %s: %s\n", ev->level, ev->component ? ev->component : "", ev->message);
 }
@@ -130,10 +128,7 @@ static esp_status begin(esp_ctx *ctx, const scenario *c) {
     return s;
 }
 
-static esp_status opens(esp_ctx *ctx, const scenario *c) {
-    (void)ctx, (void)c;
-    return ESP_OK;
-}
+static esp_status opens(esp_ctx *ctx, const scenario *c) { return ESP_OK; }
 static esp_status trains(esp_ctx *ctx, const scenario *c) {
     esp_status s = begin(ctx, c);
     for (int k = 0; k < 2; k++) DO(step(ctx));
@@ -199,7 +194,6 @@ static esp_status decodes(esp_ctx *ctx, const scenario *c) {
     static float in[COUNT], out[COUNT];
     static uint8_t room[8 * COUNT + 4096];
     esp_status s = ESP_OK;
-    (void)c;
     for (size_t k = 0; k < sizeof specs / sizeof *specs && !s; k++)
         for (int matrix = 0; matrix < 2 && !s; matrix++) {
             esp_codec_handle *h = NULL;
@@ -216,7 +210,6 @@ static esp_status loads(esp_ctx *ctx, const scenario *c) {
     const char *build = getenv("ESPRESSO_BUILD");
     char plugin[512];
     snprintf(plugin, sizeof plugin, "%s/tests/abi/libespresso-everysecond.so", build ? build : "build");
-    (void)c;
     esp_status s = esp_plugin_load(ctx, plugin);
     snprintf(plugin, sizeof plugin, "%s/tests/abi", build ? build : "build");
     setenv("ESPRESSO_PLUGIN_PATH", plugin, 1);
@@ -227,7 +220,6 @@ static esp_status loads(esp_ctx *ctx, const scenario *c) {
 static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
     esp_tensor_desc d = {.name = "x", .count = 5, .codec = "topq"};
     esp_status s = esp_plugin_load(ctx, "nobody");
-    (void)c;
     s = s == ESP_E_NOT_FOUND ? ESP_OK : s;
     DO(esp_tensor_add(ctx, &d, NULL));
     DO(esp_start(ctx));
@@ -235,19 +227,16 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
 }
 /* auto with figures that are made up: it measures, plans, changes to a plan that compresses and keeps it. */
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 7000000;
     return 20000000;
 }
 static void auto_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
 static esp_status auto_figures(void *user, esp_ctx *ctx, esp_plan_system *y, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
     esp__codec *opened;
-    (void)user;
     memset(y, 0, sizeof *y);
     memset(codecs, 0, sizeof *codecs);
     y->struct_size = sizeof *y;

@@ -25,17 +25,14 @@ static uint64_t made_up_step(void *user, esp_ctx *ctx) {
               : situation == PLANNING ? a->phase == ESP__AUTO_PLAN
               : situation == SWITCHED ? a->phase == ESP__AUTO_CHECK && (int)a->phase_steps == depth
                                       : 0;
-    (void)user;
     if (ctx->job.rank == victim && now) die();
     return a->phase == ESP__AUTO_CHECK ? 7000000u : 20000000u;
 }
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
 static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
-    (void)user;
     memset(s, 0, sizeof *s);
     memset(codecs, 0, sizeof *codecs);
     s->struct_size = sizeof *s;

@@ -32,7 +32,6 @@ static uint64_t wanted(void) {
 
 /* ---- the job ---- */
 static void on_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (!strcmp(ev->component, "peers") && strstr(ev->message, "all ranks have met"))
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }

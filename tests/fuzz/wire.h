@@ -21,17 +21,14 @@ typedef struct wire {
 
 static void wire_lost(void *user, int32_t rank, int left) {
     wire *w = user;
-    (void)left;
     fuzz_check(rank >= 0 && rank < WIRE_RANKS, "a rank that does not exist is lost");
     w->lost++;
 }
 static void wire_late(void *user, int32_t rank, uint32_t tensor) {
     wire *w = user;
-    (void)rank, (void)tensor;
     w->late++;
 }
 static void wire_answer(void *user, esp__answer *out) {
-    (void)user;
     out->waits_for = 1;
     out->tensor = 0;
 }
@@ -124,7 +121,6 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
 }
 
 static void wire_quiet(void *user, const esp_log_event *ev) {
-    (void)user;
     fuzz_check(*ev->message != 0, "an event without a text");
 }
 static const esp_host wire_host = {.struct_size = sizeof wire_host, .log = wire_quiet};

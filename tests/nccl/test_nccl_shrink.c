@@ -29,7 +29,6 @@ static float point(int32_t origin, int step, int i) { return (float)((i + step) 
 
 /* Dies when the others wait in the collective of its second tensor. */
 static void *die_soon(void *user) {
-    (void)user;
     usleep(30000);
     raise(SIGKILL);
     return NULL;

@@ -68,7 +68,6 @@ static uint64_t world_step(void *user, esp_ctx *ctx) {
     return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
 }
 static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
 }
 static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {

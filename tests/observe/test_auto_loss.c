@@ -71,7 +71,6 @@ static double noise(int32_t rank, int step) { /* -0.5 to 0.5, the same in every 
     return (double)(h >> 8) / (double)(1u << 24) - 0.5;
 }
 static double learns(const world *w, const esp_ctx *ctx, int step) {
-    (void)w;
     return 0.5 + 2.0 * exp(-step / 60.0) + 0.4 * noise(ctx->job.rank, step);
 }
 static int lossy(const esp_ctx *ctx) { return strstr(ctx->in_force.strategy.text, "topk") != NULL; }
@@ -95,10 +94,7 @@ static double once_nan(const world *w, const esp_ctx *ctx, int step) {
 static double inf_in_the_try(const world *w, const esp_ctx *ctx, int step) {
     return ctx->job.rank == 3 && step == 12 ? (double)INFINITY : learns(w, ctx, step);
 }
-static double always_nan(const world *w, const esp_ctx *ctx, int step) {
-    (void)w, (void)ctx, (void)step;
-    return (double)NAN;
-}
+static double always_nan(const world *w, const esp_ctx *ctx, int step) { return (double)NAN; }
 
 static world *reports(double (*loss)(const world *, const esp_ctx *, int), int steps) {
     world *w = world_new();
@@ -220,7 +216,6 @@ TEST(test_rule) {
 /* ---- the call ------------------------------------------------------------------------------------------------------------- */
 static void calls(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
-    (void)user;
     CHECK(esp_report_loss(ctx, 1.0) == ESP_E_STATE && strstr(esp_last_error(ctx), "esp_start first"));
     CHECK(!esp_tensor_add(ctx, &d, NULL) && !esp_start(ctx));
     CHECK(esp_report_loss(ctx, 1.0) == ESP_OK && esp_report_loss(ctx, (double)NAN) == ESP_OK);
@@ -233,7 +228,6 @@ TEST(test_call) {
 
 static void disagrees(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
-    (void)user;
     if (esp_rank(ctx) == 1) ctx->config.momentum = 0.5;
     CHECK(!esp_tensor_add(ctx, &d, NULL));
     CHECK(esp_start(ctx) == ESP_E_MISMATCH);

@@ -346,7 +346,6 @@ TEST(test_program_takes_over) {
 /* ---- what is asked for wrongly ---------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
-    (void)user;
     esp_tensor_desc d = {.name = "t", .count = 8};
     CHECK(!esp_tensor_add(ctx, &d, NULL));
     CHECK(esp_start(ctx) < 0);

@@ -84,7 +84,6 @@ static figures topk_model(float *e, const float *g, const float *add, uint64_t n
 static void body_topk(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], e[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0};
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < STEPS; k++) {
         uint32_t sampled = 0;
@@ -114,7 +113,6 @@ TEST(test_topk_is_exact) { run(2, 2, body_topk, NULL, "topk:ratio=0.05"); }
 static void body_dgc(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], u[TENSORS * 2 * N] = {0}, v[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0}, sampled = 0;
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < STEPS; k++) {
         figures want[TENSORS];
@@ -175,7 +173,6 @@ static void body_nothing(esp_ctx *ctx, void *user) {
 static void body_fp32(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
-    (void)user;
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
         step(ctx, g);
@@ -201,7 +198,6 @@ static const char in_units[] = "espresso-strategy 1\n"
 
 static void body_units(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
-    (void)user;
     start(ctx, NULL, in_units, 1);
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
@@ -244,7 +240,6 @@ TEST(test_large_ranges_are_estimated) {
 /* ---- NaN is not measured; the next step is ---- */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < TENSORS; k++) {
         fill(ctx, k, g);
@@ -305,7 +300,6 @@ TEST(test_bytes_are_the_same) {
 static void body_allocations(esp_ctx *ctx, void *user) {
     static float all[4][TENSORS * 2 * N];
     float *g = all[esp_rank(ctx)];
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     fill(ctx, 0, g);
     step(ctx, g);

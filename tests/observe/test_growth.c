@@ -9,7 +9,6 @@ static char last[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
 
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level != ESP_LOG_WARN || strcmp(ev->component, "feedback")) return;
     pthread_mutex_lock(&hearing);
     atomic_fetch_add(&warnings, 1);

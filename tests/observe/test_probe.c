@@ -6,7 +6,6 @@
 static void probes(esp_ctx *ctx, void *user) {
     esp_stream cpu = ESP_ZERO;
     float grad[100];
-    (void)user;
     tensor_add(ctx, "a", 100);
     CHECK(!esp_start(ctx));
     for (uint8_t level = 0; level < 3; level++)
@@ -32,7 +31,6 @@ static void roots(esp_ctx *ctx, void *user) {
     const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
     float room[16];
     esp__probe p;
-    (void)user;
     tensor_add(ctx, "a", 100);
     CHECK(!esp_start(ctx));
     for (int i = 0; i < 16; i++) room[i] = (float)esp_rank(ctx);
@@ -48,7 +46,6 @@ static void meters(esp_ctx *ctx, void *user) {
     float a[100] = {0}, b[100] = {0};
     uint64_t ready[2];
     esp_stats stats;
-    (void)user;
     tensor_add(ctx, "a", 100);
     tensor_add(ctx, "b", 100);
     CHECK(!esp_start(ctx));

@@ -170,7 +170,6 @@ static void train(esp_ctx *ctx, void *user) {
 static char heard[8192];
 static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level > ESP_LOG_WARN || strcmp(ev->component, "profile") != 0) return;
     pthread_mutex_lock(&heard_lock);
     strncat(heard, ev->message, sizeof heard - strlen(heard) - 2);

@@ -193,7 +193,6 @@ TEST(malformed) {
 /* ---- ranks as threads, for the thread sanitizer ---- */
 static atomic_int heard;
 static void hear_one(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->component && !strcmp(ev->component, "stall") && strstr(ev->message, "rank 1 has not pushed 't1'"))
         atomic_store(&heard, 1);
 }
@@ -201,7 +200,6 @@ static void body_thread(esp_ctx *ctx, void *user) {
     static float zeros[3][64];
     esp_tensor_desc d[2] = {{.name = "t0", .count = 64}, {.name = "t1", .count = 64}};
     int bad = esp_tensor_add(ctx, &d[0], NULL) || esp_tensor_add(ctx, &d[1], NULL) || esp_start(ctx);
-    (void)user;
     for (uint32_t t = 0; t < 2 && !bad; t++) {
         for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) usleep(5000);
         bad |= esp_push(ctx, t, zeros[esp_rank(ctx)], (esp_stream){0}) != ESP_OK;

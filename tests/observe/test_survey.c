@@ -36,7 +36,6 @@ static void survey(esp_ctx *ctx, void *user) {
     esp__survey *s = &surveys[esp_rank(ctx)];
     const esp_stream cpu = ESP_ZERO;
     static float grads[4][60000];
-    (void)user;
     tensor_add(ctx, "a", 50000);
     tensor_add(ctx, "b", 10000);
     CHECK(!esp_start(ctx));
@@ -101,7 +100,6 @@ TEST(test_survey) {
 /* One rank: nothing to measure but codecs. */
 static void alone(esp_ctx *ctx, void *user) {
     static esp__survey s;
-    (void)user;
     CHECK(!esp__survey_open(ctx, &s, 1 << 12, 1 << 12));
     CHECK(!esp__survey_link(ctx, &s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1024, 2));
     CHECK(s.link[ESP__FLAT][ESP_COLL_ALLREDUCE].n == 0);

@@ -47,10 +47,7 @@ static void counted_make(void) {
     plugin.n_codecs = 1;
     plugin.codecs = codecs;
 }
-static const esp_plugin *counted_entry(const esp_host *h) {
-    (void)h;
-    return &plugin;
-}
+static const esp_plugin *counted_entry(const esp_host *h) { return &plugin; }
 
 static void tokens_make(int ends[2], int n) {
     char text[64];
@@ -66,7 +63,6 @@ static void tokens_make(int ends[2], int n) {
 static void steps(esp_ctx *ctx, void *user) {
     const esp_stream cpu = ESP_ZERO;
     static float grads[RANKS][2][COUNT];
-    (void)user;
     for (int i = 0; i < 2; i++) {
         esp_tensor_desc d = {.name = i ? "b" : "a", .count = COUNT};
         CHECK(!esp_tensor_add(ctx, &d, NULL));

@@ -90,7 +90,6 @@ static inline uint64_t problem_body(esp_bound *out, uint64_t body) {
 static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                       esp_bound *out) {
     uint64_t rank = *(const uint64_t *)self;
-    (void)n_reduced;
     if (like->rows && like->cols > rank) {
         if (like->rows < rank) rank = like->rows;
         problem_body(out, 4 * rank * (round ? like->cols : like->rows));
@@ -105,7 +104,6 @@ static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32
 /* A shared range, then bits that say which numbers are zero, then numbers that are the wider the more of them are summed. */
 static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                        esp_bound *out) {
-    (void)self;
     problem_body(out, round == 0   ? 4
                       : round == 1 ? like->count / 8 + 1
                                    : like->count * (n_reduced < 2   ? 1
@@ -117,7 +115,6 @@ static inline esp_status problem_range(void *self, const esp_tensor *like, uint3
 /* Only matrices, in one round. */
 static inline esp_status problem_matrix(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                         esp_bound *out) {
-    (void)self, (void)round, (void)n_reduced;
     if (!like->rows) return ESP_E_UNSUPPORTED;
     problem_body(out, 4 * (like->rows + like->cols));
     return ESP_OK;

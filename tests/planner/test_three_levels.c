@@ -96,7 +96,6 @@ static int one_option(void *user, const esp__option *o) {
 }
 
 static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)round;
     out->payload_bytes = 64 + like->count * n_reduced;
     return ESP_OK;
 }

@@ -295,7 +295,6 @@ TEST(test_two_backends) {
 /* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
-    (void)user;
     float *w = grads[ctx->job.rank];
     esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;

@@ -344,7 +344,6 @@ TEST(test_wrong_overrides_are_named, clean) {
 /* What was logged at WARN by names that look misspelt. */
 static char warned[2048];
 static void keep_warnings(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_WARN)
         snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", ev->message);
 }

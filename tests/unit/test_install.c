@@ -15,7 +15,6 @@ static pthread_barrier_t quiet; /* of all ranks: between two of them no message 
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = NULL;
-    (void)user, (void)d;
     if (left == 0) return NULL;
     if (left > 0) left--;
     if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1)) return NULL;
@@ -23,7 +22,6 @@ static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     return p;
 }
 static void give(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
     if (p) atomic_fetch_sub(&live, 1);
     free(p);
 }
@@ -177,7 +175,6 @@ static void *push_main(void *arg) {
 static void body_race(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "w", .count = LARGE};
     float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
-    (void)user;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     for (int round = 0; round < 40; round++) {
         pthread_barrier_t go;

@@ -118,7 +118,6 @@ static void check_lanes(const esp_ctx *ctx) {
 
 static void body_overlap(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
-    (void)user;
     add_tensors(ctx, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
     CHECK(esp_start(ctx) == ESP_OK);
     for (int k = 0; k < 2; k++) step(ctx, g, 2000);
@@ -144,7 +143,6 @@ TEST(test_overlap) {
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     char path[64];
-    (void)user;
     add_tensors(ctx, "intra.reduce_scatter > inter.allreduce > intra.allgather");
     CHECK(esp_start(ctx) == ESP_OK);
     snprintf(path, sizeof path, "/tmp/espresso-test-lanes.%d.json", (int)esp_rank(ctx));
@@ -186,7 +184,6 @@ TEST(test_trace_of_some_steps) {
 /* A gradient is lent, not copied: push must come back while the link is still busy with it. */
 static void body_returns(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
-    (void)user;
     add_tensors(ctx, "flat.allreduce");
     CHECK(esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < TENSORS * COUNT; i++) g[i] = 1.0f;

@@ -39,11 +39,9 @@ static esp_status topk_back(void *self, const esp_codec_args *a) {
     return topk.decompress(self, a);
 }
 static esp_status shared_one(const void *self, const esp_host *h, const esp_codec_args *a) {
-    (void)h;
     return rounds_compress((void *)(uintptr_t)self, a);
 }
 static esp_status shared_one_back(const void *self, const esp_host *h, const esp_codec_args *a) {
-    (void)h;
     return rounds_decompress((void *)(uintptr_t)self, a);
 }
 static esp_status shared_call(void *self, const esp_codec_args *a) {

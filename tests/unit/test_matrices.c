@@ -278,7 +278,6 @@ TEST(test_lasts) {
 
 /* ---- a codec alone -------------------------------------------------------------------------------------------------------- */
 static void alone_body(esp_ctx *ctx, void *user) {
-    (void)user;
     esp_codec_handle *h;
     static float in[30 * 40], out[30 * 40];
     static unsigned char payload[8192], damaged[8192];

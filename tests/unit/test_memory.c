@@ -11,7 +11,6 @@ static char refusal[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
 
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->component && !strcmp(ev->component, "memory") && ev->level == ESP_LOG_INFO &&
         strstr(ev->message, "MiB for payloads and groups") && strstr(ev->message, "the backends take "))
         atomic_fetch_add(&said, 1);
@@ -35,7 +34,6 @@ static int start(esp_ctx *ctx) {
 
 static void just_start(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
-    (void)user;
     esp_stats *s = &stats[esp_rank(ctx)];
     if (start(ctx)) step(ctx, g);
     s->struct_size = sizeof *s;
@@ -95,7 +93,6 @@ TEST(is_refused) {
 static void change(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
     char next[256];
-    (void)user;
     if (!start(ctx)) atomic_fetch_add(&failures, 1);
     step(ctx, g);
     snprintf(next, sizeof next, text, "topk:ratio=0.01 comp@cpu > flat.allgather > decomp@cpu");

@@ -1,19 +1,12 @@
 /* test_registry.c: names of codecs and backends in one context, specs, statuses, the log; without opening a context. */
 #include "tests/common/test.h"
 
-static esp_status fake_open(const esp_host *h, const char *params, void **self) {
-    (void)h, (void)params, (void)self;
-    return ESP_E_UNSUPPORTED;
-}
-static void fake_close(void *self) { (void)self; }
+static esp_status fake_open(const esp_host *h, const char *params, void **self) { return ESP_E_UNSUPPORTED; }
+static void fake_close(void *self) {}
 static esp_status fake_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)like, (void)round, (void)n_reduced, (void)out;
     return ESP_E_UNSUPPORTED;
 }
-static esp_status fake_run(void *self, const esp_codec_args *a) {
-    (void)self, (void)a;
-    return ESP_E_UNSUPPORTED;
-}
+static esp_status fake_run(void *self, const esp_codec_args *a) { return ESP_E_UNSUPPORTED; }
 static esp_codec fake_codec(const char *name) {
     esp_codec c;
     memset(&c, 0, sizeof c);

@@ -151,9 +151,7 @@ static void order_body(esp_ctx *ctx, void *user) {
     };
     static const char *const good[] = {"order 0:1 1:1 0:2 2:1 0:1 1:1 0:2 1:1 0:3\n",
                                        "order b b b 0:0 0:1 0:2 0:0 0:1 0:2 0:3 0:4 1:0 1:1 1:0 1:1 1:0 1:1 1:2 2:1\n"};
-    const task *k = user;
     char text[1024], *printed;
-    (void)k;
     static const uint64_t counts[] = {37, 37, 2};
     for (int t = 0; t < 3; t++) {
         task one = {.count = counts[t]};

@@ -346,7 +346,6 @@ TEST(test_who_can_reach) {
 /* esp_open warns on rank 0 of a job that anybody may join, and only then. */
 static atomic_int warned;
 static void on_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_WARN && strstr(ev->message, "has no secret")) warned++;
     if (strstr(ev->message, ours)) warned += 100;
 }

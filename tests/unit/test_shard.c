@@ -24,7 +24,6 @@ static void add(esp_ctx *ctx, const char *codec, const char *gather, uint32_t fl
 
 /* The parts of all ranks are the whole tensor, each element once; sizes differ by at most the rounding of each cut. */
 static void parts_body(esp_ctx *ctx, void *user) {
-    (void)user;
     add(ctx, NULL, NULL, ESP_SHARD);
     esp_tensor_desc d = {.name = "whole", .count = 7};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
@@ -156,7 +155,6 @@ static void change_body(esp_ctx *ctx, void *user) {
     uint64_t a, b, n;
     esp_stream here = ESP_ZERO;
     float grad[100];
-    (void)user;
     esp_tensor_desc d = {.name = "w", .count = 100, .flags = ESP_SHARD};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     CHECK(esp_part(ctx, 0, esp_rank(ctx), &a, &n) == ESP_OK);

@@ -28,7 +28,6 @@ static void *hostile_main(void *arg) {
     hello_bytes garbage = {.n = sizeof garbage.data}, sent[2];
     char answer[4096];
     int fds[3];
-    (void)arg;
     for (int i = 0; i < 3; i++) fds[i] = hello_connect(hostile.root, 1000);
     memset(garbage.data, 'x', sizeof garbage.data);
     hello_send(fds[0], &garbage);
@@ -50,7 +49,6 @@ static void body(esp_ctx *ctx, void *user) {
     const esp_stream here = ESP_ZERO;
     float *g = run.last[origin];
     uint32_t id;
-    (void)user;
     esp_tensor_desc d = {.name = "w", .count = N};
     esp_status s = esp_tensor_add(ctx, &d, &id);
     if (!s) s = esp_start(ctx);

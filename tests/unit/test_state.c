@@ -85,7 +85,6 @@ static void body_carry(esp_ctx *ctx, void *user) {
     char after[128];
     snprintf(after, sizeof after, "%s.carry", path);
     start(ctx, N, NULL);
-    (void)user;
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
     CHECK(ctx->model.tensors[0].carry != NULL);
@@ -137,7 +136,6 @@ static void body_memory(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
     uint64_t saved, other;
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, two);
     for (int k = 0; k < 2; k++) step(ctx, k, out);
@@ -164,7 +162,6 @@ static void body_damage(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
     uint64_t before, n;
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, NULL);
     step(ctx, 0, out);
@@ -195,7 +192,6 @@ TEST(test_damage_is_found) { run(1, body_damage, NULL, "topk:ratio=0.05", 0); }
 /* ---- other versions of the format ---- */
 static void body_versions(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, two);
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_OK);
@@ -248,7 +244,6 @@ TEST(test_auto_takes_the_saved_strategy) {
 static void body_auto_refuses(esp_ctx *ctx, void *user) {
     char name[160], kept[200];
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     const uint64_t before = fingerprint(ctx), strategy = ctx->in_force.strategy.hash;
@@ -271,7 +266,6 @@ TEST(test_auto_keeps_its_strategy_on_failure) {
 /* A program that set a strategy itself keeps it, under the autopilot as without. */
 static void body_program_decides(esp_ctx *ctx, void *user) {
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
     const uint64_t strategy = ctx->in_force.strategy.hash;
@@ -291,7 +285,6 @@ static void body_damaged_file(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
     uint64_t before;
-    (void)user;
     start(ctx, N, two);
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -312,25 +305,21 @@ TEST(test_damaged_and_missing_files) { run(RANKS, body_damaged_file, NULL, "topk
 
 static void body_save(esp_ctx *ctx, void *user) {
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
 }
 static void body_other_model(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N + 1, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "tensor 0 is first.weight with 777 elements there, first.weight with 778 here"));
 }
 static void body_other_strategy(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "another strategy"));
 }
 static void body_other_size(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
     CHECK(strstr(esp_last_error(ctx), "a state of 4 ranks"));
@@ -339,7 +328,6 @@ static void body_other_size(esp_ctx *ctx, void *user) {
 static void body_other_step(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -356,7 +344,6 @@ static void body_other_step(esp_ctx *ctx, void *user) {
 static void body_mixed_strategies(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -390,7 +377,6 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
     struct stat st;
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -411,7 +397,6 @@ TEST(test_failed_save) { run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0
 static void body_misuse(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     float data[N] = {0}, bias[10] = {0};
-    (void)user;
     CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* not started */
     start(ctx, N, NULL);
     CHECK(esp_state_save(ctx, NULL) == ESP_E_ARG);

@@ -17,7 +17,6 @@ static esp_stream here;
 static void body_order(esp_ctx *ctx, void *user) {
     float a[N], b[N];
     uint32_t x, y;
-    (void)user;
     CHECK(esp_push(ctx, 0, a, here) == ESP_E_STATE && error_has(ctx, "esp_start"));
     CHECK(esp_start(ctx) == ESP_E_STATE && error_has(ctx, "no tensor"));
     x = tensor_add(ctx, "x", N), y = tensor_add(ctx, "y", N);
@@ -50,7 +49,6 @@ TEST(test_order) {
 static void body_unused(esp_ctx *ctx, void *user) {
     float a[N], b[N];
     uint32_t x = tensor_add(ctx, "x", N), y = tensor_add(ctx, "unused.weight", N);
-    (void)user;
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
@@ -72,7 +70,6 @@ TEST(test_unused) { run(4, 2, body_unused, NULL, NULL, 0); }
 
 static void body_descriptions(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
-    (void)user;
     CHECK(esp_tensor_add(ctx, NULL, NULL) == ESP_E_ARG);
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "name"));
     d.name = "w";
@@ -174,7 +171,6 @@ TEST(test_bad_strategy) {
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[N], residual[N];
     uint32_t x = tensor_add(ctx, "x", N);
-    (void)user;
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) g[i] = (float)(i % 17) - 8.0f;
@@ -209,7 +205,6 @@ static void body_strategies(esp_ctx *ctx, void *user) {
     float g[N];
     double in[N] = {0}, out[N] = {0};
     uint32_t x = tensor_add(ctx, "x", N);
-    (void)user;
     CHECK(esp_start(ctx) == ESP_OK);
     for (int k = 0; k < 5; k++) {
         char text[ESP__TEXT_MAX];
@@ -252,7 +247,6 @@ TEST(test_discard) {
 static void body_helpers(esp_ctx *ctx, void *user) {
     unsigned char bytes[7];
     float sum[3] = {1, 2, (float)esp_rank(ctx)};
-    (void)user;
     for (int i = 0; i < 7; i++) bytes[i] = (unsigned char)(esp_rank(ctx) == 2 ? i + 1 : 0);
     CHECK(esp_broadcast(ctx, bytes, 7, 2) == ESP_OK);
     for (int i = 0; i < 7; i++) CHECK(bytes[i] == i + 1);
@@ -265,7 +259,6 @@ TEST(test_helpers) { run(3, 3, body_helpers, NULL, NULL, 0); }
 static void body_sum(esp_ctx *ctx, void *user) {
     const char *options[] = {"flat.allreduce", topk2};
     float g[2][N];
-    (void)user;
     for (int t = 0; t < 2; t++) {
         esp_tensor_desc d = {.name = t ? "b" : "a", .count = N, .flags = ESP_SUM, .option = options[t]};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
@@ -282,7 +275,6 @@ TEST(test_sum) { run(4, 2, body_sum, NULL, "none", 0); }
 
 static void body_fork(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
     tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     const pid_t pid = child_fork(60);
@@ -295,7 +287,6 @@ TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 /* A rank that closes while others wait for it is named; pushes after that give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
     tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) return;
@@ -308,7 +299,6 @@ TEST(test_left) { run(3, 3, body_left, NULL, NULL, 0); }
 
 static void body_late(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
     tensor_add(ctx, "slow.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 3) usleep(600000);
@@ -320,7 +310,6 @@ TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .con
 /* Waiting before all is pushed: the tensor whose turn it is gets named, not a peer. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
     tensor_add(ctx, "first.weight", N), tensor_add(ctx, "second.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_push(ctx, 1, g, here) == ESP_OK);
@@ -383,7 +372,6 @@ static void *barrier_main(void *arg) {
 }
 static void body_dying(esp_ctx *ctx, void *user) {
     pthread_t thread;
-    (void)user;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.fatal = ESP_E_NOMEM;
     CHECK(pthread_create(&thread, NULL, barrier_main, ctx) == 0);

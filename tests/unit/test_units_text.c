@@ -158,7 +158,6 @@ static void body_wants(esp_ctx *ctx, void *user) {
     static const char tail[] = "tensor h 8 none flat.allreduce\ntensor s 8 none flat.allreduce\ntensor c 8 none "
                                "flat.allreduce\ntensor r 8 none flat.allreduce\n";
     char t[2048];
-    (void)user;
     add(ctx, "f", 8, ESP_F32, 0, NULL), add(ctx, "h", 8, ESP_F16, 0, NULL), add(ctx, "s", 8, ESP_F32, ESP_SUM, NULL);
     add(ctx, "c", 8, ESP_F32, 0, "topk:ratio=0.5"), add(ctx, "r", 8, ESP_F32, ESP_RAW, NULL);
     CHECK(esp_start(ctx) == ESP_OK);
@@ -184,7 +183,6 @@ static void body_wants(esp_ctx *ctx, void *user) {
           !esp__option_compresses(&ctx->in_force.strategy.units[5].option));
 }
 static void body_raw_group(esp_ctx *ctx, void *user) {
-    (void)user;
     add(ctx, "p", 8, ESP_F32, 0, NULL), add(ctx, "r", 8, ESP_F32, ESP_RAW, NULL);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16 topk:ratio=0.5 " FLAT_COMP "\n") ==
@@ -212,7 +210,6 @@ static void matrix_step(esp_ctx *ctx) {
     CHECK(!esp_push(ctx, 0, m, cpu) && !esp_push(ctx, 1, n, cpu) && !esp_wait_all(ctx) && m[0] == 1 && n[0] == 2);
 }
 static void body_matrix(esp_ctx *ctx, void *user) {
-    (void)user;
     esp_tensor_desc d = {.rows = 4, .cols = 5, .count = 20, .name = "m"};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     d.name = "n";

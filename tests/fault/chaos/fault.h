@@ -54,7 +54,6 @@ static inline void fault_over(self *x) {
     limit_set(RLIMIT_NOFILE, 1024);
     limit_set(RLIMIT_FSIZE, RLIM_INFINITY);
     chaos_version = ESPRESSO_VERSION;
-    (void)x;
 }
 
 /* ---- full disk ---- */
