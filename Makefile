@@ -5,7 +5,7 @@
 #   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
 #   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
-#   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults.txt
+#   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults/faults.txt
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
 #   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
 #   make OPENMP=1   the same with -fopenmp, for ESPRESSO_WORKERS=openmp
@@ -64,7 +64,7 @@ COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
 BUILTIN_FILES := $(if $(HAVE_JANSSON),$(GEN)/builtin-files)
 # the CUDA kernels are tested as C++ on the host
 HAVE_CXX := $(call have,$(firstword $(CXX)))
-TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda_host/%),$(sort $(wildcard tests/*/test_*.c)))
+TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda/%),$(sort $(wildcard tests/*/test_*.c)))
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
@@ -100,7 +100,7 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl.c $(NCCL_SRC) $(wildcard backends/mesh/*.c) $(TEST_SRC); do \
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) backends/nccl/plugin.c $(NCCL_SRC) $(wildcard backends/p2p/*.c) $(TEST_SRC); do \
 	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------
@@ -132,15 +132,15 @@ PLUGIN_FLAGS = -fPIC -fvisibility=hidden
 PLUGIN_LINK  = $(PLUGIN_FLAGS) -shared -Wl,-z,defs $(filter %.c %.cc %.o,$^) -o $@
 NCCL_SRC := $(wildcard backends/nccl/*.c)
 NCCL_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(NCCL_SRC))
-MESH_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/mesh/*.c))
+MESH_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/p2p/*.c))
 $(BUILD)/plugin/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	$(CCACHE) $(CC) $(FLAGS) $(PLUGIN_FLAGS) -c $< -o $@
-$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl.c $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-nccl.so: backends/nccl/plugin.c $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
-$(BUILD)/lib/espresso/libespresso-mpi.so: backends/mpi.c $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-mpi.so: backends/p2p/mpi.c $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
-$(BUILD)/lib/espresso/libespresso-gloo.so: backends/gloo.cc $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
+$(BUILD)/lib/espresso/libespresso-gloo.so: backends/p2p/gloo.cc $(MESH_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) $(PLUGIN_LINK) -Wl,--version-script=$(BUILD)/gloo.map -lgloo
 
@@ -168,10 +168,10 @@ include tests/tests.mk
 # ---- the rest ---------------------------------------------------------------------------------------
 bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
-truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or --costs-only an hour before: see bench/truth --help
-	@BUILD=$(BUILD) bench/truth $(TRUTH_FLAGS)
-accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see bench/accuracy.sh
-	@BUILD=$(BUILD) sh bench/accuracy.sh
+truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or --costs-only an hour before: see bench/validate/truth --help
+	@BUILD=$(BUILD) bench/validate/truth $(TRUTH_FLAGS)
+accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see bench/accuracy/accuracy.sh
+	@BUILD=$(BUILD) sh bench/accuracy/accuracy.sh
 # pictures and tables of all cases, from the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
@@ -180,7 +180,7 @@ demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo
 bare:
-	@sh tests/bare/test_bare.sh
+	@sh tests/jobs/bare/test_bare.sh
 docs:
 	@mkdir -p $(BUILD)/docs
 	@{ cat docs/Doxyfile; echo "PROJECT_NUMBER = $(VERSION)"; echo "OUTPUT_DIRECTORY = $(BUILD)/docs"; \

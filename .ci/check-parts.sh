@@ -13,27 +13,27 @@ codecs/common:
 codecs: codecs/common
 espresso_impl/base:
 backends/common: codecs/common espresso_impl/base
-backends/engine: backends/common codecs/common espresso_impl/base
-backends/mesh: backends/common codecs/common espresso_impl/base
+backends/shm: backends/common codecs/common espresso_impl/base
+backends/p2p: backends/common codecs/common espresso_impl/base
 backends/nccl: backends/common codecs/common espresso_impl/base
-backends: backends/common backends/engine backends/mesh backends/nccl codecs/common espresso_impl/base
-espresso_impl/plugins: espresso_impl/base codecs/common
-espresso_impl/device: espresso_impl/base espresso_impl/plugins codecs/common
+backends: backends/common backends/shm backends/p2p backends/nccl codecs/common espresso_impl/base
+espresso_impl/registry: espresso_impl/base codecs/common
+espresso_impl/device: espresso_impl/base espresso_impl/registry codecs/common
 espresso_impl/job: espresso_impl/base
-espresso_impl/strategy: espresso_impl/base espresso_impl/plugins espresso_impl/job
-planner: espresso_impl/base espresso_impl/strategy planner/problem planner/schedule planner/bound planner/search planner/schemes
-planner/builtin: planner espresso_impl/base espresso_impl/plugins espresso_impl/strategy
+espresso_impl/strategy: espresso_impl/base espresso_impl/registry espresso_impl/job
+planner: espresso_impl/base espresso_impl/strategy planner/problem planner/simulate planner/bound planner/search planner/baselines
+planner/builtin: planner espresso_impl/base espresso_impl/registry espresso_impl/strategy
 planner/files: planner espresso_impl/base espresso_impl/strategy
-espresso_impl/executor: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy codecs/common
-espresso_impl/observe: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
-espresso_impl/costs: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
-espresso_impl/autopilot: espresso_impl/base espresso_impl/plugins espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe espresso_impl/costs codecs/common planner
+espresso_impl/executor: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy codecs/common
+espresso_impl/observe: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common
+planner/calibrate: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor codecs/common planner
+planner/auto: espresso_impl/base espresso_impl/registry espresso_impl/device espresso_impl/job espresso_impl/strategy espresso_impl/executor espresso_impl/observe planner/calibrate codecs/common planner
 '
 # FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason
 upward='
 espresso_impl/executor esp__observers_[a-z_]*
 espresso_impl/observe esp__[a-z]*_observer
-espresso_impl/plugins espresso_plugin_v1_[a-z]*
+espresso_impl/registry espresso_plugin_v1_[a-z]*
 '
 # the executor tells the observers, of which observe/observers.c has the one list (executor/observer.h);
 # observe/observers.inc lists every observer, in whatever folder; plugins/builtin.h lists the built-in plugins
@@ -91,7 +91,7 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
     else
         for f in "$part"/*.[ch]; do
             flags=
-            if [ "$f" = backends/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
+            if [ "$f" = backends/p2p/mpi.c ]; then flags=$(mpicc --showme:compile 2>/dev/null) || continue; fi # no MPI here
             compiles "-fsyntax-only $flags" "$f" || ok=0
         done
     fi

@@ -35,8 +35,8 @@ for cc in gcc clang; do
         [ -f "$file" ] || continue
         # some of gcc's warnings come from its optimiser, none of clang's do
         mpi=
-        if [ "$file" = backends/mpi.c ] && ! mpi=$(mpicc --showme:compile 2>/dev/null); then
-            leaves_out "mpicc is not there: backends/mpi.c was not checked" && continue
+        if [ "$file" = backends/p2p/mpi.c ] && ! mpi=$(mpicc --showme:compile 2>/dev/null); then
+            leaves_out "mpicc is not there: backends/p2p/mpi.c was not checked" && continue
         fi
         case $cc$file in gccespresso.c | gcctools/*) how="-O1 -c -o $build/style.o" ;; *) how=-fsyntax-only ;; esac
         $cc -std=gnu11 -ffp-contract=off -I. "-I$build/gen" -pthread $mpi $warn $how "$file" >"$build/style.log" 2>&1 || {
@@ -51,7 +51,7 @@ owner() { # PATTERN FILE [EXCEPTION]: only FILE has that in it, among the files 
     others=$(grep -rlE "$1" espresso_impl codecs backends planner tools bench --include='*.[ch]' | grep -vxF -e "$2" -e "${3:-$2}")
     [ -z "$others" ] || wrong "$2 does what others do again:" $others
 }
-owner 'pthread_create\(' espresso_impl/base/thread.c backends/nccl.c # a plugin, which calls nothing of the library
+owner 'pthread_create\(' espresso_impl/base/thread.c backends/nccl/plugin.c # a plugin, which calls nothing of the library
 owner '\<rename\(' espresso_impl/base/file.c
 owner '\<(fsync|mkstemp)\(' espresso_impl/base/file.c
 owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
@@ -62,7 +62,7 @@ owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/cores.h
 names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
 named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
     grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|strcmp\(key, "warmup"\)' |
-    grep -vE '^(planner/builtin/v100.c|espresso_impl/plugins/builtin.h|planner/schemes/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
+    grep -vE '^(planner/builtin/v100.c|espresso_impl/registry/builtin.h|planner/baselines/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
 [ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
 
 # private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of. All are

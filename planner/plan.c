@@ -1,6 +1,6 @@
 /* plan.c: esp_plan_make and esp_plan_simulate: convert the caller's structs into a strategy's text, a timeline and a report. */
 #include "planner/search/search.h"
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/plan.h"
 
 struct esp_plan {

@@ -327,7 +327,7 @@ ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t 
 /* A bound for every merging and splitting of the problem's tensors. */
 ESP__FN uint64_t esp__bound_any(esp__problem *p);
 
-/* ---- schemes: one file each in planner/schemes/ -------------------------------------------------------------------------------- */
+/* ---- schemes: one file each in planner/baselines/ -------------------------------------------------------------------------------- */
 typedef struct esp__scheme {
     const char *name, *summary, *source; /* source: the paper's section, or the program whose default it is */
     void (*make)(esp__problem *p, esp__schedule *d);

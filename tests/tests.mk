@@ -3,8 +3,8 @@ FIXTURES := $(patsubst tests/abi/plugin_%.c,$(BUILD)/tests/abi/libespresso-%.so,
 $(BUILD)/tests/abi/libespresso-%.so: tests/abi/plugin_%.c $(STAMP) | $(BUILD)/tests/abi/
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 # these bring the backend loop with something changed
-LOOP_PARTS := $(BUILD)/tests/abi/loop.o $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/engine/*.c))
-$(BUILD)/tests/abi/loop.o: backends/loop.c $(STAMP) | $(BUILD)/tests/abi/
+LOOP_PARTS := $(BUILD)/tests/abi/loop.o $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c backends/shm/*.c))
+$(BUILD)/tests/abi/loop.o: backends/shm/loop.c $(STAMP) | $(BUILD)/tests/abi/
 	$(CC) $(FLAGS) $(PLUGIN_FLAGS) -DESPRESSO_STATIC_PLUGINS -c $< -o $@
 $(patsubst %,$(BUILD)/tests/abi/libespresso-%.so,faulty lazy): $(LOOP_PARTS)
 
@@ -40,7 +40,7 @@ PRODUCT := $(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC)
 OBJECTS_asan  = $(PRODUCT:%.c=$(BUILD)/asan/obj/%.o)
 OBJECTS_tsan  = $(PRODUCT:%.c=$(BUILD)/tsan/obj/%.o)
 OBJECTS_tests = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(OWN),$(PRODUCT))) $(patsubst %.c,$(BUILD)/tests/obj/%.o,$(filter $(OWN),$(PRODUCT)))
-COMMON  := $(addprefix tests/common/,main.c test.c ranks.c threads.c)
+COMMON  := $(addprefix tests/lib/,main.c test.c ranks.c threads.c)
 define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
@@ -52,21 +52,21 @@ $(BUILD)/test-library/$(1).a: $(OBJECTS_$(1)) $(COMMON:%.c=$(BUILD)/$(1)/obj/%.o
 $(BUILD)/$(1)/obj/tests/%.o: tests/%.c $(STAMP)
 	@mkdir -p $$(@D)
 	$$(CCACHE) $$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(DEP) -c $$< -o $$@
-$(BUILD)/$(1)/%: $(BUILD)/$(1)/obj/tests/%.o $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/common/defaults.o
+$(BUILD)/$(1)/%: $(BUILD)/$(1)/obj/tests/%.o $(BUILD)/test-library/$(1).a $(BUILD)/$(1)/obj/tests/lib/defaults.o
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE) $$(TEST_$(1)) $$< -o $$@ $(BUILD)/$(1)/obj/tests/common/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
-$(BUILD)/$(1)/bin/espresso: $(BUILD)/$(1)/obj/tests/common/command.o $(BUILD)/$(1)/obj/tests/common/defaults.o $(BUILD)/test-library/$(1).a
+	$$(CC) $$(BASE) $$(TEST_$(1)) $$< -o $$@ $(BUILD)/$(1)/obj/tests/lib/defaults.o $$(TEST_MORE) $(BUILD)/test-library/$(1).a $$(TEST_LINK_$(1)) $$(TEST_LIBS)
+$(BUILD)/$(1)/bin/espresso: $(BUILD)/$(1)/obj/tests/lib/command.o $(BUILD)/$(1)/obj/tests/lib/defaults.o $(BUILD)/test-library/$(1).a
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE) $$(TEST_$(1)) $$^ -o $$@ $$(TEST_LIBS)
-# plugins that tests know by their entries: tests/common/entries.h
+# plugins that tests know by their entries: tests/lib/entries.h
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backends/test_collectives.c): $(ENTRIES:%=$(BUILD)/$(1)/obj/%.o)
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backends/test_collectives.c): TEST_MORE := $(ENTRIES:%=$(BUILD)/$(1)/obj/%.o)
 endef
 .SECONDARY:
 TEST_LINK_tests := -Wl,--wrap=pthread_create
 
-# CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda_host, once for each way
-CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda_host/*.cc)
+# CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda, once for each way
+CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda/*.cc)
 CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda_host -pthread
 # shared memory is a section of its own, in which gcc watches arrays only where it is told
 CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version 2>/dev/null)),,-fsanitize-sections=cuda_shared)
@@ -76,8 +76,8 @@ $(BUILD)/cuda-host/$(1)/%.o: % $(STAMP)
 	$$(CCACHE) $$(CUDA_HOST_CXX) $$(TEST_$(1)) $$(CUDA_HOST_$(1)) $$(DEP) -x c++ -c $$< -o $$@
 $(BUILD)/cuda-host/$(1).a: $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(1)/%.o)
 	rm -f $$@ && ar rcs $$@ $$^
-$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): $(BUILD)/cuda-host/$(1).a
-$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda_host/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda/test_*.c)): $(BUILD)/cuda-host/$(1).a
+$(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/cuda/test_*.c)): TEST_MORE := $(BUILD)/cuda-host/$(1).a -lstdc++
 endef
 $(foreach way,tests asan,$(eval $(call CUDA_HOST_WAY,$(way))))
 # the trainer on CUDA, for that runtime, with plugin cuda linked into it
@@ -88,13 +88,13 @@ $(TRAIN_CUDA_HOST): $(BUILD)/%/bin/train_cuda: $(TRAIN_CUDA_C) $(BUILD)/test-lib
 $(foreach way,tests asan,$(eval $(BUILD)/$(way)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda-host/$(way)/%.o) $(BUILD)/cuda-host/$(way).a))
 .SECONDARY: $(foreach way,tests asan msan,$(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/$(way)/%.o))
 # plugin cuda with that runtime, for programs that load it; and a plugin with which `espresso plugins --check` runs its rules on the CUDA codecs
-CUDA_HOST_PLUGIN := $(BUILD)/tests/cuda_host/plugins/libespresso-cuda.so
+CUDA_HOST_PLUGIN := $(BUILD)/tests/cuda/plugins/libespresso-cuda.so
 $(CUDA_HOST_PLUGIN): $(BUILD)/cuda-host/tests.a
 	@mkdir -p $(@D)
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda-host.map
 	$(CXX) $(TEST_tests) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/cuda-host.map -Wl,-u,espresso_plugin_v1_cuda -Wl,--defsym,espresso_plugin_v1=espresso_plugin_v1_cuda $< -o $@ -pthread
-ON_CPU := $(BUILD)/tests/cuda_host/libespresso-on_cpu.so
-$(ON_CPU): tests/cuda_host/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
+ON_CPU := $(BUILD)/tests/cuda/libespresso-on_cpu.so
+$(ON_CPU): tests/cuda/emulator/on_cpu/on_cpu.cc $(BUILD)/cuda-host/tests.a
 	@mkdir -p $(@D)
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/on_cpu.map
 	$(CXX) -std=c++20 -fPIC -I. -Itests/cuda_host -Wall -Wextra $(TEST_tests) $(DEP) -shared -Wl,-z,defs -Wl,--version-script=$(BUILD)/on_cpu.map $< $(BUILD)/cuda-host/tests.a -o $@ -pthread
@@ -109,16 +109,16 @@ $(BUILD)/cuda-host/msan/%.o: % $(STAMP)
 $(BUILD)/msan/obj/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(OBJECT) $(DEP) -c $< -o $@
-$(BUILD)/msan/cuda_host/%: tests/cuda_host/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/common/test.c tests/common/main.c) $(STAMP)
+$(BUILD)/msan/cuda_host/%: tests/cuda/%.c $(CUDA_HOST_SRC:%=$(BUILD)/cuda-host/msan/%.o) $(patsubst %.c,$(BUILD)/msan/obj/%.o,$(filter codecs/%,$(LIB_SRC)) tests/lib/test.c tests/lib/main.c) $(STAMP)
 	@mkdir -p $(@D)
 	clang $(BASE) -DESP_NO_SIMD $(MSAN_FLAGS) $(filter-out -Wno-format-truncation,$(TEST_WARN)) $(DEP) -c $< -o $@.o
 	clang++ $(MSAN_FLAGS) $@.o $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
 # a rank may say that it has another version
-$(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_chaos): TEST_LIBS += -Wl,--wrap=esp__hello_make
+$(foreach way,tests asan tsan,$(BUILD)/$(way)/jobs/faults/test_chaos): TEST_LIBS += -Wl,--wrap=esp__hello_make
 # what the library asks of libc itself goes through this test
-$(foreach way,tests asan tsan,$(BUILD)/$(way)/fault/test_alloc): TEST_LIBS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+$(foreach way,tests asan tsan,$(BUILD)/$(way)/jobs/faults/test_alloc): TEST_LIBS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 
 # A test's line "runs:" says where it runs (CONTRIBUTING.md): quiet (alone), slow (not in make check), long (in test-all only), asan-long
 # (under the address sanitizer in test-all only), tsan and tsan-long (under the thread sanitizer). run.sh fails a test that starts threads
@@ -148,7 +148,7 @@ test-san: all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_ALL) $(ASAN_COMMAND) $
 # what every push runs (./bootstrap test), and everything with all repetitions: one total at the end; what does not build counts as failed.
 # What takes long comes first, so that all cores work to the end
 CHECKS := .ci/check-style.sh .ci/check-parts.sh .ci/check-docs.sh
-CI   := tests/bare/test_bare.sh $(CHECKS) $(filter-out tests/bare/test_bare.sh $(LONG),$(SCRIPTS)) \
+CI   := tests/jobs/bare/test_bare.sh $(CHECKS) $(filter-out tests/jobs/bare/test_bare.sh $(LONG),$(SCRIPTS)) \
         $(call cli,tests,$(call runs,asan-long)) $(call cli,asan,$(filter-out $(LONG) $(call runs,asan-long),$(TEST_SH))) \
         $(TSAN) $(ASAN) $(call way,tests,$(filter-out $(LONG),$(TEST_SRC)))
 EVERYTHING := $(CHECKS) $(SCRIPTS) $(CLI) $(TESTS) $(ASAN_ALL) $(ASAN_CLI) $(TSAN_ALL) $(MSAN_TESTS)
@@ -158,24 +158,24 @@ ci-list:
 test-all:
 	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
 	@TEST_ALL=1 TEST_TIMEOUT=900 $(RUN_TESTS) $(EVERYTHING)
-# while working: the tests in C and of the command that are not slow, in three minutes; or those whose path has T in it: make check T=unit/test_lanes, or T=planner
+# while working: the tests in C and of the command that are not slow, in three minutes; or those whose path has T in it: make check T=executor/test_lanes, or T=planner
 T ?=
 QUICK := $(filter-out $(LONG) $(call runs,slow),$(TEST_SRC) $(TEST_SH))
 CHECK := $(if $(T),$(foreach t,$(TESTS) $(CLI) $(SCRIPTS),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(QUICK)) $(call cli,tests,$(QUICK)))
 # they start the command of the test build. Of what else tests need, a name makes the small plugins, and all where it names scripts
 check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
-	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=unit/test_lanes" && exit 2)
+	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=unit, or T=executor/test_lanes" && exit 2)
 .PHONY: check
-# faults at random moments, as the test does it, but longer; bench/results/faults.txt is what it wrote. A second a run, or two
+# faults at random moments, as the test does it, but longer; bench/results/faults/faults.txt is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
-soak: $(BUILD)/tests/fault/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/fault/test_chaos.c
-	$< --runs $(SOAK_RUNS) --report bench/results/faults.txt $(SOAK_FLAGS)
-# faults planted in the CUDA kernels, one at a time; bench/results/cuda-faults.txt is what it printed. An hour on two cores
+soak: $(BUILD)/tests/jobs/faults/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/jobs/faults/test_chaos.c
+	$< --runs $(SOAK_RUNS) --report bench/results/faults/faults.txt $(SOAK_FLAGS)
+# faults planted in the CUDA kernels, one at a time; bench/results/cuda/cuda-faults.txt is what it printed. An hour on two cores
 plant:
-	python3 -B tests/cuda_host/plant.py
+	python3 -B tests/cuda/plant.py
 # does it work here? As make check, with the command of the test build
 quick-programs: report $(FIXTURES) $(TEST_COMMAND) $(filter-out %.sh,$(CHECK))
-$(BUILD)/tests/files/test_builtin: | $(BUILTIN_FILES)
+$(BUILD)/tests/planner/files/test_builtin: | $(BUILTIN_FILES)
 quick-list:
 	@echo $(CHECK)
 check-parts:
@@ -183,10 +183,10 @@ check-parts:
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh
 # what test_mpi.sh starts: `options` links the tests' library, as every test does
-MPI_PROGRAMS := $(if $(and $(MPICC),$(TESTS)),$(BUILD)/tests/mpi/options $(BUILD)/tests/mpi/joined)
+MPI_PROGRAMS := $(if $(and $(MPICC),$(TESTS)),$(BUILD)/tests/jobs/mpi/options $(BUILD)/tests/jobs/mpi/joined)
 mpi-programs: $(MPI_PROGRAMS)
 .PHONY: mpi-programs
-$(BUILD)/tests/mpi/joined: tests/mpi/joined.c $(LIB) $(STAMP)
+$(BUILD)/tests/jobs/mpi/joined: tests/jobs/mpi/joined.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(BASE) -O2 $(WARN) $(DEP) $< -o $@ $(LIB) $(LIBS)
 
@@ -200,8 +200,8 @@ $(BUILD)/fuzz/obj/%.o: %.c $(STAMP)
 	$(FUZZ_CC) -fsanitize=fuzzer-no-link,address,undefined $(OBJECT) $(DEP) -c $< -o $@
 $(BUILD)/fuzz/library.a: $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(LIB_SRC) $(FILES_SRC))
 	rm -f $@ && ar rcs $@ $^
-$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.a $(BUILD)/fuzz/obj/tests/common/defaults.o $(STAMP) | $(BUILD)/fuzz/
-	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/obj/tests/common/defaults.o $(BUILD)/fuzz/library.a -o $@ $(JSON_LIBS) $(LIBS)
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(BUILD)/fuzz/library.a $(BUILD)/fuzz/obj/tests/lib/defaults.o $(STAMP) | $(BUILD)/fuzz/
+	$(FUZZ_CC) -fsanitize=fuzzer,address,undefined $(DEP) $< $(BUILD)/fuzz/obj/tests/lib/defaults.o $(BUILD)/fuzz/library.a -o $@ $(JSON_LIBS) $(LIBS)
 fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	@for f in $(FUZZERS); do mkdir -p $(BUILD)/fuzz/corpus/$$f; \
 	   $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
@@ -209,7 +209,7 @@ fuzz: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	   { tail -n 40 $(BUILD)/fuzz/$$f.log; echo "fuzz: $$f failed"; exit 1; }; \
 	   echo "$$f: $$(grep '^Done' $(BUILD)/fuzz/$$f.log), nothing found"; done
 
-# the test of tests/fault with more connections than a test run has time for
+# the test of tests/jobs/faults with more connections than a test run has time for
 HOSTILE ?= 100000
-hostile: $(BUILD)/tests/fault/test_hostile
+hostile: $(BUILD)/tests/jobs/faults/test_hostile
 	ESPRESSO_HOSTILE=$(HOSTILE) $<

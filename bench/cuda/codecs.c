@@ -1,7 +1,7 @@
 /* codecs.c: what codecs on CUDA cost, by their own tables: no context, no peers. Prints CSV, a row for each codec, size and call.
  *
  *     build/bench/cuda [SPEC...]            on a GPU: median time of 21 calls after 5, by the device's own events
- *     build/bench/cuda-counted [SPEC...]    the same calls on the runtime of tests/cuda_host: launches, and bytes that kernels move, counted;
+ *     build/bench/cuda-counted [SPEC...]    the same calls on the runtime of tests/cuda: launches, and bytes that kernels move, counted;
  *                                           and the time that these bytes take at 3.35 TB/s (an H100's memory). Nothing is measured
  *
  * `copy` is the device's own copy, which reads and writes 4 bytes an element: the measure of the others. */
@@ -15,7 +15,7 @@ const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 typedef struct cuda_host_counts {
     uint64_t launches, fills, copies, read, written;
 } cuda_host_counts;
-cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* of tests/cuda_host; NULL on a GPU */
+cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* of tests/cuda; NULL on a GPU */
 
 #define H100_BYTES_PER_NS 3350.0
 enum { WARM = 5, RUNS = 21 };

@@ -1,4 +1,4 @@
-// gloo_coll.cc: the same loop as bench/coll.c over gloo (TCP on the loopback interface: it has no shared memory).
+// gloo_coll.cc: the same loop as bench/micro/coll.c over gloo (TCP on the loopback interface: it has no shared memory).
 // Usage: gloo_coll RANKS [op...]. Forks the ranks; they meet through files in a temporary directory.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>

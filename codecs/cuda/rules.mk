@@ -33,9 +33,9 @@ $(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(ST
 # the tests of codecs and executor on a GPU, with the objects of plugin cuda in place of the test runtime: see bench/gpu.sh
 GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_twins test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
 gpu-tests: $(GPU_TESTS)
-$(BUILD)/gpu/capture.o: tests/cuda_host/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
+$(BUILD)/gpu/capture.o: tests/cuda/emulator/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
 	$(NVCC) -std=c++20 -I. -c $< -o $@
-$(BUILD)/gpu/%: tests/cuda_host/%.c $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a $(STAMP) | $(BUILD)/gpu/
+$(BUILD)/gpu/%: tests/cuda/%.c $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a $(STAMP) | $(BUILD)/gpu/
 	$(CC) $(BASE) -DCUDA_DEVICE $(TEST_tests) $(TEST_WARN) $(DEP) -c $< -o $@.o
 	$(NVCC) -cudart static $@.o $(CUDA_STATIC) $(BUILD)/gpu/capture.o $(BUILD)/test-library/tests.a -Xlinker --wrap=pthread_create -o $@ $(TEST_LIBS:-pthread=-lpthread) $(if $(OPENMP_FLAG),-lgomp)
 .PHONY: gpu-tests

@@ -4,7 +4,7 @@
 #define ESP__DEVICE_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/base/levels.h"
-#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/registry/registry.h"
 
 /* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on two for each link
  * lane: one for its collectives, one for what follows these if their backend is stream-ordered. */

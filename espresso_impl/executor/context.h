@@ -7,10 +7,10 @@
 #include "espresso_impl/base/process.h"
 #include "espresso_impl/device/device.h"
 #include "espresso_impl/job/job.h"
-#include "espresso_impl/plugins/codec_call.h"
+#include "espresso_impl/codec/call.h"
 #include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/executor/observer.h"
-#include "espresso_impl/executor/program.h"
+#include "espresso_impl/program/program.h"
 
 /* One link lane of the communication thread. */
 typedef struct esp__link {

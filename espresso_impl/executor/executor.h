@@ -2,7 +2,7 @@
 #ifndef ESP__EXECUTOR_H
 #define ESP__EXECUTOR_H
 #include "espresso_impl/executor/context.h"
-#include "espresso_impl/plugins/codec_call.h"
+#include "espresso_impl/codec/call.h"
 
 /* ---- dispatch.c: which op is next ---------------------------------------------------------------------------------- */
 /* Lock held in every call. */

@@ -3,7 +3,7 @@
  * memory or backends. */
 #ifndef ESP__PEERS_H
 #define ESP__PEERS_H
-#include "espresso_impl/base/hmac.h"
+#include "espresso_impl/job/hmac.h"
 #include "espresso_impl/job/job.h"
 #include <poll.h>
 #include <sys/socket.h>

@@ -4,7 +4,7 @@
 #define ESP__STRATEGY_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/job/job.h"
-#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/registry/registry.h"
 #include "espresso_impl/strategy/option.h"
 #include "espresso_impl/strategy/region.h"
 #include "espresso_impl/strategy/text.h"

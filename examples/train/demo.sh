@@ -4,7 +4,7 @@
 #   make demo      or      sh examples/train/demo.sh [--quick] [--mpi] [flags for train, such as --epochs 1 --seed 2]
 # --quick: the slow link only and 50 steps, to see that everything works; under a minute.
 # --mpi: a rank on each of four hosts, with Open MPI over real TCP between them. The hosts are network namespaces on this machine
-# (tests/testbed), so this needs root. MPI_BACKEND: a backend instead of the library's choice under mpirun.
+# (tests/jobs/hosts), so this needs root. MPI_BACKEND: a backend instead of the library's choice under mpirun.
 # Variables: BUILD (build), OUT (BUILD/demo), CODECS (what auto may choose from), LINK (one link instead of the three; empty:
 # not emulated), DEMO=strategies (fp32, layerwise and demo.strategy on one link instead, with a timeline).
 set -eu
@@ -37,7 +37,7 @@ start() { # LINK TRAIN...: the ranks
     if [ "$mpi" ]; then
         hosts "${link:-none}"
         MPIRUN_FLAGS="-x ESPRESSO_PLUGIN_PATH -x OMP_NUM_THREADS -x OMP_WAIT_POLICY ${MPI_BACKEND:+-x ESPRESSO_BACKEND}" \
-            ESPRESSO_BACKEND=${MPI_BACKEND:-} sh tests/testbed/mpirun.sh 4 1 "$@"
+            ESPRESSO_BACKEND=${MPI_BACKEND:-} sh tests/jobs/hosts/mpirun.sh 4 1 "$@"
     else
         "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- "$@"
     fi
@@ -62,9 +62,9 @@ field='function field(key, s) { # the number behind "key":
 up=
 hosts() { # RATE[,LATENCY] or none
     [ "$up" != "$1" ] || return 0
-    sh tests/testbed/hosts.sh down
+    sh tests/jobs/hosts/hosts.sh down
     up=
-    why=$(sh tests/testbed/hosts.sh up 4 "${1%%,*}" 2>&1) || refuse "${why#skipped: }"
+    why=$(sh tests/jobs/hosts/hosts.sh up 4 "${1%%,*}" 2>&1) || refuse "${why#skipped: }"
     up=$1
 }
 refuse() { # REASON
@@ -78,7 +78,7 @@ prepare_mpi() {
     TESTBED=$$ ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
     export TESTBED ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS OMP_WAIT_POLICY BUILD
-    trap 'sh tests/testbed/hosts.sh down' EXIT
+    trap 'sh tests/jobs/hosts/hosts.sh down' EXIT
     trap 'exit 143' HUP INT TERM
     hosts none # says at once where namespaces are not allowed
 }

@@ -2,7 +2,7 @@
  * planner/files/write_builtin.c writes the systems as files. Must not know how plans are made. */
 #ifndef ESP__BUILTIN_H
 #define ESP__BUILTIN_H
-#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/registry/registry.h"
 #include "planner/plan.h"
 
 /* ---- systems.c ------------------------------------------------------------------------------------------ */

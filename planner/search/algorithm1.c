@@ -1,7 +1,7 @@
 /* algorithm1.c: Espresso's Algorithm 1: which tensors to compress and how, on one kind of device (section 4.3). It takes the
  * tensors by size, the largest first; of equal ones the latest in backward order. It skips a tensor in front of a bubble.
  * Every other tensor gets the option with the shortest step while all other tensors keep theirs. */
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
 enum { ESP__SWEEPS = 8 };

@@ -1,7 +1,7 @@
 /* critical_path.c: critical-path swaps: a better order for given paths. Ops on the longest path change places with those that
  * they wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos 1998).
  * Ops before the ones that move keep their times, ops after them their tails; so a trial looks only at the ops between. */
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
 enum {

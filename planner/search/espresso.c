@@ -1,7 +1,7 @@
 /* espresso.c: the strategy "espresso". Algorithms 1 and 2 choose options for given units. They run three times: on whole
  * tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small neighbours in
  * groups, as in common tensor fusion. The best result counts. */
-#include "planner/schemes/schemes.h"
+#include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
 /* A tensor is large from 1/64 of the model's elements on. Groups have 4 MiB, the usual size of fusion buffers. */

@@ -1,6 +1,6 @@
 /* improve.c: brings a schedule to a local optimum without changing its units: tries every other path for one unit after the
  * other, while the sequence of all other ops stays fixed (schedule/incremental.c). */
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
 /* Sets the swap to: unit u gets this path. */

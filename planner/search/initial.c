@@ -1,5 +1,5 @@
 /* initial.c: initial solutions of the search, chosen by prices of lanes. */
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 #include <math.h>
 

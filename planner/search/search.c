@@ -2,7 +2,7 @@
  * brought to a local optimum of path changes, merging, splitting and order; the best one counts. The effort is counted in ops,
  * not in seconds, so that the same inputs give the same plan on every machine; a budget in seconds ends the search sooner, or
  * repeats it with more effort. */
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
 /* Lets the next stage take this share of all work. Planning should take about a millisecond for small models and ten for others; with

@@ -1,7 +1,7 @@
 /* search.h: what Algorithms 1 and 2 and the comparison strategies built on them share. */
 #ifndef ESP__SEARCH_H
 #define ESP__SEARCH_H
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 
 /* The paths that one unit may take. */
 typedef struct esp__choices {

@@ -1,5 +1,5 @@
 /* plugin_faulty.c: a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins --check` must
- * find every one of them (tests/cli/test_check.sh). Without the parameter they are sound. */
+ * find every one of them (tests/cli/check/test_check.sh). Without the parameter they are sound. */
 #define RAW_NAME "faulty"
 #include "raw_codec.h"
 #include <time.h>

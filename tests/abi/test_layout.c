@@ -1,7 +1,7 @@
 /* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file is frozen: what
  * it says stays true within major version 1. It may only grow, by members at the end of growable structs, new structs and new numbers:
  *     ESPRESSO_GOLDEN=grow build/tests/abi/test_layout         adds them to the file, and refuses any other change */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/abi/layout_rows.h"
 
 static const char golden[] = "tests/abi/layout.golden";

@@ -1,7 +1,7 @@
 /* test_plugins.c: plugins made with an older and a newer header, and all that the loader must refuse. The plugins
  * are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 static char dir[3072];
 

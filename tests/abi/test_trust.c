@@ -1,6 +1,6 @@
 /* test_trust.c: plugins that somebody else could change are not loaded, and the error says what to do. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 static char top[64], in[96], file[160], link_in[96], link_to[160];
 static esp_ctx *ctx;

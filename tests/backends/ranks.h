@@ -2,9 +2,9 @@
  * Knows the backend table only. A rank that fails writes why into the shared text, and the caller asserts. */
 #ifndef RANKS_H
 #define RANKS_H
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <sched.h>
-#include "espresso_impl/plugins/builtin.h"
+#include "espresso_impl/registry/builtin.h"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 

@@ -1,8 +1,8 @@
 /* test_collectives.c: every collective, with the backends loop and shm and the template, on every path of the data. Also runs under the thread and address sanitizers, with fewer ranks. */
 /* runs: slow tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "collectives.h"
-#include "tests/common/entries.h"
+#include "tests/lib/entries.h"
 
 static void expect_ok(const char *name, const char *params, int32_t n, int32_t per_machine, ranks_fn fn) {
     const char *why = ranks_run(ranks_backend(name), params, n, per_machine, fn, NULL, -1);

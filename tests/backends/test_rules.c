@@ -1,7 +1,7 @@
 /* test_rules.c: every backend that is built in obeys every rule of `espresso plugins --check`. */
 /* runs: no-tsan: ranks are processes, and threads that backends/test_collectives and test_waiting have */
-#include "tests/common/test.h"
-#include "tests/common/run_check.h"
+#include "tests/lib/test.h"
+#include "tests/lib/run_check.h"
 
 static const char *const specs[] = {"loop", "shm"};
 enum { SPECS = sizeof specs / sizeof *specs };

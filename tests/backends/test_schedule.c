@@ -1,9 +1,9 @@
 /* test_schedule.c: an emulated link that changes while a job runs: its text, its costs at given times, its file, and
  * that collectives stay correct while it changes. Also for the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
-#include "backends/engine/engine.h"
+#include "backends/shm/transport.h"
 #include "ranks.h"
 
 static const uint64_t second = 1000000000u;

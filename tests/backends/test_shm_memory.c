@@ -1,8 +1,8 @@
 /* test_shm_memory.c: shared memory is taken only from this user, of the right size, and of a size that cannot change. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
-#include "backends/engine/engine.h"
+#include "backends/shm/transport.h"
 #pragma GCC diagnostic pop
 #include <poll.h>
 #include <sys/syscall.h>

@@ -1,10 +1,10 @@
 /* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable, that no change
  * is missed, and that nobody pays for a descriptor that was not asked for. Also for the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <poll.h>
 
-#include "backends/engine/engine.h"
+#include "backends/shm/transport.h"
 #include "ranks.h"
 
 enum { LATE_MS = 20000 }; /* a poll that takes so long has missed something */

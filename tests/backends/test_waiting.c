@@ -2,9 +2,9 @@
  * the emulated link's volumes, and errors of bad calls. Knows the backend table only. Also runs under the thread
  * sanitizer. */
 /* runs: quiet slow tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
-#include "backends/engine/engine.h"
+#include "backends/shm/transport.h"
 #include "codecs/common/simd.h"
 #include "ranks.h"
 

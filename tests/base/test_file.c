@@ -1,6 +1,6 @@
 /* test_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
  * well, when the disk is full, when a writer dies, and when several write one path. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
 #include <sys/resource.h>
 

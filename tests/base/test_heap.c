@@ -1,5 +1,5 @@
 /* test_heap.c: entries come out by time, and by key where times are equal, whatever the order of insertion. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/heap.h"
 
 enum { MOST = 300 };

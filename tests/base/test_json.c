@@ -1,5 +1,5 @@
 /* test_json.c: JSON's strings and numbers, and the text that they are written to. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/json.h"
 
 static void string_is(const char *s, const char *want) {

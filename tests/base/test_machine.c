@@ -1,6 +1,6 @@
 /* test_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
  * groups of both versions; and facts of this machine. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/machine.h"
 #include <sched.h>
 

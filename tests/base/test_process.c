@@ -1,7 +1,7 @@
 /* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
  * for the pid. */
 /* runs: quiet */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <sys/syscall.h>
 
 /* The child's answers as bits: of its parent's context; of one that it opens itself; of that in its own child. */

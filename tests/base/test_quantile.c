@@ -1,5 +1,5 @@
 /* test_quantile.c: medians and quantiles, both interpolated between neighbours and as one of the list's own numbers. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/quantile.h"
 
 TEST(medians) {

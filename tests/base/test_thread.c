@@ -1,6 +1,6 @@
 /* test_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
 /* runs: tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/base/thread.h"
 
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};

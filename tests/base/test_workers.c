@@ -1,7 +1,7 @@
 /* test_workers.c: the worker threads run every index once, in pieces that begin at multiples of the grain, whichever
  * thread calls. Also runs under the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 typedef struct count {
     uint64_t n, grain;

@@ -1,11 +1,11 @@
 /* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whoever helps; a context has no
  * compression threads of its own, and the runtime starts no second team; results are those of the library's own threads. */
 /* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <sched.h>
 #ifdef _OPENMP
 #include <omp.h>
-#include "tests/common/allocations.h"
+#include "tests/lib/allocations.h"
 
 enum { TEAM = 3, MOST = 1000, ELEMENTS = 300000, TENSORS = 3 };
 

@@ -1,4 +1,4 @@
-# test_truth.sh: the arithmetic of bench/truth with made-up rows: errors, quantiles, pairs, misses; it can come out well and badly.
+# test_truth.sh: the arithmetic of bench/validate/truth with made-up rows: errors, quantiles, pairs, misses; it can come out well and badly.
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"
     exit 77
@@ -118,10 +118,10 @@ same(lanes["inter"], (28 - 24 + 6) + (41 - 40 + 5))
 same(lanes["cpu"], 4)
 same(lanes["compute"], 30)
 
-# bench/auto: each target can be met and missed
+# bench/validate/auto: each target can be met and missed
 import types
 auto = types.ModuleType("auto")
-exec(compile(open("bench/auto").read(), "bench/auto", "exec"), auto.__dict__)
+exec(compile(open("bench/validate/auto").read(), "bench/validate/auto", "exec"), auto.__dict__)
 def case(speed=1.0, auto_ms=10.0, best=10.0, measuring=0.01):
     return {"trainer": "a", "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
             "speed": speed, "least": speed, "most": speed, "measuring": measuring}

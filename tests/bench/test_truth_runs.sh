@@ -1,4 +1,4 @@
-# test_truth_runs.sh: bench/truth from end to end, as a user's own check, on a tiny trainer of two ranks; what was measured is used
+# test_truth_runs.sh: bench/validate/truth from end to end, as a user's own check, on a tiny trainer of two ranks; what was measured is used
 # again; bad input is refused in words.
 # runs: quiet slow
 BUILD=${BUILD:-build}
@@ -15,7 +15,7 @@ fail() {
 says() { grep -q -- "$2" "$1" || fail "expected \"$2\" in: $(cat "$1")"; }
 yes "a small text to learn from, over and over." 2>/dev/null | head -n 400 >"$tmp/text"
 trainer="$BUILD/bench/trainer lstm --text $tmp/text --hidden 64 --width 8"
-truth() { timeout -k 5 100 bench/truth --build "$BUILD" --costs "$tmp/costs" --rounds 1 --seconds 0.1 -n 2 "$@" >"$tmp/out" 2>"$tmp/err"; }
+truth() { timeout -k 5 100 bench/validate/truth --build "$BUILD" --costs "$tmp/costs" --rounds 1 --seconds 0.1 -n 2 "$@" >"$tmp/out" 2>"$tmp/err"; }
 
 truth --trainer "$trainer --max-steps {steps}" --inter 1gbit,50us --results "$tmp" || fail "$(cat "$tmp/err")"
 says "$tmp/err" "case 1 of 1: trainer, 2 ranks, link 1gbit,50us: random 2, round 1 of 1"

@@ -2,8 +2,8 @@
  * Knows no codec by name. Include after cmocka.h. */
 #ifndef ONE_CODEC_H
 #define ONE_CODEC_H
-#include "tests/common/test.h"
-#include "espresso_impl/plugins/builtin.h"
+#include "tests/lib/test.h"
+#include "espresso_impl/registry/builtin.h"
 
 static uint64_t codec_random_state = 88172645463325252ull;
 static inline uint32_t codec_random(void) { return test_random32(&codec_random_state); }

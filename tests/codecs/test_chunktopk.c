@@ -1,6 +1,6 @@
 /* test_chunktopk.c: the codec alone, against a plain reference that sorts every chunk: which elements, ties, signs, magnitudes, what
  * remains, decay; difficult chunks one after the other, NaN, corrupt payloads, sizes in bits. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
 

@@ -1,5 +1,5 @@
 /* test_dgc.c: momentum, masking, warm-up and conservation of deep gradient compression, against plain loops. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "one_codec.h"
 
 enum { STEPS = 20 };

@@ -1,5 +1,5 @@
 /* test_int4.c: the codec alone, against a plain reference: levels, halves of bytes, ends of the range, NaN, corrupt payloads. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
 

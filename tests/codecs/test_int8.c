@@ -1,6 +1,6 @@
 /* test_int8.c: the codec alone, against a plain reference: blocks; a shared range over several ranks, whose bodies the test reduces;
  * rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set, corrupt payloads. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
 

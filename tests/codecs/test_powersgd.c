@@ -1,6 +1,6 @@
 /* test_powersgd.c: the codec alone: several ranks' calls in one thread, whose bodies the test sums. Against a plain reference in
  * double; exact cases, zeros, shapes, the start, bits on every instruction set, NaN, corrupt payloads, lists. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/codecs/one_codec.h"
 
 enum { RANKS_MAX = 4 };

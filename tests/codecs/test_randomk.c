@@ -1,5 +1,5 @@
 /* test_randomk.c: the draw is a fair one without replacement, alike on all ranks; its payloads add up. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "codecs/randomk.h"
 #include "one_codec.h"
 

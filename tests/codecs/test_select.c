@@ -1,5 +1,5 @@
 /* test_select.c: select.h against sorting, over inputs full of ties and extremes, at every instruction set. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "codecs/common/select.h"
 
 enum { KINDS = 12 };

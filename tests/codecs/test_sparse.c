@@ -1,6 +1,6 @@
 /* test_sparse.c: topk, and the body that it shares with dgc: what is sent, what stays in the residual, and that
  * corrupt bytes are refused. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #define ESPRESSO_STATIC_PLUGINS
 #include "codecs/common/sparse.h"
 #include "one_codec.h"

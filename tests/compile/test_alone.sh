@@ -4,9 +4,9 @@
 . tests/compile/common.sh
 need gcc
 try make -s BUILD="$build" "$build/gen/tools/page/page.inc"
-mpi=$(mpicc --showme:compile 2>/dev/null) || leaves_out "mpicc is not there: backends/mpi.c was not compiled"
+mpi=$(mpicc --showme:compile 2>/dev/null) || leaves_out "mpicc is not there: backends/p2p/mpi.c was not compiled"
 files=$(find espresso_impl planner codecs backends tools -name '*.c' | sort)
-[ -n "$mpi" ] || files=$(echo "$files" | grep -v '^backends/mpi.c$')
+[ -n "$mpi" ] || files=$(echo "$files" | grep -v '^backends/p2p/mpi.c$')
 [ "$(echo "$files" | wc -l)" -gt 100 ] || { echo "too few files were found: $files" && exit 1; }
 # shellcheck disable=SC2086 # several flags
 echo "$files" | xargs -n 1 -P "$(getconf _NPROCESSORS_ONLN)" gcc -std=gnu11 -I. "-I$build/gen" -fsyntax-only -Werror=implicit-function-declaration $mpi >"$tmp/log" 2>&1 || {

@@ -7,7 +7,7 @@ if grep -n '^ *# *include *"' dist/espresso.h; then
     echo "dist/espresso.h still includes files of the tree"
     exit 1
 fi
-cp dist/espresso.h tests/compile/use_api.c "$tmp/"
+cp dist/espresso.h tests/install/use_api.c "$tmp/"
 cd "$tmp"
 { echo '#define ESPRESSO_IMPLEMENTATION' && cat use_api.c; } >one.c
 try gcc one.c -o one -pthread -ldl -lm

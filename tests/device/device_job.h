@@ -2,8 +2,8 @@
  * fake one; with DEVICE_IS_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
 #ifndef DEVICE_JOB_H
 #define DEVICE_JOB_H
-#include "tests/common/test.h"
-#include "tests/unit/small_model.h"
+#include "tests/lib/test.h"
+#include "tests/executor/small_model.h"
 #ifdef DEVICE_IS_CUDA
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define device_plugin espresso_plugin_v1_cuda

@@ -2,7 +2,7 @@
  * same. For tests; include after cmocka.h. */
 #ifndef DEVICE_OPTIONS_H
 #define DEVICE_OPTIONS_H
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };

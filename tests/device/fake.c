@@ -7,7 +7,7 @@
  * fake_codecs.c has its tables of codecs. Tests include this file. */
 #ifndef TEST_FAKE_C
 #define TEST_FAKE_C
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <sys/syscall.h>
 
 enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };

@@ -146,7 +146,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_plugin_table;
 }
-/* The codecs of several rounds, for jobs that have tests/common/rounds_codec.h. */
+/* The codecs of several rounds, for jobs that have tests/lib/rounds_codec.h. */
 static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
     return fake_codec_open(h, "shared2", params, self);
 }

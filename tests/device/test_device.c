@@ -1,7 +1,7 @@
 /* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand, and the CPU's
  * device table. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 /* A device that counts how often it is opened and closed; else it is the CPU. */
 static int opened, closed;

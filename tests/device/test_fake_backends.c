@@ -1,7 +1,7 @@
 /* test_fake_backends.c: backends that move the device's memory: one that is done when test() says so, and a stream-ordered one. The
  * results are those of the CPU, and with the second the host does not wait for the device between two ops. */
 /* runs: quiet slow asan-long tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 #include "tests/device/backend_fake.c"
 

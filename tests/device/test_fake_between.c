@@ -1,7 +1,7 @@
 /* test_fake_between.c: what happens between steps, with gradients on the fake device: change of strategy, discarded steps, scaled
  * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
 /* runs: tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"

@@ -1,6 +1,6 @@
 /* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 static const char option[] = "comp@gpu > flat.allgather > decomp@gpu";

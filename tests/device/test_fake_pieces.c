@@ -2,7 +2,7 @@
  * the host has begun to compress the piece before, and the codec decompresses a part only when the part before was copied up: without
  * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };

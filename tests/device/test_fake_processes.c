@@ -2,7 +2,7 @@
  * every option with it on the CPU, and a sample of those that use both, in one job with a tensor each. The bits are those of the same
  * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };

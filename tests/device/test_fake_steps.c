@@ -1,7 +1,7 @@
 /* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical options, raw and
  * compressed on either side, chunks and groups, halves, every way to wait. */
 /* runs: tsan-long */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"

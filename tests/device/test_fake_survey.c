@@ -1,7 +1,7 @@
 /* test_fake_survey.c: the cost survey measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
  * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { MOST = 1 << 14 };

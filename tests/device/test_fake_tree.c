@@ -2,10 +2,10 @@
  * tensor each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs of several rounds. For a backend
  * that only knows the host's memory see test_fake_processes.c. */
 /* runs: tsan-long */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/device/device_options.h"
 #include "tests/device/backend_fake.c"
-#include "tests/common/rounds_codec.h"
+#include "tests/lib/rounds_codec.h"
 
 static void over(const char *codec, const char *backend) {
     static const esp_plugin_fn entries[] = {fake_plugin, moved_plugin, rounds_entry, fake_rounds_plugin};

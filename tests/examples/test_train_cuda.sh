@@ -1,4 +1,4 @@
-# test_train_cuda.sh: the trainer on CUDA, with kernels and codecs on the tests' runtime in place of a GPU (tests/cuda_host). It has the
+# test_train_cuda.sh: the trainer on CUDA, with kernels and codecs on the tests' runtime in place of a GPU (tests/cuda). It has the
 # losses of the trainer on CPUs, from which its network differs in the order of sums only; sharding changes no digit; gradients in bf16
 # and compressed ones learn, and cross fewer bytes; all ranks end with the same bits (it compares them itself); bad input is refused in
 # words.

@@ -1,6 +1,6 @@
 /* test_trainers_gradient.c: the gradients of the models of bench/trainers against finite differences. They are compiled once more here
  * with double in place of float, so that a wrong term shows and rounding does not. Needs no espresso. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 #define float double
 #define sqrtf sqrt

@@ -1,7 +1,7 @@
 /* decode.h: hostile payloads for every built-in codec: what decompress, a round that reads what others reduced, and
  * esp_decompress must do with any bytes. They return ESP_OK or ESP_E_CORRUPT, read nothing outside the payload, write nothing outside
  * the output, write nothing at all where they refuse, and every SIMD level gives the same bits. Used by fuzz_decode.c and, with fewer
- * inputs, by test_decode.c. Include tests/common/library.h first.
+ * inputs, by test_decode.c. Include tests/lib/library.h first.
  *
  * An input: codec, sizes, what to do (see decode_case_of), then the payload: a real one with bytes of the input over it, the header
  * of a real one and a body of the input's bytes, or the input's bytes alone. */

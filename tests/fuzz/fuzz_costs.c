@@ -1,5 +1,5 @@
 /* fuzz_costs.c: libFuzzer's entry to the reader of costs files; `make fuzz`. */
-#include "tests/common/library.h"
+#include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
 #include "targets.h"

@@ -1,5 +1,5 @@
 /* fuzz_decode.c: libFuzzer's entry to the decoders of all built-in codecs; `make fuzz`. */
-#include "tests/common/library.h"
+#include "tests/lib/library.h"
 #include "decode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,5 @@
 /* fuzz_model.c: libFuzzer's entry to the reader of model files; `make fuzz`. */
-#include "tests/common/library.h"
+#include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"
 #include "targets.h"

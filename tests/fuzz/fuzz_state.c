@@ -1,5 +1,5 @@
 /* fuzz_state.c: libFuzzer's entry to the reader of saved states; `make fuzz`. */
-#include "tests/common/library.h"
+#include "tests/lib/library.h"
 #include "state.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

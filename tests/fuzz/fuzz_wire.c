@@ -1,5 +1,5 @@
 /* fuzz_wire.c: libFuzzer's entry to the reader of messages between ranks; `make fuzz`. */
-#include "tests/common/library.h"
+#include "tests/lib/library.h"
 #include "espresso_impl/job/peers.h"
 #include "wire.h"
 

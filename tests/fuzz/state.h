@@ -1,12 +1,12 @@
 /* state.h: hostile states: what esp_state_read must do with any bytes. It returns ESP_OK, or an error with a text and the context
  * as it was: the state that it writes is still the same. A state that is read is written again as it was. The checksums of an
  * input are made right unless its first byte is odd: else nothing behind them would be reached. Used by fuzz_state.c and, with
- * fewer inputs, by test_hostile.c. Include tests/common/library.h first. */
+ * fewer inputs, by test_hostile.c. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_STATE_H
 #define ESPRESSO_TESTS_FUZZ_STATE_H
 #include "check.h"
 #include "espresso_impl/executor/executor.h"
-#include "espresso_impl/executor/state.h"
+#include "espresso_impl/context/state.h"
 
 /* The layout, as state.c has it: magic, version, rank, size, tensors, Comps, text; step, seed, strategy; bytes; checksum. */
 enum { STATE_HEAD = 72, STATE_BODY_BYTES = 56, STATE_HEAD_SUM = 64, STATE_MOST = 1 << 16, STATE_TENSORS = 3 };

@@ -1,6 +1,6 @@
 /* targets.h: checks what the readers of the planner's files must do with any input: report an error with a text, or
  * read a value that is equal after it is written and read again. Used by the fuzzers and, with fewer inputs, by
- * tests/files/test_files.c. Include tests/common/library.h and planner/files/files.h first. */
+ * tests/planner/files/test_files.c. Include tests/lib/library.h and planner/files/files.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"

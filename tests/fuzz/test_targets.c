@@ -1,7 +1,7 @@
 /* test_targets.c: what the fuzzers of payloads, states, strategies, messages and costs files check, without a fuzzer: their seeds, every
- * input that once broke something, and changes of these that a generator makes. tests/files has those of the other files. */
+ * input that once broke something, and changes of these that a generator makes. tests/planner/files has those of the other files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
 #include "espresso_impl/base/file.h"
 #include "planner/files/read.h"

@@ -1,7 +1,7 @@
 /* wire.h: hostile messages between ranks: what the watch thread does with whatever comes over a connection, on rank 0 and on others.
  * No message may crash a rank, make it write outside its memory, or give a rank
  * that waits wrong bytes as if they were the others'. The messages come over a pair of connected sockets, as they do in a job; no thread
- * runs. Used by fuzz_wire.c and, with fewer inputs, by test_targets.c. Include tests/common/library.h first. */
+ * runs. Used by fuzz_wire.c and, with fewer inputs, by test_targets.c. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_WIRE_H
 #define ESPRESSO_TESTS_FUZZ_WIRE_H
 #include "check.h"

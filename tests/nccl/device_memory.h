@@ -5,7 +5,7 @@
 #include "tests/backends/ranks.h"
 #include "backends/nccl/nccl.h"
 #include <dlfcn.h>
-#include "tests/common/entries.h"
+#include "tests/lib/entries.h"
 
 /* What the tests need besides what the backend calls. */
 typedef struct copy_calls {

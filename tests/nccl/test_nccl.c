@@ -1,7 +1,7 @@
 /* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of memory, what it
  * calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is, where a GPU is. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
 /* ---- collectives ------------------------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* test_nccl_fails.c: backend nccl when something is wrong, against the stand-in for NCCL and the CUDA driver (fake/): no library, no
  * device, no memory, ranks that cannot open, calls that are malformed, work that never ends. No rank hangs and nothing is left. */
 /* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
 /* Opens, and wants this status and text; ESP_PENDING: any error. Returns the comm of who could. */

@@ -2,7 +2,7 @@
  * processes. On a single GPU they say that they are on different machines (NCCL_HOSTID), since NCCL wants a GPU of its own for each
  * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
 /* runs: quiet */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "tests/nccl/device_memory.h"
 
 /* Devices, counted in a process of its own: one that has called cuInit cannot use CUDA in its children. -1: none, see `why`. */

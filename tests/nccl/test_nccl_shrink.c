@@ -2,14 +2,14 @@
  * communicators end by ncclCommAbort, and new ones are made. Ranks are processes over the stand-in for NCCL (fake/). Gradients lie in
  * host memory, or on a fake device of kind CUDA (tests/device), whose streams wait for what never comes until abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <dlfcn.h>
-#include "tests/common/processes.h"
+#include "tests/lib/processes.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
-#include "tests/common/entries.h"
+#include "tests/lib/entries.h"
 
 enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
 

@@ -2,13 +2,13 @@
  * tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not wait for the device
  * between two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <dlfcn.h>
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
-#include "tests/common/entries.h"
+#include "tests/lib/entries.h"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"

@@ -3,13 +3,13 @@
  * over backend `loop`, bit by bit. One backend for all levels, and one for each. The device is the fake one of tests/device, NCCL is
  * the stand-in (fake/). */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <dlfcn.h>
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
 #include "tests/device/device_options.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
-#include "tests/common/entries.h"
+#include "tests/lib/entries.h"
 
 static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
 static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {

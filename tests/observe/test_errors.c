@@ -1,8 +1,8 @@
 /* test_errors.c: the sampled errors of compression are the exact ones, and sampling changes nothing that is sent. Ranks are
  * threads over `loop`; runs under the thread sanitizer too. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
-#include "tests/common/allocations.h"
+#include "tests/lib/test.h"
+#include "tests/lib/allocations.h"
 #include "espresso_impl/observe/errors.h"
 
 enum { N = 1000, TENSORS = 3, STEPS = 12 };

@@ -1,7 +1,7 @@
 /* test_growth.c: a residual that grows past all bounds is reported under any strategy, once, with what to change; a healthy one is
  * not. Ranks are threads over `loop`. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 enum { N = 5000, STEPS = 520 };
 static atomic_int warnings;

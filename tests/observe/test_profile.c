@@ -1,7 +1,7 @@
 /* test_profile.c: the profile recorder: medians, spreads, the latest rank, the file, and every case in which no file is
  * written. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "espresso_impl/observe/profile.h"
 #include "planner/files/read.h"
 

@@ -1,7 +1,7 @@
 /* test_stats.c: statistics of a running training: their JSON lines and Prometheus format, and that errors with a
  * file do not affect the training. A thread writes them, so also for the thread sanitizer. */
 /* runs: quiet tsan */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include <jansson.h>
 
 /* ---- a training ------------------------------------------------------------------------------------------------------------ */

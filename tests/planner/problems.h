@@ -2,7 +2,7 @@
  * programs of random ops for the simulator. The same seed gives the same problem. Checks no result. */
 #ifndef TESTS_PLANNER_PROBLEMS_H
 #define TESTS_PLANNER_PROBLEMS_H
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
 typedef struct rng {

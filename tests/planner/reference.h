@@ -3,7 +3,7 @@
  * simulate.c: it must use nothing of that file. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 enum { REF_WAITING = 0, REF_READY, REF_RUNNING, REF_DONE };
 enum { REF_NONE = -1 };

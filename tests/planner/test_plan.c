@@ -1,8 +1,8 @@
 /* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
  * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
 /* runs: slow asan-long */
-#include "tests/common/test.h"
-#include "paper.h"
+#include "tests/lib/test.h"
+#include "tests/planner/search/paper.h"
 #include "problems.h"
 
 static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
@@ -413,7 +413,7 @@ static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[6
 enum { MODEL_TENSORS = 600 };
 TEST(test_models) {
     static const char *const names[] = {"lstm", "vgg16", "ugatit", "bert-base", "resnet101", "gpt2"}; /* the paper's */
-    static const char *const folders[] = {"planner/models", "tests/files/published"};
+    static const char *const folders[] = {"planner/models", "tests/planner/files/published"};
     static char tensor_names[MODEL_TENSORS][64];
     esp_plan_tensor tensors[MODEL_TENSORS];
     uint32_t seen = 0;

@@ -1,6 +1,6 @@
 /* test_plan_errors.c: what the planner says to bad input: never a crash, never a plan, always a text that names what is
  * wrong and where. Every case starts from a small problem that is right and changes one thing. */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 
 typedef struct input {
     esp_plan_tensor tensors[3];

@@ -1,8 +1,8 @@
 /* test_plan_runs.c: the executor runs what the planner makes: a plan's text loads on ranks that are threads, all
  * ranks end with the same bits, and tensors without compression are exact. Costs are chosen so that plans have
  * chunks and groups. */
-/* runs: no-tsan: runs plans by what unit/test_units runs */
-#include "tests/common/test.h"
+/* runs: no-tsan: runs plans by what executor/test_units runs */
+#include "tests/lib/test.h"
 #include "problems.h"
 
 enum { RANKS_MAX = 8, STEPS = 2, ELEMENTS_MAX = 6000 };

@@ -3,7 +3,7 @@
  * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
  * options that the executor does not refuse. */
 /* runs: no-tsan: compiles programs, runs none */
-#include "tests/common/test.h"
+#include "tests/lib/test.h"
 #include "planner/problem/problem.h"
 
 enum { OPTIONS_MAX = 5000, ROWS = 59, COLS = 17, ELEMENTS = ROWS * COLS };

@@ -3,7 +3,7 @@
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/executor/context.h"
-#include "espresso_impl/plugins/plugins.h"
+#include "espresso_impl/registry/registry.h"
 #include "planner/plan.h"
 #include "tools/check/check.h"
 #include "tools/common/quantity.h"

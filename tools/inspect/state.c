@@ -1,7 +1,7 @@
 /* state.c: `espresso state`: shows what a state file holds, and checks that it is complete and undamaged. Needs neither
- * the model nor the other ranks. Uses the structs of the file format's owner, espresso_impl/executor/state.c. */
+ * the model nor the other ranks. Uses the structs of the file format's owner, espresso_impl/context/state.c. */
 #include "tools/inspect/inspect.h"
-#include "espresso_impl/executor/state.h"
+#include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 #include <glob.h>

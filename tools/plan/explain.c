@@ -1,7 +1,7 @@
 /* explain.c: --explain: the step time with each option of one tensor, while the other tensors keep their options. The
  * only part of the command that uses the planner's own structs: candidate options and schedules. */
 #include "tools/plan/plan.h"
-#include "planner/schedule/schedule.h"
+#include "planner/simulate/schedule.h"
 
 enum { EXPLAIN_ROWS = 10 };
 

@@ -1,5 +1,5 @@
 /* codecs.c: the part "codecs" of a costs file: compression and decompression times over size. Must not know how one call is measured
- * (espresso_impl/costs/codecs.c). */
+ * (planner/calibrate/codecs.c). */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"

@@ -1,5 +1,5 @@
 /* links.c: the part "links" of a costs file: a backend's collectives by level, kind and size, and dispatch times. Must not know how one
- * collective is measured (espresso_impl/costs/costs.h). */
+ * collective is measured (planner/calibrate/costs.h). */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"

@@ -4,7 +4,7 @@
 #define ESPRESSO_TOOLS_PROFILE_H
 #include "tools/common/args.h"
 #include "espresso_impl/base/machine.h"
-#include "espresso_impl/costs/costs.h"
+#include "planner/calibrate/costs.h"
 #include "planner/files/files.h"
 #include <stdbool.h>
 

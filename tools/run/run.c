@@ -1,8 +1,8 @@
 /* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
  * Environment variables are all that it passes to ranks. */
 #include "tools/run/run.h"
-#include "backends/engine/engine.h"
-#include "espresso_impl/base/hmac.h"
+#include "backends/shm/transport.h"
+#include "espresso_impl/job/hmac.h"
 #include <sys/stat.h>
 
 enum {

@@ -1,0 +1,226 @@
+/* link.c: the emulated link. Every machine has one. Its ranks share its rate, which holds in each direction; each
+ * dependent hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late
+ * this thread wakes, so the scheduler's delays do not lower the rate. Nothing is locked: a link is two times,
+ * advanced by compare-and-swap. A link may change while a job runs, at given times or when its file changes. A piece
+ * then takes what the link has at the piece's logical begin. Collectives are still cut and routed for the link as it
+ * was at the start, since all ranks must do this alike.
+ *
+ * Jobs of three levels have links between racks too. Data between two racks passes the links of both machines and of
+ * both racks; the slowest of them decides. */
+#include "backends/shm/transport.h"
+#include <errno.h>
+
+static const double ENGINE_LATENCY_MOST = 1e10; /* nanoseconds */
+
+/* ---- its text ---- */
+/* Reads "1gbit", "2.5mbit", "9600kbit": bits a second, or 0 where the text is malformed. */
+static double engine_parse_rate(const char *s) {
+    char *end;
+    double v = strtod(s, &end);
+    double k = !strcmp(end, "gbit")   ? 1e9
+               : !strcmp(end, "mbit") ? 1e6
+               : !strcmp(end, "kbit") ? 1e3
+               : !strcmp(end, "bit")  ? 1
+                                      : 0;
+    return end != s && v > 0 && v < 1e9 ? v * k : 0;
+}
+/* Reads "50us", "1.5ms", "0us": nanoseconds, at most `most`, or a negative number where the text is malformed. */
+static double engine_parse_span(const char *s, double most) {
+    char *end;
+    double v = strtod(s, &end);
+    double k = !strcmp(end, "us") ? 1e3 : !strcmp(end, "ms") ? 1e6 : !strcmp(end, "s") ? 1e9 : -1;
+    return end != s && v >= 0 && v * k <= most && k > 0 ? v * k : -1;
+}
+
+/* Copies the text from *at up to one of `stops` to `out`, and moves *at there. */
+static void engine_parse_word(const char **at, const char *stops, char *out, size_t cap) {
+    size_t n = strcspn(*at, stops);
+    snprintf(out, cap, "%.*s", (int)backend_min(n, cap - 1), *at);
+    *at += n;
+}
+ESP__FN const char *engine_parse_phases(const char *text, engine_link *l, const char **where) {
+    const char *at = text;
+    char word[32];
+    for (l->n = 0;; at++) {
+        engine_phase *p = &l->phases[l->n];
+        *where = at;
+        if (l->n == ENGINE_PHASES) return "no more than 16 of them";
+        engine_parse_word(&at, ",;@\n", word, sizeof word);
+        double bits = engine_parse_rate(word), ns = 0, from = 0;
+        if (bits <= 0) return "a rate, as in 1gbit, 100mbit or 64kbit";
+        if (*at == ',') {
+            *where = ++at;
+            engine_parse_word(&at, ",;@\n", word, sizeof word);
+            if ((ns = engine_parse_span(word, ENGINE_LATENCY_MOST)) < 0)
+                return "a latency up to 10s, as in 50us or 1ms";
+        }
+        *where = at;
+        if (l->n && *at != '@') return "'@' and the time from which it holds, as in 100mbit,50us@30s";
+        if (!l->n && *at == '@') return "no time: the first one holds from the start";
+        if (*at == '@') {
+            *where = ++at;
+            engine_parse_word(&at, ",;@\n", word, sizeof word);
+            from = engine_parse_span(word, 1e15);
+            if (from < 0) return "a time, as in 30s or 500ms";
+            if ((uint64_t)from <= p[-1].from_ns) return "a later time than the one before";
+        }
+        *p = (engine_phase){8e9 / bits, (uint64_t)ns, (uint64_t)from};
+        l->n++;
+        *where = at;
+        if (*at == ',' || *at == '@') return "';' or the end";
+        if (*at != ';') return NULL;
+    }
+}
+ESP__FN const char *engine_read_link(const char *path, engine_link *l) {
+    char text[ENGINE_LINK_MAX];
+    const char *where;
+    FILE *f = fopen(path, "re");
+    if (!f) return strerror(errno);
+    char *got = fgets(text, sizeof text, f);
+    fclose(f);
+    if (!got) return "it is empty";
+    const char *wrong = engine_parse_phases(text, l, &where);
+    return wrong ? wrong : l->n > 1 ? "a file holds one rate and latency" : NULL;
+}
+ESP__FN void engine_link_look(engine_comm *m, uint64_t now) {
+    engine_link *l = &m->link, read;
+    if (now < l->looked_ns + 100000000u) return;
+    l->looked_ns = now;
+    const char *wrong = engine_read_link(l->file, &read);
+    if (!wrong)
+        l->phases[0] = read.phases[0];
+    else if (!l->warned)
+        backend_error(m, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was", l->file, wrong);
+    l->warned = wrong != NULL;
+}
+/* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): a link at the start, and its changes. */
+static esp_status engine_link_text(engine_comm *m, char *text, engine_link *link) {
+    const char *where, *wrong = engine_parse_phases(text, link, &where);
+    if (!wrong && !*where) return ESP_OK;
+    return backend_error(m, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
+                         (int)(where - text) + 1, where, wrong ? wrong : "the end");
+}
+/* Reads link=(...), or link=(file:PATH): the machines' link. */
+static esp_status engine_link_param(engine_comm *m, char *text) {
+    const char *wrong;
+    if (!strncmp(text, "file:", 5)) {
+        snprintf(m->link.file, sizeof m->link.file, "%s", text + 5);
+        wrong = engine_read_link(m->link.file, &m->link);
+        if (wrong)
+            return backend_error(m, ESP_E_ARG, "the link's file %s: %s: write one line into it, as in 1gbit,50us",
+                                 m->link.file, wrong);
+    } else if (engine_link_text(m, text, &m->link)) {
+        return ESP_E_ARG;
+    }
+    m->pace.ns_per_byte = m->link.phases[0].ns_per_byte;
+    m->pace.latency_ns = m->link.phases[0].latency_ns;
+    return ESP_OK;
+}
+
+ESP__FN esp_status engine_params(engine_comm *m, const char *params) {
+    static const char known[] = "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms)";
+    const char *pulls = m->pull ? ",cma=1" : "";
+    char key[32], val[ENGINE_LINK_MAX + 8];
+    int more;
+    while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
+        const double bits = engine_parse_rate(val), ns = engine_parse_span(val, ENGINE_LATENCY_MOST);
+        const size_t n = strlen(val);
+        char *inner = val;
+        if (n >= 2 && val[0] == '(' && val[n - 1] == ')') val[n - 1] = 0, inner++;
+        if (!strcmp(key, "inter")) {
+            if (bits <= 0)
+                return backend_error(m, ESP_E_ARG, "inter=%s is not a rate: write inter=1gbit, 100mbit or 64kbit", val);
+            m->pace.ns_per_byte = 8e9 / bits;
+        } else if (!strcmp(key, "latency")) {
+            if (ns < 0)
+                return backend_error(m, ESP_E_ARG, "latency=%s is not a time up to 10s: write latency=50us or 1ms",
+                                     val);
+            m->pace.latency_ns = (uint64_t)ns;
+        } else if (!strcmp(key, "link")) {
+            if (engine_link_param(m, inner)) return ESP_E_ARG;
+        } else if (!strcmp(key, "outer")) {
+            if (engine_link_text(m, inner, &m->outer.link)) return ESP_E_ARG;
+        } else if (!strcmp(key, "cma") && m->pull && (val[0] == '0' || val[0] == '1') && !val[1]) {
+            m->reach = val[0] == '1' ? ENGINE_REACH_PULL : ENGINE_REACH_WINDOW;
+        } else {
+            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s%s", key, val, known, pulls);
+        }
+    }
+    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s%s", known, pulls);
+    m->pace.on = m->pace.ns_per_byte > 0 || m->pace.latency_ns > 0;
+    if (!m->link.n) m->link.phases[m->link.n++] = (engine_phase){m->pace.ns_per_byte, m->pace.latency_ns, 0};
+    return ESP_OK;
+}
+
+/* ---- times ---- */
+/* A link at a logical time. */
+static const engine_phase *engine_phase_at(const engine_link *l, uint64_t opened_ns, uint64_t ns) {
+    int k = l->n - 1;
+    while (k > 0 && ns < opened_ns + l->phases[k].from_ns) k--;
+    return &l->phases[k];
+}
+
+/* Gives the link `ns` of work that may begin at `from`. Returns when the work ends. */
+static uint64_t engine_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
+    uint64_t old = BACKEND_LOAD(free_ns), end;
+    do end = backend_max(old, from) + ns;
+    while (!__atomic_compare_exchange_n(free_ns, &old, end, 1, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return end;
+}
+
+/* Gives `bytes`, ready at `from`, to the links of a sender and a receiver. Returns when both are done, without the latency. */
+static uint64_t engine_pass(engine_nic *tx, engine_nic *rx, const engine_link *l, uint64_t opened_ns, uint64_t from,
+                            uint64_t bytes) {
+    uint64_t start = backend_max(from, BACKEND_LOAD(&tx->tx_free_ns));
+    uint64_t ns = (uint64_t)((double)bytes * engine_phase_at(l, opened_ns, start)->ns_per_byte + 0.5);
+    uint64_t sent = engine_reserve(&tx->tx_free_ns, from, ns);
+    uint64_t received = engine_reserve(&rx->rx_free_ns, from, ns);
+    return backend_max(sent, received);
+}
+/* Does data between the rank and this rank pass an emulated link of racks? */
+static bool engine_leaves_rack(const engine_comm *m, int32_t rank) { return m->outer.link.n && m->level[rank] > 2; }
+
+ESP__FN uint64_t engine_transfer(engine_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
+    uint64_t opened = m->link.opened_ns;
+    uint64_t end = engine_pass(m->nics[rank], m->nics[m->rank], &m->link, opened, from, bytes);
+    engine_nic **nics = m->outer.nics;
+    if (engine_leaves_rack(m, rank))
+        end = backend_max(end, engine_pass(nics[rank], nics[m->rank], &m->outer.link, opened, from, bytes));
+    return end;
+}
+
+ESP__FN uint64_t engine_latency(const engine_comm *m, int32_t rank, uint64_t ns) {
+    uint64_t latency = engine_phase_at(&m->link, m->link.opened_ns, ns)->latency_ns;
+    if (engine_leaves_rack(m, rank))
+        latency = backend_max(latency, engine_phase_at(&m->outer.link, m->link.opened_ns, ns)->latency_ns);
+    return latency;
+}
+
+/* ---- racks ---- */
+ESP__FN int32_t engine_unit(const esp_group *g, uint32_t level, int32_t q) {
+    uint32_t n = (uint32_t)g->n_levels;
+    if (level == 1) {
+        int32_t first = 0;
+        while (g->machine && g->machine[first] != g->machine[q]) first++;
+        return first;
+    }
+    for (int32_t first = 0; first < q; first++)
+        if (!memcmp(g->place + (uint32_t)first * n + level, g->place + (uint32_t)q * n + level,
+                    (n - level) * sizeof *g->place))
+            return first;
+    return q;
+}
+
+ESP__FN void engine_outer_join(engine_comm *m, const esp_group *g, const engine_comm *parent, engine_nic *nics) {
+    const engine_phase *first = &m->outer.link.phases[0];
+    bool crossed = false;
+    if (!m->outer.on) return;
+    for (int32_t q = 0; q < m->size; q++) {
+        m->outer.nics[q] = parent ? parent->outer.nics[m->job_rank[q]] : nics + m->size + engine_unit(g, 2, q);
+        crossed |= engine_unit(g, 2, q) != engine_unit(g, 2, 0);
+    }
+    if (!crossed || !m->outer.link.n) return;
+    m->pace.on = 1;
+    if (first->ns_per_byte > m->pace.ns_per_byte) m->pace.ns_per_byte = first->ns_per_byte;
+    m->pace.latency_ns = backend_max(m->pace.latency_ns, first->latency_ns);
+}

@@ -1,0 +1,82 @@
+/* plan.c: turns a collective into an engine_op: its columns, where they pass, and which stages this rank has. Every
+ * rank must make the same plan from the same call, so nothing local may enter here.
+ *
+ *     op              put (by window)  sum               get               way
+ *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
+ *       small         whole            whole, all ranks  -                 one hop
+ *     REDUCE_SCATTER  parts            own part          -
+ *     REDUCE          parts            own part          root: results     every rank adds a part, results by window
+ *       small         whole            whole, root       -
+ *     ALLGATHER       own part         -                 inputs of all
+ *     ALLTOALL        parts            -                 inputs of all
+ *     GATHER          own part         -                 root: inputs
+ *     BROADCAST       root: whole      -                 others: root's input
+ */
+#include "backends/shm/transport.h"
+
+enum {
+    ENGINE_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
+    ENGINE_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
+    ENGINE_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
+    ENGINE_STREAM = 4 << 20          /* from here on results are written past the caches                    */
+};
+
+/* The narrowest column is as wide as a payload's header. */
+_Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER &&
+                   ENGINE_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
+               "the first column of a slot holds its header");
+ESP__FN void engine_plan_columns(const engine_comm *m, engine_op *o) {
+    uint64_t slots = engine_result_slot(m, o) + o->result_window;
+    uint64_t width = ENGINE_CHUNK, longest = o->part * o->unit;
+    if (slots) width = backend_min(width, ENGINE_CELL / slots / 64 * 64);
+    if (m->pace.on && m->machines > 1) /* a column takes at most half a millisecond of the link, so that hops overlap */
+        width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
+    if (o->c.slot_bytes > width) {
+        o->per_slot = (o->unit + width - 1) / width;
+        o->cols = o->part * o->per_slot;
+    } else {
+        if (o->c.slot_bytes) width = width / o->unit * o->unit;
+        o->cols = (longest + width - 1) / width;
+    }
+    o->width = width;
+}
+
+ESP__FN void engine_plan(const engine_comm *m, const esp_coll *c, engine_op *o) {
+    memset(o, 0, sizeof *o);
+    o->c = *c;
+    o->scale = c->scale != 0 ? c->scale : 1.0f;
+    o->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
+    o->unit = backend_item(c);
+    o->sum = backend_sums_of(c, m->simd);
+    uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
+    o->stream = bytes >= ENGINE_STREAM;
+    int root = m->rank == c->root, reach = m->reach != ENGINE_REACH_WINDOW, sums = backend_op_sums(c->op);
+    uint64_t small = c->op == ESP_COLL_REDUCE ? ENGINE_SMALL_REDUCE : sums ? ENGINE_SMALL_SUM : ENGINE_SMALL_COPY;
+    o->in_window = !reach || bytes <= small;
+    /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
+     * these bytes take no longer than the latency of a second hop. */
+    int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
+    o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
+    o->part = o->whole ? c->count : (c->count + n - 1) / n;
+    o->by_destination = !o->whole && (sums || c->op == ESP_COLL_ALLTOALL);
+    switch (c->op) {
+    case ESP_COLL_ALLREDUCE:
+        o->puts = o->sums = 1;
+        o->gets = o->gets_result = !o->whole;
+        o->result_window = !o->whole && !reach;
+        break;
+    case ESP_COLL_REDUCE_SCATTER: o->puts = o->sums = 1; break;
+    case ESP_COLL_REDUCE:
+        o->puts = !o->whole || !root;
+        o->sums = !o->whole || root;
+        o->gets = o->gets_result = !o->whole && root;
+        o->result_window = !o->whole;
+        break;
+    case ESP_COLL_ALLGATHER:
+    case ESP_COLL_ALLTOALL: o->puts = o->gets = 1; break;
+    case ESP_COLL_GATHER: o->puts = !root, o->gets = (uint8_t)root; break;
+    default: o->puts = (uint8_t)root, o->gets = !root; break;
+    }
+    o->puts = o->puts && o->in_window;
+    engine_plan_columns(m, o);
+}

@@ -1,0 +1,166 @@
+/* shm_memory.c: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
+ * last process that has it open. Rank 0 sends its descriptor over a local socket. Knows no comm. */
+#include "backends/shm/transport.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- Unix sockets with random abstract names: they need no file and end with the process. Any process of the machine that guesses a
+ * name can send to it ---- */
+/* An abstract name begins with a zero byte and has no end mark: the length
+ * ends it. */
+ESP__FN socklen_t engine_local_address(const char *name, struct sockaddr_un *a) {
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+    size_t n = strnlen(name, ENGINE_LOCAL_NAME - 1);
+    memcpy(a->sun_path + 1, name, n);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+ESP__FN uint64_t engine_local_random(void) {
+    uint64_t x = 0;
+    if (syscall(SYS_getrandom, &x, sizeof x, 0) != (long)sizeof x)
+        x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
+    return x;
+}
+ESP__FN void engine_local_shut(int fd) {
+    int e = errno;
+    if (fd >= 0) close(fd);
+    errno = e;
+}
+ESP__FN int engine_local_bound(int type, char name[ENGINE_LOCAL_NAME]) {
+    struct sockaddr_un a;
+    int s = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    snprintf(name, ENGINE_LOCAL_NAME, "espresso.%08x%016llx", (unsigned)(engine_local_random() >> 32),
+             (unsigned long long)engine_local_random());
+    if (s >= 0 && bind(s, (struct sockaddr *)&a, engine_local_address(name, &a))) {
+        engine_local_shut(s);
+        s = -1;
+    }
+    return s;
+}
+
+/* ---- memory ---- */
+/* Seals of a memfd (fcntl(2)): its size can no longer change, so that no access to its mapping is beyond its end. */
+enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SEAL_SEALS = 1 };
+
+ESP__FN int shm_make(uint64_t bytes) {
+    int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
+        engine_local_shut(fd);
+        fd = -1;
+    }
+    if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
+    return fd;
+}
+ESP__FN int shm_has_seals(void) {
+    int fd = shm_make(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
+    engine_local_shut(fd);
+    return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
+}
+/* NULL if `fd` is memory as shm_make makes it, of this user and this size; else what is wrong. */
+static const char *shm_wrong(int fd, uint64_t bytes) {
+    struct stat st;
+    int seals;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return "it is no memory";
+    if (st.st_uid != geteuid() && st.st_uid != 0) return "it belongs to another user";
+    if ((uint64_t)st.st_size != bytes) return "it has another size: do all ranks run the same version?";
+    if (!shm_has_seals()) return NULL;
+    seals = fcntl(fd, SHM_GET_SEALS);
+    if (seals < 0) return "it is a file, not memory";
+    return (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE ? NULL : "its size may change";
+}
+ESP__FN int shm_listen(char name[ENGINE_LOCAL_NAME], int backlog) {
+    int s = engine_local_bound(SOCK_STREAM, name);
+    if (s >= 0 && listen(s, backlog)) {
+        engine_local_shut(s);
+        s = -1;
+    }
+    return s;
+}
+/* 1: the peer has our user id. Any user who guesses an abstract name can connect, but only our own user gets the
+ * memory. */
+static int shm_is_us(int s) {
+    struct {
+        pid_t pid;
+        uid_t uid;
+        gid_t gid;
+    } who;
+    socklen_t n = sizeof who;
+    return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &n) && (who.uid == geteuid() || who.uid == 0);
+}
+
+typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
+    char data[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+} shm_control;
+
+/* A message of one byte and `room` bytes of control data. */
+static struct msghdr shm_message(struct iovec *byte, shm_control *control, size_t room) {
+    struct msghdr msg;
+    memset(&msg, 0, sizeof msg);
+    memset(control, 0, sizeof *control);
+    msg.msg_iov = byte, msg.msg_iovlen = 1;
+    msg.msg_control = control->data, msg.msg_controllen = room;
+    return msg;
+}
+/* Sends `fd` over the connection. Returns 0, or -1 with errno. */
+static int shm_send(int s, int fd) {
+    char byte = 'm';
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    struct msghdr msg = shm_message(&io, &control, sizeof control.data);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 ? 0 : -1;
+}
+ESP__FN int shm_give(int listener, int fd) {
+    for (;;) {
+        struct pollfd p = {listener, POLLIN, 0};
+        int n = poll(&p, 1, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n;
+        int s = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
+        if (s < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)) continue;
+        if (s < 0) return -1;
+        const int failed = shm_is_us(s) && shm_send(s, fd) && errno != EPIPE && errno != ECONNRESET;
+        engine_local_shut(s);
+        if (failed) return -1;
+    }
+}
+ESP__FN int shm_receive(int s) {
+    char byte;
+    int fd = -1;
+    struct iovec io = {&byte, 1};
+    shm_control control;
+    /* room for exactly one: the kernel closes the others that a sender may have added */
+    struct msghdr msg = shm_message(&io, &control, CMSG_LEN(sizeof fd));
+    ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+ESP__FN int shm_ask(const char *name, const char **why) {
+    struct sockaddr_un a;
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0 || connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0)
+        *why = strerror(errno);
+    else if (!shm_is_us(s))
+        *why = "what answers belongs to another user";
+    else
+        return s;
+    engine_local_shut(s);
+    return -1;
+}
+ESP__FN int shm_take(int s, uint64_t bytes, const char **why) {
+    int fd = shm_receive(s);
+    *why = fd < 0 ? "none came, or this process has too many files open" : shm_wrong(fd, bytes);
+    if (fd < 0 || !*why) return fd;
+    engine_local_shut(fd);
+    return -1;
+}

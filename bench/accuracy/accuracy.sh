@@ -1,0 +1,99 @@
+#!/bin/sh
+# accuracy.sh: what codecs cost in accuracy: both trainers of examples/, each with two optimizers, with every row of
+# bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate no link. Step times come
+# from short runs of their own on each link, a codec after the other, again and again; time to a step = steps x median step.
+# Writes bench/results/accuracy/accuracy.csv and accuracy.txt; plot draws build/results/accuracy.svg.
+#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table] [plot]     (default: all; about an hour. Runs that are done are not run again: remove
+#                                                         $BUILD/bench/accuracy for that)
+# Variables: BUILD (build), SEEDS (1 2 3), TRAINERS, ROWS (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
+set -eu
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build}
+SEEDS=${SEEDS:-1 2 3}
+TRAINERS=${TRAINERS:-gpt-adamw gpt-momentum0.9 fashion-momentum0.5 fashion-momentum0.9}
+ROWS=${ROWS:-bench/accuracy.rows}
+ROUNDS=${ROUNDS:-3}
+work=$BUILD/bench/accuracy
+unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_RAW_UP_TO
+export OMP_NUM_THREADS=1
+mkdir -p "$work"
+
+# The trainer's program, usual momentum, steps and flags. The learning rates are fp32's best of three.
+trainer() {
+    gpt="$BUILD/bin/gpt --sample 0 --width 72 --context 32 --batch 4 --accumulate 1"
+    fashion="$BUILD/bin/train --eval 0 --batch 32 --limit-train 25600"
+    case $1 in
+    gpt-adamw) momentum=0.9 steps=300 program="$gpt --optimizer adamw --lr 0.004" ;;
+    gpt-momentum0.9) momentum=0.9 steps=300 program="$gpt --optimizer sgd --lr 0.1" ;;
+    fashion-momentum0.5) momentum=0.5 steps=200 program="$fashion --lr 0.3" ;;
+    fashion-momentum0.9) momentum=0.9 steps=200 program="$fashion --lr 0.06" ;;
+    *)
+        echo "accuracy.sh: TRAINERS: '$1' is not known" >&2
+        exit 2
+        ;;
+    esac
+}
+
+one() { # OUT LINK STEPS ROW FLAGS...: OUT.json and OUT.csv
+    out=$1 link=$2 limit=$3 row=$4
+    shift 4
+    IFS=';' read -r name codec own tensors <<LINE
+$row
+LINE
+    codec=$(echo "$codec" | sed "s/=M/=$momentum/g; s/=W/=$((steps / 6))/g")
+    if [ "$own" = M ]; then own=$momentum; fi
+    small=4096
+    if [ "$tensors" = all ]; then small=0; fi
+    if ! ESPRESSO_RAW_UP_TO=$small "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- $program --momentum "$own" \
+        --max-steps "$limit" --strategy layerwise --codec "$codec" --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1; then
+        tail -n 5 "$out.log" >&2
+        echo "accuracy.sh: '$name' failed: $out.log" >&2
+        return 1
+    fi
+    mv "$out.json.part" "$out.json"
+}
+
+file() { echo "$work/$1.$(echo "$2" | cut -d';' -f1 | tr -c 'A-Za-z0-9.\n' _)"; } # KIND ROW
+
+runs() {
+    for seed in $SEEDS; do
+        for t in $TRAINERS; do
+            trainer "$t"
+            grep -v '^#' "$ROWS" | while IFS= read -r row; do
+                out=$(file "$t.$seed" "$row")
+                [ -f "$out.json" ] || one "$out" "" "$steps" "$row" --seed "$seed" </dev/null || :
+            done
+            echo "$t, seed $seed: done"
+        done
+    done
+}
+
+# Step times: as many steps as settle, of every row that differs in bytes or codec work, all rows one after the other.
+step_times() {
+    for round in $(seq "$ROUNDS"); do
+        for t in gpt-adamw fashion-momentum0.5; do
+            trainer "$t"
+            for link in 100mbit,50us 1gbit,50us ""; do
+                grep -v '^#' "$ROWS" | grep -v 'no momentum\|momentum twice\|warm-up\|decays\|all tensors\|the trainer' | while IFS= read -r row; do
+                    out=$(file "time.$t.$round.${link:-none}" "$row")
+                    [ -f "$out.json" ] || one "$out" "$link" 24 "$row" --seed 1 </dev/null || :
+                done
+            done
+        done
+        echo "step times, round $round: done"
+    done
+}
+
+load=$(cut -d' ' -f1-3 /proc/loadavg)
+for part in ${*:-run time table plot}; do
+    case $part in
+    run) runs ;;
+    time) step_times ;;
+    table) python3 -B bench/accuracy/accuracy_table.py "$work" "$ROWS" bench/results "load before (1, 5, 15 minutes): $load" ;;
+    plot) python3 -B bench/accuracy/accuracy_plot.py bench/results "$BUILD/results" ;;
+    *)
+        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table] [plot]" >&2
+        exit 2
+        ;;
+    esac
+done

@@ -1,0 +1,119 @@
+#!/bin/sh
+# compile.sh: what compiling the library costs: user time and object size of the whole, of the builds that leave parts out, and of each
+# part compiled alone. Rounds are interleaved, and the shortest time of each counts. Prints a table for docs/design/design.md, and writes
+# bench/results/micro/compile.csv.
+#   sh bench/micro/compile.sh [ROUNDS]          5 rounds: about five minutes
+# A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused is dropped
+# from it. So parts do not add up to the whole exactly: in one unit, the compiler inlines across parts.
+# Variables: CC (gcc), OPT (-O2), RESULT (bench/results/micro/compile.csv).
+set -eu
+cd "$(dirname "$0")/.."
+ROUNDS=${1:-5}
+CC=${CC:-gcc}
+OPT=${OPT:--O2}
+RESULT=${RESULT:-bench/results/compile.csv}
+case $ROUNDS in *[!0-9]* | 0) echo "compile.sh: ROUNDS is a whole number from 1 on" >&2; exit 2 ;; esac
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 130' INT TERM
+load=$(cut -d' ' -f1 /proc/loadavg)
+
+# ---- the units: $tmp/NAME.c each, and $tmp/NAME.flags
+list=espresso.c
+unit() { # NAME FLAGS TEXT
+    printf '%s\n' "$3" >"$tmp/$1.c"
+    echo "$2" >"$tmp/$1.flags"
+    units="$units $1"
+}
+includes() { printf '#include "%s"\n' "$@"; }
+headers=$(includes espresso.h espresso_impl/base/base.h espresso_impl/executor/context.h codecs/common/simd.h)
+part() { # NAME FILE ...
+    name=$1
+    shift
+    parts="$parts $name"
+    unit "$name" -DESP__FN= "$headers
+$(includes "$@")"
+}
+# a plugin's source, as espresso.c includes it
+plugin() { # NAME FILE ...
+    name=$1
+    shift
+    parts="$parts $name"
+    unit "$name" '' "$headers
+#undef ESPRESSO_PLUGIN_ENTRY
+#define ESPRESSO_PLUGIN_ENTRY(id) const esp_plugin *entry_##id(const esp_host *h)
+$(includes "$@")"
+}
+included() { sed -n "s|^#include \"\($1[^\"]*\.c\)\".*|\1|p" "$2"; }
+units='' parts=''
+wholes='everything ESP_NO_PLANNER'
+unit everything '' '#include "espresso.c"'
+unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
+unit headers '' "$headers"
+for folder in base plugins job strategy executor observe; do
+    # shellcheck disable=SC2046
+    part $folder $(included "espresso_impl/$folder/" $list | grep -v no_autopilot)
+done
+for codec in $(included codecs/ $list); do
+    codec=${codec#codecs/}
+    plugin "codec:${codec%.c}" "codecs/$codec"
+done
+# shellcheck disable=SC2046
+plugin backends $(included backends/ $list)
+# shellcheck disable=SC2046
+part planner $(included planner/ $list)
+for folder in costs autopilot; do
+    # shellcheck disable=SC2046
+    part $folder $(included "espresso_impl/$folder/" $list)
+done
+
+# ---- measure
+compile() { # NAME: its user time in seconds
+    # shellcheck disable=SC2046
+    (
+        $CC -std=gnu11 $OPT -ffp-contract=off -I. $(cat "$tmp/$1.flags") -c "$tmp/$1.c" -o "$tmp/$1.o" 2>"$tmp/log" || { cat "$tmp/log" >&2; exit 1; }
+        times >"$tmp/times"
+    )
+    sed -n '2s/^\([0-9]*\)m\([0-9.]*\)s.*/\1 \2/p' "$tmp/times" | awk '{ print $1 * 60 + $2 }'
+}
+for round in $(seq "$ROUNDS"); do
+    [ ! -t 2 ] || printf '\rround %d of %d' "$round" "$ROUNDS" >&2
+    for u in $units; do
+        seconds=$(compile "$u")
+        echo "$u $seconds $(size "$tmp/$u.o" | awk 'NR == 2 { print $1 + $2 }')" >>"$tmp/all"
+    done
+done
+[ ! -t 2 ] || printf '\r%30s\r' '' >&2
+
+# ---- report
+model=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
+{
+    echo "# compile time and object size of the library and its parts: $CC $OPT, user seconds, least of $ROUNDS interleaved rounds; bytes: text + data"
+    echo "# machine: ${model:-$(uname -m)}, $(nproc) cores, Linux $(uname -r | cut -d. -f1,2), $($CC --version | head -n 1), load before: $load"
+    echo "kind,name,seconds,bytes"
+    awk -v wholes="$wholes" -v parts="$parts" '
+    !($1 in least) || $2 < least[$1] { least[$1] = $2 }
+    { bytes[$1] = $3 }
+    END {
+        n = split(wholes, w, " ")
+        for (i = 1; i <= n; i++) printf "whole,%s,%.2f,%d\n", w[i], least[w[i]], bytes[w[i]]
+        printf "headers,headers,%.2f,%d\n", least["headers"], bytes["headers"]
+        n = split(parts, p, " ")
+        for (i = 1; i <= n; i++) {
+            own = least[p[i]] - least["headers"]
+            printf "part,%s,%.2f,%d\n", p[i], (own > 0 ? own : 0), bytes[p[i]]
+        }
+    }' "$tmp/all"
+} >"$RESULT.tmp"
+mv "$RESULT.tmp" "$RESULT"
+awk -F, '
+/^#/ || $1 == "kind" { next }
+{ n++; kind[n] = $1; name[n] = $2; s[n] = $3; b[n] = $4 }
+$1 != "whole" { all_s += $3; all_b += $4 }
+END {
+    print "| | user time | share | object | share |"
+    print "|---|---|---|---|---|"
+    for (i = 1; i <= n; i++)
+        if (kind[i] == "whole") printf "| %s | %.1f s | %.0f%% | %.0f KB | %.0f%% |\n", name[i], s[i], 100 * s[i] / s[1], b[i] / 1000, 100 * b[i] / b[1]
+        else printf "| %s | %.2f s | %.0f%% | %.0f KB | %.0f%% |\n", name[i], s[i], 100 * s[i] / all_s, b[i] / 1000, 100 * b[i] / all_b
+}' "$RESULT"

@@ -1,0 +1,479 @@
+/* open.c: the life of a context: open (meet the other ranks, choose a backend), add tensors, start, change the strategy,
+ * close. Calls the other files of the library for each of these. */
+#include "codecs/common/simd.h"
+#include "espresso_impl/base/cores.h"
+#include "espresso_impl/executor/executor.h"
+#include <math.h>
+
+enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
+
+/* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
+ESP__FN void esp__base_parts(esp_ctx *ctx) {
+    ctx->base.registry = &ctx->registry;
+    ctx->base.devices = &ctx->devices;
+    ctx->base.job = &ctx->job;
+    ctx->base.model = &ctx->model;
+}
+
+/* ---- what the watch thread reports -------------------------------------------------------------------------------- */
+static void esp__on_lost(void *user, int32_t rank, int left) {
+    esp_ctx *ctx = user;
+    char text[ESP__ERROR_MAX];
+    if (left) {
+        esp__waits_left(ctx, rank, left);
+        return;
+    }
+    if (rank == ctx->job.rank) {
+        esp__fatal(ctx, ESP_E_NOMEM, "no memory for messages between ranks");
+        return;
+    }
+    snprintf(text, sizeof text, "rank %d died (its connection closed without goodbye)", rank);
+    esp__fatal(ctx, ESP_E_PEER, text);
+}
+
+static void esp__on_decided(void *user, int32_t rank, uint32_t tensor) {
+    esp_ctx *ctx = user;
+    char text[ESP__ERROR_MAX], who[ESP__NAME_MAX] = "some rank",
+                               what[ESP__SPEC_MAX] = "a broadcast, allreduce or barrier";
+    const char *name = tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : NULL;
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
+    if (name) snprintf(what, sizeof what, "tensor '%s'", name);
+    ctx->job.silent = rank;
+    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s", who, what,
+             ctx->config.timeout_ms,
+             rank < 0
+                 ? ". Ranks wait for each other: does the link need longer for it, or do ranks make different calls?"
+                 : "");
+    esp__fatal(ctx, ESP_E_TIMEOUT, text);
+}
+
+static void esp__on_excluded(void *user) {
+    esp__fatal(user, ESP_E_PEER,
+               "the other ranks went on without this one (esp_shrink), which they took for dead or late: close this "
+               "context, and start the job again to take part");
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
+    esp_status s = ESP_OK;
+    const esp_plugin_fn *own = esp__builtin_entries();
+    for (; *own && !s; own++) s = esp__registry_add(ctx, (*own)(&ctx->host), "built in");
+    for (uint32_t i = 0; i < cfg->n_builtin && !s; i++)
+        s = esp__registry_add(ctx, cfg->builtin[i](&ctx->host), "linked into the program");
+    return s;
+}
+
+static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
+    ctx->base.user_host = c->host;
+    ctx->config.flags = c->flags;
+    ctx->base.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
+    ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
+    ctx->config.seed = c->seed;
+    ctx->config.optimizer = c->optimizer;
+    ctx->config.momentum = (double)c->momentum;
+    ctx->config.plugin_path = esp__strdup(ctx, c->plugin_path);
+    ctx->registry.plugin_path = ctx->config.plugin_path;
+    ctx->registry.may_override = (c->flags & ESP_ALLOW_OVERRIDE) != 0;
+    ctx->model.codec_spec = esp__strdup(ctx, c->codec);
+    ctx->model.raw_up_to = c->raw_up_to > 0 ? (uint64_t)c->raw_up_to : c->raw_up_to ? 0 : ESP_RAW_UP_TO;
+    ctx->config.strategy_spec = esp__strdup(ctx, c->strategy);
+    ctx->config.trace_path = esp__strdup(ctx, c->trace);
+    ctx->config.stats_spec = esp__strdup(ctx, c->stats);
+    ctx->config.sample_errors = c->stats != NULL;
+    if ((c->stats && !ctx->config.stats_spec) || (c->plugin_path && !ctx->config.plugin_path) ||
+        (c->codec && !ctx->model.codec_spec) || (c->strategy && !ctx->config.strategy_spec) ||
+        (c->trace && !ctx->config.trace_path))
+        return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    return ESP_OK;
+}
+
+/* The threads that compress: the library's own, or the team of the trainer's thread that waits. */
+static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
+    int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
+    char most[32] = "";
+    if (c->workers) { /* env.c leaves only "openmp" here */
+        if (n) snprintf(most, sizeof most, "at most %d of ", (int)n);
+        esp__log(ctx, ESP_LOG_INFO, "context", "%sthe OpenMP threads of a thread that waits compress", most);
+        return esp__workers_open_omp(ctx, n, esp__executor_offer, &ctx->base.workers);
+    }
+    if (!n) n = share > 0 ? share : 1;
+    esp__log(ctx, ESP_LOG_INFO, "context", "%d compression worker(s)", (int)n);
+    return esp__workers_open(ctx, n, &ctx->base.workers);
+}
+
+/* Who runs the ops: with less than two cores for each rank the trainer's threads, since computing needs them all. */
+static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
+    const int openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
+    int only = 0;
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        only |= ctx->job.comms[k].handle && ctx->job.comms[k].backend->caps & ESP_BACKEND_CALLER;
+    if (only && (openmp || (c->progress && strcmp(c->progress, "caller") != 0)))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "%s does not work with a backend that only the trainer's threads may call: leave it out, or let MPI "
+            "be called by any thread (MPI_Init_thread with MPI_THREAD_MULTIPLE)",
+            openmp ? "workers \"openmp\"" : "progress \"threads\"");
+    const int caller = only || (c->progress ? !strcmp(c->progress, "caller") : few && !openmp);
+    if (caller && openmp)
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "progress \"caller\" does not work with workers \"openmp\", whose loops run on a thread that waits: "
+            "leave one of them out");
+    ctx->lanes.caller_drives = caller;
+    ctx->lanes.caller_only = only;
+    esp__log(ctx, ESP_LOG_INFO, "context", "%s run the ops: %u rank(s) share %u core(s)",
+             caller ? "the trainer's calls" : "threads of the library", ctx->job.sharing, ctx->job.cores);
+    return ESP_OK;
+}
+
+static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
+    const esp__env_links links = esp__env_links_get();
+    esp__comm_plan plans[ESP__SCOPES];
+    esp__where w;
+    esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
+    const char *spec = c->backend;
+    char settings[4 * ESP__SPEC_MAX];
+    uint64_t number = 0;
+    bool one_host = true;
+    const esp__peers_events ev = {ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded};
+    esp_status s = esp__open_config(ctx, c);
+    if (!s) s = esp__env_where(c, &w);
+    if (s) return s;
+    ctx->job.rank = ctx->base.rank = w.rank;
+    ctx->job.silent = -1;
+    static int names_checked; /* one process of a job warns, and only once */
+    if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
+    esp__tokens_open(ctx);
+    s = esp__builtins_add(ctx, c);
+    if (!s) s = esp__backends_choose(ctx, &spec, &w, &links, plans);
+    if (!s) s = esp__backends_meet(ctx, plans, &w, &met);
+    ctx->job.rank = ctx->base.rank = w.rank;
+    ctx->job.size = ctx->base.size = w.size;
+    if (!s) s = esp__peers_open(ctx, &met, &w, &ev, &ctx->job.peers);
+    if (!s)
+        snprintf(settings, sizeof settings, "backend %s, link %s%s%s", spec ? spec : plans[ESP__FLAT].backend->name,
+                 links.inter,
+                 *links.outer   ? " and "
+                 : *links.inter ? ""
+                                : "none",
+                 links.outer);
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, settings, &number, &one_host);
+    if (!s) s = esp__standby_open(ctx, number, one_host, &ctx->job.standby);
+    if (s) return s;
+    memcpy(ctx->config.plans, plans, sizeof plans);
+    int32_t locals = 0;
+    for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
+    s = esp__open_workers(ctx, c, locals);
+    if (!s) s = esp__comms_open(ctx, plans);
+    if (!s) s = esp__open_progress(ctx, c);
+    if (!s) s = esp__executor_open(ctx);
+    if (!s)
+        esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s", ctx->job.rank,
+                 ctx->job.size, w.launcher ? w.launcher : "?", ctx->job.topo.machine, ctx->job.topo.n_machines,
+                 ctx->job.backend->name);
+    return s;
+}
+
+/* The context itself is memory of the user's allocator too, which esp__alloc finds in a context: this stands for one. */
+static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
+
+static esp_ctx *esp__ctx_new(const esp_host *user) {
+    esp__base first = {.user_host = user};
+    esp_ctx *ctx = esp__alloc(esp__ctx_of(&first), sizeof *ctx);
+    if (!ctx) return NULL;
+    ctx->base.user_host = user;
+    esp__process_open(&ctx->config.opened_by);
+    ctx->health.left_rank = -1;
+    ctx->steps.loss = NAN;
+    ctx->job.size = ctx->base.size = 1;
+    esp__base_parts(ctx);
+    ctx->config.simd = esp_simd_level();
+    pthread_mutex_init(&ctx->lanes.lock, NULL);
+    pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&ctx->lanes.done_cv, &monotonic);
+    pthread_cond_init(&ctx->lanes.cpu_cv, &monotonic);
+    pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    esp__host_init(&ctx->host, ctx);
+    ctx->host.codec_open = esp__host_codec_open;
+    ctx->host.codec_close = esp__host_codec_close;
+    ctx->host.device = esp__host_device;
+    ctx->host.alloc = esp__host_alloc_on;
+    ctx->host.free_ = esp__host_free_on;
+    ctx->registry.host = &ctx->host;
+    return ctx;
+}
+
+/* alone: without ranks and backend. */
+static esp_status esp__open_with(const esp_config *cfg, int alone, esp_ctx **out) {
+    esp_config c;
+    esp_status s = esp__env_config(cfg, &c);
+    *out = NULL;
+    if (s) return s;
+    esp_ctx *ctx = esp__ctx_new(c.host);
+    if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
+    s = esp__devices_init(ctx);
+    if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
+    if (!s && alone) s = esp__builtins_add(ctx, &c);
+    if (s) {
+        char text[ESP__ERROR_MAX]; /* outlives the context */
+        snprintf(text, sizeof text, "%s", esp_last_error(ctx));
+        esp_close(ctx);
+        return esp__fail(NULL, s, "%s", text);
+    }
+    *out = ctx;
+    return ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
+    return out ? esp__open_with(cfg, 0, out) : esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
+}
+
+ESP__FN esp_status esp__open_alone(esp_ctx **out) { return esp__open_with(NULL, 1, out); }
+
+/* ---- closing ------------------------------------------------------------------------------------------------------------ */
+static void esp__leave(esp_ctx *ctx) {
+    esp__final *f = &ctx->job.last;
+    const esp_status why = ctx->health.fatal; /* a rank that lost another one is no cause */
+    if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
+    esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
+    ctx->job.peers = NULL;
+    esp__standby_close(ctx, ctx->job.standby);
+    ctx->job.standby = NULL;
+    if (f->done) f->done(f->user);
+    esp__free(ctx, f->data);
+}
+
+static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
+    esp__strfree(ctx, t->name);
+    esp__strfree(ctx, t->want_codec);
+    esp__strfree(ctx, t->want_option);
+    esp__strfree(ctx, t->want_gather);
+}
+
+static void esp__tensors_free(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        const esp__device *d = esp__device_at(ctx, t->device);
+        esp__device_give(ctx, t->device, t->carry, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->spent, t->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
+        if (t->pushed) d->table->event_destroy(d->self, t->pushed);
+        esp__tensor_texts_free(ctx, t);
+    }
+    esp__free(ctx, ctx->model.tensors);
+}
+
+ESPRESSO_API void esp_close(esp_ctx *ctx) {
+    if (!ctx) return;
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has none of the threads */
+    if (ctx->lanes.threads) esp__executor_close(ctx);
+    esp__observers_close(ctx);
+    esp__leave(ctx);
+    esp__comms_dereg(ctx, &ctx->in_force);
+    esp__comms_close(ctx);
+    for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
+        if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
+    esp__in_force_free(ctx, &ctx->in_force);
+    esp__gather_close(ctx);
+    esp__tensors_free(ctx);
+    for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
+    esp__free(ctx, ctx->registry.opened);
+    esp__workers_close(ctx->base.workers);
+    esp__free(ctx, ctx->job.topo.machine_of);
+    esp__free(ctx, ctx->job.topo.local_of);
+    esp__free(ctx, ctx->job.topo.unit_of);
+    esp__free(ctx, ctx->job.topo.place);
+    esp__free(ctx, ctx->job.topo.ranks);
+    esp__free(ctx, ctx->job.room);
+    esp__strfree(ctx, ctx->config.plugin_path);
+    esp__strfree(ctx, ctx->model.codec_spec);
+    esp__strfree(ctx, ctx->config.strategy_spec);
+    esp__strfree(ctx, ctx->config.trace_path);
+    esp__strfree(ctx, ctx->config.stats_spec);
+    esp__devices_close(ctx);
+    esp__registry_free(ctx);
+    pthread_mutex_destroy(&ctx->lanes.lock);
+    pthread_cond_destroy(&ctx->lanes.done_cv);
+    pthread_cond_destroy(&ctx->lanes.cpu_cv);
+    pthread_cond_destroy(&ctx->lanes.link_cv);
+    esp__process_close(&ctx->config.opened_by);
+    esp__base last = {.user_host = ctx->base.user_host};
+    esp__free(esp__ctx_of(&last), ctx);
+}
+
+/* ---- tensors, start ------------------------------------------------------------------------------------------------------ */
+static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d) {
+    if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->model.n_tensors);
+    if (strlen(d->name) >= ESP__SPEC_MAX)
+        return esp__fail(ctx, ESP_E_ARG, "tensor %u: the name is too long", ctx->model.n_tensors);
+    for (const char *p = d->name; *p; p++)
+        if ((unsigned char)*p <= ' ' || *p == '#')
+            return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters",
+                             d->name);
+    const uint64_t key = esp__hash64(ESP__HASH0, d->name, strlen(d->name));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].key == key && !strcmp(ctx->model.tensors[i].name, d->name))
+            return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique",
+                             d->name, i);
+    if (!d->count)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is 0: give its number of elements, or leave it out",
+                         d->name);
+    if (d->count > UINT64_MAX / 64) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is too large", d->name);
+    if (d->dtype > ESP_BF16)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s': dtype %u is none of ESP_F32, ESP_F16, ESP_BF16", d->name,
+                         d->dtype);
+    if ((d->rows || d->cols) && (!d->cols || d->count % d->cols || d->count / d->cols != d->rows))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "tensor '%s': rows x cols is %llu x %llu, but count is %llu: the product must be count, or both "
+            "0 where it is no matrix",
+            d->name, (unsigned long long)d->rows, (unsigned long long)d->cols, (unsigned long long)d->count);
+    if (d->flags & ~(uint32_t)(ESP_SUM | ESP_RAW | ESP_SHARD))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': flags is %u: known are ESP_SUM (%u), ESP_RAW (%u) and ESP_SHARD (%u); was the "
+                         "struct zeroed (esp_tensor_desc desc = ESP_ZERO)?",
+                         d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW, (unsigned)ESP_SHARD);
+    if (d->gather && *d->gather && !(d->flags & ESP_SHARD))
+        return esp__fail(
+            ctx, ESP_E_ARG,
+            "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
+            "gather NULL",
+            d->name, d->gather);
+    return ESP_OK;
+}
+
+/* Opens the tensor's device, unless the host may touch its memory: then it is used as the CPU is. */
+static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
+    char who[ESP__SPEC_MAX + 16];
+    uint32_t index;
+    snprintf(who, sizeof who, "tensor '%s'", t->name);
+    esp_status s = esp__device_open(ctx, t->where, who, &index);
+    if (s || esp__device_at(ctx, index)->table->caps & ESP_DEVICE_HOST_ACCESS) return s;
+    const esp__device *d = esp__device_at(ctx, index);
+    t->device = index;
+    s = esp__device_use(ctx, index, ctx->job.levels, who);
+    if (!s) s = d->table->event_create(d->self, &t->pushed);
+    return s ? esp__fail(ctx, s, "%s: device %s:%d gives no streams or events", who, d->table->name, (int)d->id.ordinal)
+             : ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc, uint32_t *id) {
+    esp_tensor_desc d;
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!desc) return esp__fail(ctx, ESP_E_ARG, "esp_tensor_add: the description is NULL");
+    if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_tensor_add: tensors must be added before esp_start");
+    memset(&d, 0, sizeof d);
+    memcpy(&d, desc, desc->struct_size && desc->struct_size < sizeof d ? desc->struct_size : sizeof d);
+    if (!d.dtype) d.dtype = ESP_F32;
+    s = esp__tensor_check(ctx, &d);
+    if (s) return s;
+    if (ctx->model.n_tensors == ctx->model.cap_tensors) {
+        uint64_t cap = (uint64_t)ctx->model.cap_tensors * sizeof *ctx->model.tensors;
+        esp__tensor *grown =
+            esp__grow(ctx, ctx->model.tensors, &cap, ((uint64_t)ctx->model.cap_tensors + 16) * sizeof *grown);
+        if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
+        ctx->model.tensors = grown;
+        ctx->model.cap_tensors = (uint32_t)(cap / sizeof *grown);
+    }
+    esp__tensor *t = &ctx->model.tensors[ctx->model.n_tensors];
+    memset(t, 0, sizeof *t);
+    t->name = esp__strdup(ctx, d.name);
+    t->want_codec = esp__strdup(ctx, d.codec);
+    t->want_option = esp__strdup(ctx, d.option);
+    t->want_gather = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
+    if (!t->name || (d.codec && !t->want_codec) || (d.option && !t->want_option) ||
+        (d.gather && *d.gather && !t->want_gather)) {
+        esp__tensor_texts_free(ctx, t);
+        return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
+    }
+    t->key = esp__hash64(ESP__HASH0, d.name, strlen(d.name));
+    t->count = d.count, t->rows = d.rows, t->cols = d.cols;
+    t->dtype = d.dtype;
+    t->flags = d.flags;
+    t->where = d.device;
+    if (d.device.kind > ESP_CPU) s = esp__tensor_device(ctx, t);
+    if (s) {
+        esp__tensor_texts_free(ctx, t);
+        return s;
+    }
+    if (id) *id = ctx->model.n_tensors;
+    ctx->model.n_tensors++;
+    return ESP_OK;
+}
+
+ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
+    s = esp__alive(ctx);
+    if (s) return s;
+    s = ctx->model.n_tensors ? ESP_OK
+                             : esp__fail(ctx, ESP_E_STATE,
+                                         "esp_start: no tensor was added: call esp_tensor_add for each gradient first");
+    const char *spec = ctx->config.strategy_spec;
+    if (!s) s = esp__observers_strategy(ctx, &spec);
+    s = esp__install(ctx, s, spec, 1);
+    if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
+    if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
+    if (s) {
+        esp__observers_close(ctx);
+        return s;
+    }
+    ctx->registry.frozen = 1;
+    ctx->steps.stats.memory_bytes = ctx->in_force.memory_bytes;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->started = 1;
+    ctx->steps.clock.next_ns = esp__now_ns();
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__log(ctx, ESP_LOG_INFO, "start", "%u tensors in %u units, %u ops a step, %.1f MiB taken, strategy %016llx",
+             ctx->model.n_tensors, ctx->in_force.strategy.n_units, ctx->in_force.program.n_ops,
+             (double)ctx->in_force.memory_bytes / 1048576.0, (unsigned long long)ctx->in_force.strategy.hash);
+    esp__memory_log(ctx);
+    return ESP_OK;
+}
+
+/* ---- change of strategy ---------------------------------------------------------------------------------------------------- */
+ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
+    esp_status s = esp__between_steps(ctx, "esp_strategy_set");
+    if (s) return s;
+    if (!ctx->started)
+        return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
+    if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
+    char *copy = esp__strdup(ctx, text); /* text may be what esp_strategy_text returned, which is about to be freed */
+    s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    s = esp__install(ctx, s, copy, 0);
+    esp__strfree(ctx, copy);
+    if (!s) esp__observers_installed(ctx);
+    return s;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------------------- */
+ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
+    return ctx && ctx->in_force.strategy.text ? ctx->in_force.strategy.text : "";
+}
+ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx) { return ctx->job.rank; }
+ESPRESSO_API int32_t esp_size(const esp_ctx *ctx) { return ctx->job.size; }
+ESPRESSO_API int32_t esp_machine(const esp_ctx *ctx) { return ctx->job.topo.machine; }
+ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx) { return ctx->job.topo.n_machines; }
+ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name) {
+    esp_status s = esp__usable(ctx);
+    return s ? s : esp__plugin_load(ctx, path_or_name);
+}
+
+ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!out || out->struct_size < 8)
+        return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp_stats all = ctx->steps.stats;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__comms_traffic(ctx, &all);
+    all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
+    memcpy(out, &all, all.struct_size);
+    return ESP_OK;
+}

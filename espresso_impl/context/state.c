@@ -1,0 +1,527 @@
+/* state.c: writes what must survive a restart (step, seed, strategy, residuals, pending residuals, codec state) through a callback,
+ * and reads it back. Changes nothing before everything is checked and all ranks agree. Must not know what feedback means.
+ */
+#include "espresso_impl/base/file.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/context/state.h"
+#include <dirent.h>
+#include <errno.h>
+
+static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
+    esp__state_comp x;
+    memset(&x, 0, sizeof x);
+    x.place = f->place;
+    x.codec = f->codec, x.option = f->option;
+    x.comp_index = f->comp_index, x.n_ranges = f->n_ranges;
+    x.raw = f->raw, x.owner_replica = f->owner_replica;
+    x.offset = f->offset, x.count = f->count, x.state_bytes = f->state_bytes;
+    x.has = (f->residual ? (uint32_t)ESP__STATE_RESIDUAL : 0u) | (f->state ? (uint32_t)ESP__STATE_CODEC : 0u);
+    return x;
+}
+
+/* ---- writing ---- */
+typedef struct esp__state_out {
+    esp_io_fn write; /* NULL: only count the bytes */
+    void *user;
+    uint64_t bytes, sum;
+    esp_status status;
+} esp__state_out;
+
+static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
+    char zeros[8] = {0};
+    uint64_t padding = esp__state_padded(n) - n;
+    o->bytes += n + padding;
+    if (!o->write || o->status != ESP_OK || !n) return;
+    o->sum = esp__state_sum(o->sum, data, n);
+    o->status = o->write(o->user, (void *)(uintptr_t)data, n);
+    if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
+}
+
+/* The same for memory of a device. */
+static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
+    uint8_t some[1 << 15]; /* a multiple of 8: pieces in the middle need no padding */
+    if (device == ESP__DEVICE_CPU || !o->write) {
+        esp__state_put(o, data, n);
+        return;
+    }
+    for (uint64_t at = 0, m; at < n && o->status == ESP_OK; at += m) {
+        m = n - at < sizeof some ? n - at : sizeof some;
+        o->status = esp__device_copy(ctx, ESP__DEVICE_CPU, some, device, (const uint8_t *)data + at, m);
+        esp__state_put(o, some, m);
+    }
+}
+
+static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
+    esp__state_put(o, ctx->in_force.strategy.text, strlen(ctx->in_force.strategy.text));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        esp__state_tensor x = {t->count, (uint32_t)strlen(t->name), t->carry != NULL};
+        esp__state_put(o, &x, sizeof x);
+        esp__state_put(o, t->name, x.name_bytes);
+        if (t->carry) esp__state_put_on(ctx, o, t->device, t->carry, t->count * sizeof(float));
+    }
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *f = &ctx->in_force.feedback[i];
+        esp__state_comp x = esp__state_comp_of(f);
+        esp__state_put(o, &x, sizeof x);
+        if (f->residual) esp__state_put_on(ctx, o, f->device, f->residual, f->count * sizeof(float));
+        if (f->state) esp__state_put_on(ctx, o, f->device, f->state, f->state_bytes);
+    }
+}
+
+static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
+    esp__state_out count = {NULL, NULL, 0, 0, ESP_OK};
+    esp__state_head h;
+    memset(&h, 0, sizeof h);
+    esp__state_put_body(ctx, &count);
+    memcpy(h.magic, esp__state_magic, sizeof h.magic);
+    h.version = ESP__STATE_VERSION;
+    h.rank = ctx->job.rank;
+    h.size = ctx->job.size;
+    h.n_tensors = ctx->model.n_tensors;
+    h.n_feedback = ctx->in_force.n_feedback;
+    h.text_bytes = (uint32_t)strlen(ctx->in_force.strategy.text);
+    h.step = ctx->steps.step;
+    h.seed = ctx->config.seed;
+    h.strategy_hash = ctx->in_force.strategy.hash;
+    h.body_bytes = count.bytes;
+    h.head_sum = esp__state_sum(0, &h, offsetof(esp__state_head, head_sum));
+    return h;
+}
+
+/* Writes this rank's state; all ranks agree afterwards, in esp_state_write. */
+static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
+    esp__state_out o = {write, user, 0, 0, ESP_OK};
+    esp__state_head h = esp__state_head_of(ctx);
+    uint64_t sum;
+    esp__state_put(&o, &h, sizeof h);
+    esp__state_put_body(ctx, &o);
+    sum = o.sum;
+    esp__state_put(&o, &sum, sizeof sum);
+    if (o.status == ESP_OK) return ESP_OK;
+    return esp__fail(ctx, o.status < 0 ? o.status : ESP_E_DEVICE, "the state could not be written: %s",
+                     esp_status_text(o.status));
+}
+
+/* ---- reading ---- */
+/* A state that was read and checked, but not yet applied. */
+typedef struct esp__state_in {
+    esp__state_head head;
+    uint8_t *body;
+    uint64_t bytes, at;      /* bytes: of `body` with the checksum; at: of the next piece */
+    char *text;              /* the strategy's */
+    float **carry;           /* [n_tensors] pending residuals; NULL: the tensor has none */
+    esp__feedback *feedback; /* [head.n_feedback]; residuals and states point into the body */
+    int same;                /* the saved Comps are those of the strategy in force, in the same order */
+} esp__state_in;
+
+/* The next piece of n bytes; NULL: the body ends before. */
+static const void *esp__state_take(esp__state_in *in, uint64_t n) {
+    const uint8_t *p = in->body + in->at;
+    if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
+    in->at += esp__state_padded(n);
+    return p;
+}
+
+static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
+    for (uint32_t i = 0; in->carry && i < ctx->model.n_tensors; i++)
+        esp__device_give(ctx, ctx->model.tensors[i].device, in->carry[i], ctx->model.tensors[i].count * sizeof(float),
+                         ESP_MEM_DEVICE);
+    esp__free(ctx, in->carry);
+    esp__free(ctx, in->body);
+    esp__free(ctx, in->feedback);
+    esp__free(ctx, in->text);
+}
+
+static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
+    return esp__fail(ctx, ESP_E_CORRUPT, "%s: use a state that was saved whole", what);
+}
+
+static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h) {
+    if (memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
+        return esp__state_corrupt(ctx, "this is no espresso state (its first bytes are wrong)");
+    if (h->version != ESP__STATE_VERSION)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state has format version %u, this library reads version %d",
+                         (unsigned)h->version, (int)ESP__STATE_VERSION);
+    if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
+        return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
+    if (h->size != ctx->job.size || h->rank != ctx->job.rank)
+        return esp__fail(
+            ctx, ESP_E_MISMATCH,
+            "the state is of rank %d of %d, this is rank %d of %d: residuals belong to one rank, so resume "
+            "with as many ranks as saved it",
+            (int)h->rank, (int)h->size, (int)ctx->job.rank, (int)ctx->job.size);
+    return ESP_OK;
+}
+
+static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
+    const uint64_t n = in->head.text_bytes;
+    const void *text = esp__state_take(in, n);
+    if (!text) return esp__state_corrupt(ctx, "the state ends too early");
+    if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
+        return esp__state_corrupt(ctx, "the state's strategy is not the one that its head names");
+    in->text = (char *)esp__alloc(ctx, n + 1); /* zeroed */
+    if (!in->text) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's strategy");
+    memcpy(in->text, text, n);
+    return ESP_OK;
+}
+
+/* Checks that the tensors are the model's, in the same order. Takes memory for pending residuals. */
+static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
+    if (in->head.n_tensors != ctx->model.n_tensors)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
+                         (unsigned)in->head.n_tensors, (unsigned)ctx->model.n_tensors);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        const void *p = esp__state_take(in, sizeof(esp__state_tensor)), *carry = NULL;
+        const char *name;
+        esp__state_tensor x;
+        if (!p) return esp__state_corrupt(ctx, "the state ends too early");
+        memcpy(&x, p, sizeof x);
+        name = (const char *)esp__state_take(in, x.name_bytes);
+        if (!name) return esp__state_corrupt(ctx, "the state ends too early");
+        if (x.count != t->count || x.name_bytes != strlen(t->name) || memcmp(name, t->name, x.name_bytes) != 0)
+            return esp__fail(
+                ctx, ESP_E_MISMATCH,
+                "the state was saved for another model: tensor %u is %.*s with %llu elements there, %s with "
+                "%llu here",
+                (unsigned)i, x.name_bytes < 200 ? (int)x.name_bytes : 200, name, (unsigned long long)x.count, t->name,
+                (unsigned long long)t->count);
+        if (!x.has_carry) continue;
+        carry = esp__state_take(in, t->count * sizeof(float));
+        if (!carry) return esp__state_corrupt(ctx, "the state ends too early");
+        in->carry[i] = (float *)esp__device_take(ctx, t->device, t->count * sizeof(float), ESP_MEM_DEVICE);
+        if (!in->carry[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
+        const esp_status s =
+            esp__device_copy(ctx, t->device, in->carry[i], ESP__DEVICE_CPU, carry, t->count * sizeof(float));
+        if (s) return s;
+    }
+    return ESP_OK;
+}
+
+/* Reads the pieces of one Comp. Checks them against the model, not against the strategy in force. */
+static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
+    const void *p = esp__state_take(in, sizeof(esp__state_comp));
+    esp__state_comp x;
+    uint64_t room = 0;
+    if (!p) return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&x, p, sizeof x);
+    if (x.place.n == 0 || x.place.first >= ctx->model.n_tensors || x.place.n > ctx->model.n_tensors - x.place.first)
+        return esp__state_corrupt(ctx, "the state has a Comp of no tensor");
+    for (uint32_t k = 0; k < x.place.n; k++) room += ctx->model.tensors[x.place.first + k].count;
+    if (x.place.begin > room || x.place.count > room - x.place.begin || (x.place.n > 1 && x.place.count != room) ||
+        x.offset > x.place.count || x.count > x.place.count - x.offset)
+        return esp__state_corrupt(ctx, "the state has a Comp beyond its tensor's elements");
+    f->place = x.place;
+    f->codec = x.codec, f->option = x.option;
+    f->comp_index = x.comp_index, f->n_ranges = x.n_ranges;
+    f->raw = x.raw, f->owner_replica = x.owner_replica;
+    f->offset = x.offset, f->count = x.count, f->state_bytes = x.state_bytes;
+    const void *residual = x.has & ESP__STATE_RESIDUAL ? esp__state_take(in, f->count * sizeof(float)) : NULL;
+    const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;
+    if ((x.has & ESP__STATE_RESIDUAL && !residual) || (x.has & ESP__STATE_CODEC && !state))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    memcpy(&f->residual, &residual, sizeof residual); /* read only */
+    memcpy(&f->state, &state, sizeof state);
+    return ESP_OK;
+}
+
+/* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is an error:
+ * nobody asked for that. */
+static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
+        const esp__feedback *now = &ctx->in_force.feedback[i];
+        if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
+            was->place.first >= now->place.first + now->place.n)
+            continue;
+        if (now->place.n == 1 && was->place.n == 1 && /* other chunks of one tensor */
+            (now->place.begin >= was->place.begin + was->place.count ||
+             was->place.begin >= now->place.begin + now->place.count))
+            continue;
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
+                         "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
+                         "afterwards",
+                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->in_force.strategy.hash,
+                         ctx->model.tensors[now->place.first].name);
+    }
+    return ESP_OK;
+}
+
+/* Reads all Comps; the body must end behind them. */
+static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
+        return esp__state_corrupt(ctx, "the state ends too early");
+    in->feedback = (esp__feedback *)esp__alloc(ctx, (uint64_t)in->head.n_feedback * sizeof *in->feedback + 1);
+    if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
+        s = esp__state_take_comp(ctx, in, &in->feedback[i]);
+    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
+    return s;
+}
+
+/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors carry. */
+static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
+    esp_status s = ESP_OK;
+    in->same = in->head.n_feedback == ctx->in_force.n_feedback;
+    for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
+        esp__state_comp there = esp__state_comp_of(&in->feedback[i]),
+                        here = esp__state_comp_of(&ctx->in_force.feedback[i]);
+        in->same = !memcmp(&there, &here, sizeof here);
+    }
+    if (in->same) return ESP_OK;
+    for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
+        s = esp__state_match_codec(ctx, in, &in->feedback[i]);
+    return s == ESP_OK ? esp__feedback_carry_take(ctx, &ctx->in_force, in->feedback, in->head.n_feedback, in->carry)
+                       : s;
+}
+
+/* Zeros the feedback of one Comp, or copies it from `was`. */
+static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
+    const uint64_t bytes = f->count * sizeof(float);
+    esp_status s = ESP_OK;
+    if (f->residual)
+        s = was ? esp__device_copy(ctx, f->device, f->residual, ESP__DEVICE_CPU, was->residual, bytes)
+                : esp__device_zero(ctx, f->device, f->residual, bytes);
+    if (f->state && !s)
+        s = was ? esp__device_copy(ctx, f->device, f->state, ESP__DEVICE_CPU, was->state, f->state_bytes)
+                : esp__device_zero(ctx, f->device, f->state, f->state_bytes);
+    return s;
+}
+
+/* Copies the Comps' residuals and states into the context. Fails only where a device does. */
+static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < ctx->in_force.n_feedback && !s; i++)
+        s = esp__state_apply_comp(ctx, &ctx->in_force.feedback[i], in->same ? &in->feedback[i] : NULL);
+    if (s) return s;
+    return esp__feedback_move(ctx, &ctx->in_force, in->feedback, in->same ? 0 : in->head.n_feedback, in->carry);
+}
+
+/* Reads the body, and takes memory as it comes: a damaged or foreign head may claim any size. */
+enum { ESP__STATE_AT_ONCE = 64 << 20 };
+static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
+    for (uint64_t have = 0, room; have < in->bytes; have = room) {
+        room = have ? 2 * have : ESP__STATE_AT_ONCE;
+        if (room > in->bytes) room = in->bytes;
+        uint8_t *body = (uint8_t *)esp__alloc(ctx, room);
+        if (!body)
+            return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state of %llu bytes",
+                             (unsigned long long)in->bytes);
+        if (have) memcpy(body, in->body, have);
+        esp__free(ctx, in->body);
+        in->body = body;
+        if (read(user, body + have, room - have) != ESP_OK)
+            return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    }
+    return ESP_OK;
+}
+
+/* Reads and checks this rank's state; changes nothing in the context. */
+static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
+    uint64_t sum, stored;
+    esp_status s;
+    if (read(user, &in->head, sizeof in->head) != ESP_OK)
+        return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
+    if ((s = esp__state_head_check(ctx, &in->head)) != ESP_OK) return s;
+    if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
+    in->bytes = in->head.body_bytes + sizeof stored;
+    in->carry = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->carry + 1);
+    if (!in->carry) return esp__fail(ctx, ESP_E_NOMEM, "no memory to read a state");
+    if ((s = esp__state_fetch_body(ctx, read, user, in)) != ESP_OK) return s;
+    sum = esp__state_sum(esp__state_sum(0, &in->head, sizeof in->head), in->body, in->head.body_bytes);
+    memcpy(&stored, in->body + in->head.body_bytes, sizeof stored);
+    if (sum != stored) return esp__state_corrupt(ctx, "the state is damaged (its checksum is wrong)");
+    if ((s = esp__state_take_text(ctx, in)) != ESP_OK) return s;
+    if ((s = esp__state_match_tensors(ctx, in)) != ESP_OK) return s;
+    return esp__state_take_comps(ctx, in);
+}
+
+typedef struct esp__state_vote {
+    esp_status status;
+    uint32_t reserved0;
+    uint64_t step, seed, strategy;
+} esp__state_vote;
+_Static_assert(sizeof(esp__state_vote) <= ESP__JOB_ROOM, "a vote must fit into the room of a rank");
+
+/* Collective: fails on all ranks if one of them failed, or (when loading) if their steps differ. `mine` is this rank's status,
+ * with the error's text set. */
+static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
+    esp__state_vote vote = {mine, 0, 0, 0, 0}, *all = ctx->job.room;
+    char text[ESP__ERROR_MAX];
+    esp_status s;
+    if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
+    snprintf(text, sizeof text, "%s",
+             mine == ESP_OK ? "" : esp_last_error(ctx)); /* a copy, as the exchange may overwrite the error's text */
+    s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
+    if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
+    for (int32_t r = 0; s == ESP_OK && r < ctx->job.size; r++)
+        if (all[r].status != ESP_OK)
+            s = esp__fail(ctx, all[r].status, "rank %d could not %s its state (%s; see its own error): no rank did",
+                          (int)r, verb, esp_status_text(all[r].status));
+    for (int32_t r = 1; s == ESP_OK && r < ctx->job.size; r++)
+        if (all[r].strategy != all[0].strategy)
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "rank 0's state was saved under strategy %016llx, rank %d's under %016llx: nothing was "
+                          "loaded; give every rank the file of one save",
+                          (unsigned long long)all[0].strategy, (int)r, (unsigned long long)all[r].strategy);
+    for (int32_t r = 1; s == ESP_OK && r < ctx->job.size; r++)
+        if (all[r].step != all[0].step || all[r].seed != all[0].seed)
+            s = esp__fail(
+                ctx, ESP_E_MISMATCH,
+                "rank 0's state is of step %llu and seed %llu, rank %d's of step %llu and seed %llu: nothing was "
+                "loaded; give every rank the file of one save",
+                (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
+                (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
+    return s;
+}
+
+static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->steps.step = in->head.step;
+    ctx->config.seed = in->head.seed;
+    const esp_status s = esp__state_apply_comps(ctx, in);
+    if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        esp__device_give(ctx, t->device, t->carry, t->count * sizeof(float), ESP_MEM_DEVICE);
+        esp__spent_free(ctx, t);
+        t->carry = in->carry[i];
+        in->carry[i] = NULL;
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_argument) {
+    esp_status s = esp__between_steps(ctx, what);
+    if (s != ESP_OK) return s;
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
+    if (!has_argument) return esp__fail(ctx, ESP_E_ARG, "%s: the path or callback is NULL", what);
+    return ESP_OK;
+}
+
+/* Where the autopilot chooses the strategy, puts the saved one in force, on all ranks: they have agreed that all of them read
+ * it. *before gets the text of the strategy to go back to. */
+static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
+    if (in->head.strategy_hash == ctx->in_force.strategy.hash) return ESP_OK;
+    *before = esp__strdup(ctx, ctx->in_force.strategy.text);
+    esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
+    s = esp__state_agree(ctx, s, NULL, "load");
+    return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
+}
+
+/* Collective: reads this rank's state, unless `s` is an error. Then all ranks apply theirs, or none does. */
+static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
+    esp__state_in in;
+    char *before = NULL, text[ESP__ERROR_MAX];
+    const int chosen = esp__observers_chose(ctx); /* the same on all ranks */
+    memset(&in, 0, sizeof in);
+    if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
+    if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
+    const int asked = !chosen || s == ESP_OK; /* else the exchange above has told all ranks of the failure */
+    if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
+    if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (s == ESP_OK) esp__state_apply(ctx, &in);
+    if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
+    snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
+    if (s != ESP_OK && before && asked && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
+        esp__fail(ctx, s, "%s", text);
+    esp__strfree(ctx, before);
+    esp__state_in_free(ctx, &in);
+    return s;
+}
+
+ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
+    esp_status s = esp__state_allowed(ctx, "esp_state_write", write != NULL);
+    return s != ESP_OK ? s : esp__state_agree(ctx, esp__state_write(ctx, write, user), NULL, "write");
+}
+
+ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
+    esp_status s = esp__state_allowed(ctx, "esp_state_read", read != NULL);
+    return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
+}
+
+/* ---- files: PATH.r<rank>of<size>, one a rank. All ranks save their file, or all keep the one saved before. ---- */
+static esp_status esp__state_file_put(void *user, void *data, uint64_t bytes) {
+    esp__file *f = (esp__file *)user;
+    esp__file_put(f, data, bytes);
+    return f->error ? ESP_E_DEVICE : ESP_OK;
+}
+
+static esp_status esp__state_file_get(void *user, void *data, uint64_t bytes) {
+    return fread(data, 1, bytes, (FILE *)user) == bytes ? ESP_OK : ESP_E_CORRUPT;
+}
+
+static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *out, size_t cap) {
+    if ((size_t)snprintf(out, cap, "%s.r%dof%d", path, (int)ctx->job.rank, (int)ctx->job.size) + 8 < cap) return ESP_OK;
+    return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
+}
+
+/* The directory part of `path`, with its last '/', or "./". Returns where the name begins. */
+static const char *esp__path_split(const char *path, char *dir, size_t cap) {
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, cap, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");
+    return slash ? slash + 1 : path;
+}
+
+/* Writes the state to the disk under a temporary name. */
+static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
+    int error = esp__file_open(f, name);
+    if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));
+    esp_status s = esp__state_write(ctx, esp__state_file_put, f);
+    if (s != ESP_OK) {
+        error = f->error ? f->error : EIO;
+        esp__file_drop(f);
+    } else {
+        error = esp__file_sync(f);
+    }
+    if (!error) return ESP_OK;
+    return esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error));
+}
+
+ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
+    char name[4096];
+    esp__file f;
+    esp_status s = esp__state_allowed(ctx, "esp_state_save", path != NULL), written;
+    if (s != ESP_OK) return s;
+    written = s = esp__state_path(ctx, path, name, sizeof name);
+    if (s == ESP_OK) written = s = esp__state_file_write(ctx, &f, name);
+    s = esp__state_agree(ctx, s, NULL, "save");
+    if (s != ESP_OK && written == ESP_OK) esp__file_drop(&f);
+    if (s != ESP_OK) return s;
+    int error = esp__file_rename(&f);
+    return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
+}
+
+/* The error for a missing file. Looks for a file that a job of another size saved, and names it. */
+static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
+    char dir[4096], other[64] = "";
+    const char *base = esp__path_split(path, dir, sizeof dir);
+    size_t n = strlen(base);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && !other[0] && (e = readdir(d));) {
+        int rank, size, end = 0;
+        if (strncmp(e->d_name, base, n) == 0 && sscanf(e->d_name + n, ".r%dof%d%n", &rank, &size, &end) == 2 &&
+            !e->d_name[n + (size_t)end] && size != ctx->job.size)
+            snprintf(other, sizeof other, " There is a state of %d ranks: resume with as many.", size);
+    }
+    if (d) closedir(d);
+    return esp__fail(ctx, ESP_E_NOT_FOUND, "there is no state %s.%s", name, other);
+}
+
+ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path) {
+    char name[4096];
+    FILE *f = NULL;
+    esp_status s = esp__state_allowed(ctx, "esp_state_load", path != NULL);
+    if (s != ESP_OK) return s;
+    s = esp__state_path(ctx, path, name, sizeof name);
+    if (s == ESP_OK && !(f = fopen(name, "re"))) {
+        s = errno == ENOENT ? esp__state_not_found(ctx, path, name)
+                            : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, strerror(errno));
+    }
+    s = esp__state_read_after(ctx, s, esp__state_file_get, f);
+    if (f) fclose(f);
+    return s;
+}

@@ -1,0 +1,539 @@
+/* lanes.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
+ * lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
+ * of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
+ *
+ * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
+ * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link
+ * thread looks now and then, for trainers that compute for long between two calls. */
+#include "espresso_impl/base/thread.h"
+#include "espresso_impl/executor/executor.h"
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
+enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as waking a thread, or longer */
+enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
+
+/* ---- failing --------------------------------------------------------------------------------------------------- */
+/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the same on all
+ * ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op to come. Lock held. */
+static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
+    const size_t n = strlen(text);
+    const unsigned long long step = (unsigned long long)ctx->steps.step;
+    const esp__op *op = NULL;
+    int lane = -1;
+    if (ctx->lanes.request.req) {
+        snprintf(text + n, cap - n, "; this rank is in a broadcast, allreduce or barrier after step %llu", step);
+        return;
+    }
+    if (!ctx->steps.open) return;
+    for (int k = 0; k < (int)ctx->job.topo.n_levels; k++) {
+        const esp__op *head = esp__link_head(ctx, k);
+        if (!head || (lane >= 0 && ctx->lanes.links[lane].req && !ctx->lanes.links[k].req)) continue;
+        op = head;
+        lane = k;
+    }
+    if (!op) {
+        snprintf(text + n, cap - n, "; this rank is in step %llu, and has run all of its ops on links", step);
+        return;
+    }
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    snprintf(text + n, cap - n, "; this rank is in step %llu at op %u of %u on link '%s', %.300s, of tensor '%.300s'",
+             step, ctx->lanes.links[lane].cursor + 1, ctx->in_force.n_sequence[lane],
+             esp__scope_name(&ctx->job.names, (uint32_t)lane + 1), op->label, ctx->model.tensors[u->place.first].name);
+}
+
+ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text) {
+    if (ctx->health.fatal) return;
+    ctx->health.fatal = s;
+    snprintf(ctx->health.fatal_text, sizeof ctx->health.fatal_text, "%.*s", (int)sizeof ctx->health.fatal_text - 1,
+             text);
+    esp__add_place(ctx, ctx->health.fatal_text, sizeof ctx->health.fatal_text);
+    esp__comms_abort(ctx);
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_cond_broadcast(&ctx->lanes.cpu_cv);
+    pthread_cond_broadcast(&ctx->lanes.link_cv);
+}
+
+ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp__fatal_locked(ctx, s, text);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+/* ---- core time ------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {
+    if (on)
+        __atomic_or_fetch(&ctx->lanes.core_times, who, __ATOMIC_RELAXED);
+    else
+        __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
+}
+
+/* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends to look for
+ * ops, not at each look. This thread's core time when it last was; 0: it does something else. */
+static __thread uint64_t esp__core_mark;
+
+/* This thread's core time; 0: nobody wants it. */
+static uint64_t esp__core_now(const esp_ctx *ctx) {
+    uint64_t now = 0;
+    if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
+    return now;
+}
+
+/* Reads the clock. What this thread did since it last was, it did for the ops in flight, in equal shares. 0: nobody wants it. The
+ * caller is in the backends (the link thread, or lanes.driving), or nobody is. */
+static uint64_t esp__core_read(esp_ctx *ctx) {
+    const uint64_t now = esp__core_now(ctx);
+    if (!now) return esp__core_mark = 0;
+    const uint64_t took = esp__core_mark && now > esp__core_mark ? now - esp__core_mark : 0;
+    uint32_t n = ctx->lanes.request.req != NULL;
+    for (int k = 0; k < ESP__LEVELS; k++) n += ctx->lanes.links[k].req != NULL;
+    for (int k = 0; k < ESP__LEVELS && n; k++)
+        if (ctx->lanes.links[k].req) ctx->lanes.links[k].core_ns += took / n;
+    if (ctx->lanes.request.req) ctx->lanes.request.core_ns += took / n;
+    return esp__core_mark = now;
+}
+
+/* This thread begins to look for ops. Where the library's threads run them, a waiting thread does not. Lock held. */
+ESP__FN void esp__core_enter(esp_ctx *ctx) {
+    esp__core_mark = 0;
+    if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);
+}
+
+/* This thread goes on with something else. Lock held. */
+static void esp__core_leave(esp_ctx *ctx) {
+    if (!ctx->lanes.driving) esp__core_read(ctx);
+    esp__core_mark = 0;
+}
+
+/* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
+/* Sleeps until `cv` is signalled or esp__now_ns reaches `until` (0: no limit). Lock held. */
+static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
+    struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
+}
+
+/* Waits for the next op; NULL: the context closes. Lock held. */
+static const esp__op *esp__cpu_next(esp_ctx *ctx) {
+    while (!ctx->lanes.stopping) {
+        uint64_t until = 0;
+        const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !ctx->lanes.caller_drives;
+        const esp__op *op = mine ? esp__next_cpu(ctx, &until) : NULL;
+        if (op) return op;
+        if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.cpu_cv, until);
+    }
+    return NULL;
+}
+
+/* Runs an op of the cpu or compute lane. Lock held, but released meanwhile. */
+static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
+    ctx->lanes.cpu_busy = 1;
+    if (op->device == ESP__DEV_GPU && !op->on && !ctx->health.said_no_gpu) {
+        ctx->health.said_no_gpu = 1;
+        esp__log(ctx, ESP_LOG_WARN, "executor",
+                 "this machine has no GPU that the library can use: comp@gpu and "
+                 "decomp@gpu run on the CPU workers");
+    }
+    const int help =
+        ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    if (help) { /* meanwhile the link thread drives the links */
+        ctx->lanes.helped = 1;
+        pthread_cond_signal(&ctx->lanes.link_cv);
+    }
+    esp__core_enter(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    const uint64_t start = esp__now_ns();
+    const uint64_t core = esp__core_mark ? esp__core_mark : esp__core_now(ctx);
+    esp_status s = esp__op_run(ctx, op);
+    const uint64_t core_end = core ? esp__core_now(ctx) : 0;
+    const uint64_t end = esp__now_ns(), took = core_end > core ? core_end - core : 0;
+    if (esp__core_mark) esp__core_mark = core_end;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
+    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = took;
+    if (help && ctx->lanes.driving) esp__comms_wake(ctx);
+    if (s)
+        esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    else
+        esp__op_ended(ctx, op, (esp__span){start, end});
+    if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
+}
+
+static void *esp__cpu_main(void *arg) {
+    esp_ctx *ctx = arg;
+    const esp__op *op;
+    esp__workers_never_lend();
+    pthread_mutex_lock(&ctx->lanes.lock);
+    while ((op = esp__cpu_next(ctx)) != NULL) esp__cpu_run(ctx, op);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return NULL;
+}
+
+/* ---- link lanes ------------------------------------------------------------------------------------------------------ */
+static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
+    esp__link *l = &ctx->lanes.links[k];
+    esp_coll c = op->coll;
+    esp_stream here = {{ESP_CPU, 0}, NULL};
+    c.src.ptr = esp__at(ctx, op, op->src);
+    c.dst.ptr = esp__at(ctx, op, op->dst);
+    c.src.dev = c.dst.dev = esp__device_at(ctx, op->on)->id;
+    l->comm = &ctx->job.comms[op->level];
+    esp__core_read(ctx);
+    l->core_ns = 0;
+    l->started_ns = esp__now_ns();
+    if (op->on || ctx->in_force.strategy.units[op->unit].after) {
+        esp_status s = esp__op_begin(ctx, op, esp__on_link(k));
+        if (s) return s;
+        if (op->on) here = esp__device_at(ctx, op->on)->stream[esp__on_link(k)];
+    }
+    if (op->rebuild) esp__headers_hide(ctx, op);
+    return l->comm->backend->start(l->comm->handle, &c, here, &l->req);
+}
+
+/* Tests lane `k`'s request, and ends its op if it is complete. Lock not held. */
+static esp_status esp__link_poll(esp_ctx *ctx, int k) {
+    esp__link *l = &ctx->lanes.links[k];
+    const esp__op *op = esp__link_head(ctx, k);
+    esp_status s = l->comm->backend->test(l->comm->handle, l->req);
+    if (s == ESP_PENDING) return s;
+    esp__core_read(ctx);
+    l->req = NULL;
+    if (s) return s;
+    if (op->rebuild) esp__headers_show(ctx, op);
+    if (op->on) {
+        ctx->in_force.strategy.units[op->unit].after = NULL;
+        if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, esp__on_link(k));
+        if (s) return s;
+    }
+    uint64_t end = esp__now_ns();
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->in_force.op_core_ns[op - ctx->in_force.program.ops] = l->core_ns;
+    esp__op_ended(ctx, op, (esp__span){l->started_ns, end});
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return ESP_OK;
+}
+
+/* The backend failed. Usually a peer is gone, and the watch thread is about to report which. */
+static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
+    char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
+    struct timespec pause = {0, 1000000};
+    int known = 0;
+    int32_t left = -1;
+    snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
+    for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
+        if (i) nanosleep(&pause, NULL);
+        /* a peer gave up because rank 0, from which this rank would hear of it, is silent */
+        if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        known = ctx->health.fatal != 0;
+        left = ctx->health.left_rank;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+    }
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (left >= 0) s = esp__waits_left_error(ctx, text, sizeof text);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (left < 0) snprintf(text, sizeof text, "%.200s: backend '%s': %s", what, comm->backend->name, detail);
+    if (!known) esp__fatal(ctx, s, text);
+}
+
+static void esp__request_failed(esp_ctx *ctx, esp_status s) {
+    esp__link_failed(ctx, &ctx->job.comms[ctx->lanes.request.level], s, ctx->lanes.request.what);
+}
+
+static esp_status esp__request_start(esp_ctx *ctx) {
+    esp_stream here = {{ESP_CPU, 0}, NULL};
+    const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
+    ctx->lanes.request.wanted = 0;
+    esp__core_read(ctx);
+    ctx->lanes.request.core_ns = 0;
+    ctx->lanes.request.started_ns = esp__now_ns();
+    return comm->backend->start(comm->handle, &ctx->lanes.request.coll, here, &ctx->lanes.request.req);
+}
+
+static esp_status esp__request_poll(esp_ctx *ctx) {
+    const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
+    esp_status s = comm->backend->test(comm->handle, ctx->lanes.request.req);
+    if (s == ESP_PENDING) return s;
+    uint64_t now = esp__now_ns();
+    esp__core_read(ctx);
+    ctx->lanes.request.req = NULL;
+    if (s) return s; /* the context is about to fail, which ends the wait */
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.request.ended_ns = now;
+    ctx->lanes.request.done = 1;
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return s;
+}
+
+/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry and
+ * exit, but released in between. */
+static int esp__links_start_some(esp_ctx *ctx) {
+    int started = 0;
+    for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
+        const esp__op *op = esp__next_link(ctx, k);
+        if (!op) continue;
+        started = 1;
+        for (int l = 0; l <= k; l++)
+            if (op->links >> l & 1u) ctx->lanes.links[l].busy = 1;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        esp__plugin_detail_clear();
+        esp_status s = esp__link_start(ctx, k, op);
+        if (s) ctx->lanes.links[k].req = NULL;
+        if (s) esp__link_failed(ctx, ctx->lanes.links[k].comm, s, op->label);
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    if (ctx->lanes.request.wanted && !ctx->health.fatal) {
+        started = 1;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        esp_status s = esp__request_start(ctx);
+        if (s) ctx->lanes.request.req = NULL;
+        if (s) esp__request_failed(ctx, s);
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    return started;
+}
+
+/* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
+static int esp__links_start(esp_ctx *ctx) {
+    while (esp__links_start_some(ctx)) {
+    }
+    for (int k = 0; k < ESP__LEVELS; k++)
+        if (ctx->lanes.links[k].req) return 1;
+    return ctx->lanes.request.req != NULL;
+}
+
+/* Tests all requests. 1 if one of them completed or failed. Lock not held. */
+ESP__FN int esp__links_poll(esp_ctx *ctx) {
+    int progressed = 0;
+    esp__plugin_detail_clear();
+    for (int k = 0; k < ESP__LEVELS; k++) {
+        if (!ctx->lanes.links[k].req) continue;
+        const char *label = esp__link_head(ctx, k)->label;
+        esp_status s = esp__link_poll(ctx, k);
+        progressed |= s != ESP_PENDING;
+        if (s < 0) esp__link_failed(ctx, ctx->lanes.links[k].comm, s, label);
+    }
+    if (ctx->lanes.request.req) {
+        esp_status s = esp__request_poll(ctx);
+        progressed |= s != ESP_PENDING;
+        if (s < 0) esp__request_failed(ctx, s);
+    }
+    return progressed;
+}
+
+/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and exit. */
+static void esp__links_idle(esp_ctx *ctx, int *yields) {
+    const int waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
+    const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
+    if (ctx->steps.open && !ctx->health.fatal && ++*yields < ESP__IDLE_YIELDS) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        sched_yield();
+        pthread_mutex_lock(&ctx->lanes.lock);
+        return;
+    }
+    if (esp__sleep(ctx, &ctx->lanes.link_cv, look) == ETIMEDOUT) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        esp__waits_update(ctx, esp__now_ns());
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    *yields = 0;
+}
+
+/* How long the backend may sleep in progress(), in microseconds. */
+static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
+    uint64_t left = until > now ? (until - now) / 1000u : 0;
+    return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
+}
+
+/* The context failed: the backend was told to abort, and requests in flight are dropped. Lock held. */
+static void esp__links_drop(esp_ctx *ctx) {
+    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* the lanes stay busy: nothing starts */
+    ctx->lanes.request.req = NULL;
+    ctx->lanes.link_busy = 0;
+    pthread_cond_broadcast(&ctx->lanes.done_cv);
+}
+
+/* ---- the trainer's threads run the ops ---------------------------------------------------------------------------------- */
+/* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
+static int esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
+    const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
+    const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
+    if (op) esp__cpu_run(ctx, op);
+    return op != NULL;
+}
+
+/* Starts what can start, and tests what is in flight, if no other thread does. 1: something has ended. Lock held, but released
+ * meanwhile. */
+static int esp__drive_links(esp_ctx *ctx) {
+    int progressed = 0;
+    if (ctx->lanes.driving) return 0;
+    ctx->lanes.driving = 1;
+    ctx->lanes.link_busy = esp__links_start(ctx);
+    if (ctx->lanes.link_busy && !ctx->health.fatal) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        progressed = esp__links_poll(ctx);
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    ctx->lanes.driving = 0;
+    if (ctx->health.fatal) esp__links_drop(ctx);
+    return progressed;
+}
+
+/* Runs all that can run now. 1: something ran. Lock held, but released meanwhile. */
+static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
+    const uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
+    int any = 0;
+    *until = 0;
+    for (int more = 1; more && !ctx->health.fatal; any |= more) {
+        more = esp__drive_cpu(ctx, until);
+        more |= esp__drive_links(ctx);
+        more |= esp__drive_cpu(ctx, until); /* what may follow a collective that has started */
+    }
+    ctx->lanes.drove_ns = esp__now_ns();
+    esp__fp_restore(fp);
+    return any;
+}
+
+ESP__FN void esp__drive(esp_ctx *ctx) {
+    uint64_t until;
+    if (!ctx->lanes.caller_drives) return;
+    esp__core_enter(ctx);
+    esp__drive_all(ctx, &until);
+    esp__core_leave(ctx);
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* what is in flight now is theirs to test */
+}
+
+/* Sleeps in the backends, or looks for late ranks. Lock held, but released meanwhile. */
+static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, int look) {
+    const uint64_t fp = esp__fp_default(), now = esp__now_ns();
+    ctx->lanes.driving = 1;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (look) esp__waits_update(ctx, now);
+    if (!look && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) esp__comms_sleep(ctx, esp__links_pause(now, until));
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.driving = 0;
+    esp__fp_restore(fp);
+}
+
+ESP__FN int esp__drive_wait(esp_ctx *ctx) {
+    esp__lanes *l = &ctx->lanes;
+    uint64_t until = 0;
+    if (ctx->health.fatal && !l->driving) esp__links_drop(ctx);
+    if (ctx->health.fatal && !l->link_busy && !l->cpu_busy) return 0;
+    if (esp__drive_all(ctx, &until)) return 1;
+    const uint64_t now = esp__now_ns();
+    if (!l->driving && !ctx->health.fatal && now - l->looked_ns > ESP__LATE_LOOK_NS) {
+        l->looked_ns = now;
+        esp__drive_sleep(ctx, 0, 1);
+    } else if (!l->driving && !ctx->health.fatal && l->link_busy) {
+        esp__drive_sleep(ctx, until, 0);
+    } else {
+        const uint64_t look = now + ESP__IDLE_LOOK_MS * 1000000ull;
+        esp__sleep(ctx, &l->done_cv, until && until < look ? until : look);
+    }
+    return 1;
+}
+
+ESP__FN void esp__drive_nap(esp_ctx *ctx) {
+    static const struct timespec nap = {0, 20000};
+    const uint64_t now = esp__now_ns();
+    if (ctx->lanes.caller_drives && !ctx->lanes.driving && now - ctx->lanes.looked_ns > ESP__LATE_LOOK_NS) {
+        ctx->lanes.looked_ns = now;
+        esp__drive_sleep(ctx, 0, 1);
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    nanosleep(&nap, NULL);
+    pthread_mutex_lock(&ctx->lanes.lock);
+}
+
+/* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but released
+ * meanwhile. */
+static void esp__drive_spare(esp_ctx *ctx) {
+    const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
+    uint64_t until;
+    esp__core_mark = 0;
+    if (ctx->health.fatal && !ctx->lanes.driving) esp__links_drop(ctx);
+    if (ctx->health.fatal || !ctx->steps.open || ctx->lanes.caller_only) {
+        pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
+    } else if (ctx->lanes.helped && !ctx->lanes.driving) {
+        const int ran = esp__drive_links(ctx);
+        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, 0);
+        if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
+        /* the op has ended meanwhile, and its thread found this one driving: now it must drive itself */
+        if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
+        esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);
+    } else {
+        esp__drive_all(ctx, &until);
+        if (!ctx->lanes.driving) esp__drive_sleep(ctx, 0, 1);
+        if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    }
+}
+
+/* ---- the link thread ------------------------------------------------------------------------------------------------------ */
+static void *esp__link_main(void *arg) {
+    esp_ctx *ctx = arg;
+    uint64_t looked = 0;
+    int yields = 0;
+    esp__workers_never_lend();
+    pthread_mutex_lock(&ctx->lanes.lock);
+    while (!ctx->lanes.stopping) {
+        if (ctx->lanes.caller_drives) {
+            esp__drive_spare(ctx);
+            continue;
+        }
+        ctx->lanes.link_busy = esp__links_start(ctx);
+        if (ctx->health.fatal) {
+            esp__links_drop(ctx);
+            if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
+            continue;
+        }
+        if (!ctx->lanes.link_busy) {
+            esp__core_mark = 0;
+            esp__links_idle(ctx, &yields);
+            continue;
+        }
+        yields = 0;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        if (!esp__links_poll(ctx) && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) {
+            uint64_t now = esp__now_ns();
+            if (now - looked > 10000000u) {
+                looked = now;
+                esp__waits_update(ctx, now);
+            }
+            esp__comms_sleep(ctx, ESP__PROGRESS_US);
+        }
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return NULL;
+}
+
+ESP__FN void esp__executor_offer(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
+    int failed = esp__thread_start(&ctx->lanes.cpu_thread, esp__cpu_main, ctx);
+    if (!failed) ctx->lanes.threads = 1;
+    if (!failed) failed = esp__thread_start(&ctx->lanes.link_thread, esp__link_main, ctx);
+    if (!failed) ctx->lanes.threads = 2;
+    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
+}
+
+ESP__FN void esp__executor_close(esp_ctx *ctx) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.stopping = 1;
+    pthread_cond_broadcast(&ctx->lanes.cpu_cv);
+    pthread_cond_broadcast(&ctx->lanes.link_cv);
+    if (ctx->lanes.link_busy) esp__comms_wake(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (ctx->lanes.threads > 0) pthread_join(ctx->lanes.cpu_thread, NULL);
+    if (ctx->lanes.threads > 1) pthread_join(ctx->lanes.link_thread, NULL);
+    ctx->lanes.threads = 0;
+}

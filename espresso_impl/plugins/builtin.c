@@ -1,9 +1,0 @@
-/* builtin.c: the built-in plugins, behind the same table as any plugin. */
-#include "espresso_impl/plugins/builtin.h"
-#include "espresso_impl/plugins/plugins.h"
-
-ESP__FN const esp_plugin_fn *esp__builtin_entries(void) {
-    static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY)
-                                                ESP__BUILTIN_BACKENDS(ESP__BUILTIN_ENTRY) NULL};
-    return entries;
-}

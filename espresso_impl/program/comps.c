@@ -1,0 +1,317 @@
+/* comps.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback.
+ * Part of program.c. */
+#include "espresso_impl/program/compile.h"
+
+/* The slot in which the rounds before the last have the part at index[d] along each dims[d] of `r`. */
+static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
+    uint32_t slot = 0;
+    for (uint32_t k = 0; k < c->reduced_region.n_dims; k++) {
+        const uint8_t level = c->reduced_region.dims[k].level;
+        uint32_t part = (uint32_t)c->at.index[level];
+        for (uint32_t d = 0; d < r->n_dims; d++)
+            if (r->dims[d].what == ESP__DIM_PART && r->dims[d].level == level) part = index[d];
+        slot = slot * (uint32_t)c->at.size[level] + part;
+    }
+    return slot;
+}
+
+/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
+ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
+    esp__program *p = c->p;
+    uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
+    uint32_t size[ESP__DIMS] = {0};
+    for (uint32_t d = r->n_dims; d-- > 0;) {
+        size[d] = (uint32_t)c->at.size[r->dims[d].level];
+        stride[d] = s;
+        s *= size[d];
+        if (r->dims[d].what == ESP__DIM_PART) n_parts *= size[d];
+    }
+    op->first_range = p->n_ranges;
+    op->n_ranges = (uint32_t)n_parts;
+    op->n_sources = (uint32_t)(n_slots / n_parts);
+    const uint32_t list = esp__op_list(c->u, op);
+    if (list * op->n_sources > p->max_payloads) p->max_payloads = list * op->n_sources;
+    if (list > 1 && list > p->max_list) p->max_list = list;
+    esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
+    if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
+    uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
+    if (!grown || !slots) {
+        c->status = ESP_E_NOMEM;
+        return;
+    }
+    for (uint64_t part = 0; part < n_parts; part++) {
+        esp__range *range = &p->ranges[p->n_ranges++];
+        uint32_t index[ESP__DIMS] = {0};
+        uint64_t rest = part, base = 0;
+        memset(range, 0, sizeof *range);
+        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
+        for (uint32_t k = r->n_cuts; k-- > 0;)
+            for (uint32_t d = 0; d < r->n_dims; d++)
+                if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
+                    index[d] = (uint32_t)(rest % size[d]);
+                    rest /= size[d];
+                    base += index[d] * stride[d];
+                }
+        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
+        range->first_slot = first + (uint32_t)(part * op->n_sources);
+        range->reduced_slot = esp__slot_reduced(c, r, index);
+        for (uint64_t q = 0; q < op->n_sources; q++) {
+            uint64_t left = q, slot = base;
+            for (uint32_t d = r->n_dims; d-- > 0;)
+                if (r->dims[d].what == ESP__DIM_SOURCE) {
+                    slot += left % size[d] * stride[d];
+                    left /= size[d];
+                }
+            slots[part * op->n_sources + q] = (uint32_t)slot;
+        }
+    }
+}
+
+static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t begin, uint64_t length, uint64_t state) {
+    esp__in_force *now = c->f;
+    esp__feedback *grown =
+        esp__grow(c->ctx, now->feedback, &now->cap_feedback, ((uint64_t)now->n_feedback + 1) * sizeof *grown);
+    if (!grown) return c->status = ESP_E_NOMEM, -1;
+    now->feedback = grown;
+    esp__feedback *f = &grown[now->n_feedback];
+    memset(f, 0, sizeof *f);
+    f->place = c->u->place;
+    f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
+    f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
+    f->comp_index = op->comp_index;
+    f->n_ranges = op->n_ranges;
+    f->raw = op->raw;
+    f->device = op->on;
+    f->owner_replica = (uint32_t)((int32_t)op->source == c->ctx->job.rank);
+    f->offset = begin;
+    f->count = c->u->codec->feedback ? length : 0;
+    f->state_bytes = state;
+    if (f->raw) c->u->raw_feedback = (int32_t)now->n_feedback;
+    return (int32_t)now->n_feedback++;
+}
+
+/* The lowest rank with the same region: such ranks must draw the same random numbers. */
+static uint32_t esp__lowest_replica(const esp__compile *c) {
+    const esp__topology *p = &c->ctx->job.topo;
+    int32_t place[ESP__LEVELS];
+    if (c->region.replicated[ESP__FLAT]) return 0;
+    if (!p->n_local) return (uint32_t)p->rank;
+    for (uint32_t level = 1; level <= p->n_levels; level++) place[level - 1] = esp__place_at(p, p->rank, level);
+    for (uint32_t scope = 1, first, last; scope < ESP__SCOPES; scope++) {
+        if (!c->region.replicated[scope]) continue;
+        esp__scope_levels(scope, p->n_levels, &first, &last);
+        for (uint32_t level = first; level <= last; level++) place[level - 1] = 0;
+    }
+    return (uint32_t)esp__rank_at(p, place);
+}
+
+/* Does the round's step spread what one rank of the group has, as the last round's does? Else it reduces. */
+static int esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
+
+/* Fails if the backend cannot reduce what the op reduces. */
+static void esp__check_reduces(esp__compile *c, const esp__op *op) {
+    static const char *const ops[] = {"?", "sum", "max", "min"};
+    const esp_backend *b = esp__backend_of(&c->ctx->job, op->level);
+    if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
+    c->status = esp__fail(
+        c->ctx, ESP_E_UNSUPPORTED, "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
+        c->u->name, c->u->codec->spec, ops[op->coll.reduce & 3u], esp__dtype_word(op->coll.dtype), b->name,
+        op->round + 1u < op->n_rounds
+            ? "another codec or another backend"
+            : "an option without summed payloads (allgather or alltoall), or another backend");
+}
+
+ESP__FN esp__op *esp__op_collective(esp__compile *c, int side, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    uint32_t first, last;
+    esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
+    op->level = s->level;
+    esp__scope_lanes(&c->ctx->job.topo, s->level, &first, &last);
+    op->links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
+    op->lane = (uint8_t)last;
+    op->coll.struct_size = sizeof op->coll;
+    op->coll.op = s->coll;
+    op->coll.root = esp__region_root(&c->at, s);
+    if (op->coll.root < 0) op->coll.root = 0;
+    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    return op;
+}
+
+/* Makes the op reduce the bodies of `have` slots: their numbers lie one behind the other. */
+ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
+    op->coll.dtype = c->body_dtype;
+    op->coll.reduce = esp__codec_round(c->u->codec, op->round).op;
+    op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
+    op->coll.slot_bytes = 0;
+    op->rebuild = 1;
+    op->slot_bytes = c->slot_bytes;
+    op->n_slots = want;
+    op->own_slot = own_slot;
+    op->n_sent = have;
+    op->headers = esp__arena_place(c, 0, want * ESP_PAYLOAD_HEADER);
+    esp__check_reduces(c, op);
+}
+
+/* The collectives of a round before the last, over each group that the Comp's payloads will pass: an allreduce of the bodies where
+ * the ranks have the same parts; the step's own allgather or broadcast where each part is with one rank. */
+static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
+    const esp__option *o = &c->u->option;
+    esp__region r = c->comp_region;
+    uint32_t swap;
+    for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__DECOMP && !c->status; i++) {
+        const esp__step *s = &o->steps[i];
+        const int held = esp__region_active(&r), root = s->coll == ESP_COLL_BROADCAST && held;
+        const uint64_t have = esp__region_slots(&r, &c->at);
+        if (!esp__early_step(o, comp, i)) continue;
+        const int part = esp__region_takes_part(&r, s);
+        const int side =
+            esp__early_spreads(s) ? esp__link_side(c, s->level) : 0; /* the host keeps the headers of summed bodies */
+        esp__payloads_to(c, side, i, part && held ? have : 0);
+        if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
+        if (!part) continue;
+        const uint64_t want = esp__region_slots(&r, &c->at);
+        const esp__ref dst = root ? c->slots : esp__arena_place(c, side, want * c->slot_bytes);
+        esp__op *op = esp__op_collective(c, side, i);
+        op->round = (uint8_t)round;
+        op->dst = dst;
+        op->src = held ? c->slots : dst;
+        op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
+        op->coll.dst.bytes = want * c->slot_bytes;
+        op->coll.slot_bytes = c->slot_bytes;
+        op->coll.count = want;
+        c->slots = dst;
+        if (esp__early_spreads(s)) continue;
+        op->coll.op = ESP_COLL_ALLREDUCE;
+        op->coll.root = 0;
+        esp__op_reduces(c, op, have, want, 0);
+    }
+    c->reduced = c->slots;
+    c->reduced_side = c->slots_side;
+    c->reduced_bytes = c->slot_bytes;
+}
+
+/* Over how many ranks the bodies of a round of the Comp at step `i` are reduced. */
+static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, int last) {
+    const esp__option *o = &c->u->option;
+    uint32_t n = 1;
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+        if (last ? o->steps[k].summed : esp__early_step(o, i, k) && !esp__early_spreads(&o->steps[k]))
+            n *= (uint32_t)c->at.size[o->steps[k].level];
+    return n;
+}
+
+/* The ranges of a Comp's first round, with the codec's state and the feedback. Later rounds have the same. */
+static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint64_t length) {
+    esp__program *p = c->p;
+    uint64_t state = 0, phi = 0;
+    esp__ranges_make(c, &c->region, op);
+    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        esp__range *r = &p->ranges[op->first_range + k];
+        esp_bound b;
+        esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, 0,
+                                             esp__bodies_reduced(c, op->step, op->n_rounds == 1), &b);
+        if (status) c->status = status;
+        r->state_offset = state;
+        r->state_bytes = b.state_bytes;
+        state += (b.state_bytes + 63u) / 64u * 64u;
+        phi = esp__op_list(c->u, op) > 1 ? phi + r->length : r->length;
+        esp__room_for_phi(c, op->on != 0, phi);
+    }
+    if (!c->status && (c->u->codec->feedback || state)) op->feedback = esp__feedback_new(c, op, begin, length, state);
+    c->comp_range = op->first_range;
+    c->comp_ranges = op->n_ranges;
+    c->comp_feedback = op->feedback;
+}
+
+/* Room for the calls of a compress or decompress op. */
+ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
+    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
+        const uint64_t n = c->p->ranges[op->first_range + k].length;
+        esp_bound b;
+        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, n, op->round, op->n_reduced, &b);
+        if (!c->status) esp__room_for_codec(c, op->on != 0, n, op->round, op->n_reduced, esp__op_list(c->u, op), &b);
+    }
+}
+
+/* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
+ * whichever is root. */
+static void esp__comp_sizes(esp__compile *c, int side, uint32_t round, uint32_t n_reduced) {
+    uint64_t largest = c->u->place.count / c->u->width, off, len;
+    for (uint32_t k = 0; k < c->region.n_cuts; k++) {
+        esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
+        largest = len;
+    }
+    largest *= c->u->width;
+    esp_bound b;
+    esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, largest, round, n_reduced, &b);
+    if (status) c->status = status;
+    c->slot_bytes = b.payload_bytes < ESP_PAYLOAD_HEADER ? ESP_PAYLOAD_HEADER : b.payload_bytes;
+    c->body_dtype = b.dtype;
+    if (!status) esp__room_for_codec(c, side, largest, round, n_reduced, 1, &b);
+}
+
+static int esp__summed_any(const esp__region *r) {
+    for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
+        if (r->summed[scope]) return 1;
+    return 0;
+}
+
+ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int side, uint32_t i) {
+    const uint8_t device = c->u->option.steps[i].device;
+    esp__op *op = esp__op_new(c, kind, device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+    esp__op_place(c, op, side, ESP__ON_COMPUTE);
+    op->device = device;
+    op->comp_index = (uint8_t)c->comps;
+    op->n_reduced = c->n_reduced;
+    op->data = c->work;
+    op->slots = c->slots;
+    op->slot_bytes = c->slot_bytes;
+    op->reduced = c->reduced;
+    op->reduced_bytes = c->reduced_bytes;
+    return op;
+}
+
+ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
+    const esp__step *s = &c->u->option.steps[i];
+    const uint32_t n_rounds = c->u->codec->traits.n_rounds;
+    uint64_t begin, length;
+    uint32_t swap;
+    const int active = esp__active(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
+    const uint32_t source = esp__lowest_replica(c);
+    const int side = esp__codec_side(c, s);
+    esp__numbers_to(c, side, i);
+    esp__to_f32(c, i);
+    esp__region_now(c, &begin, &length);
+    esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
+    c->comp_region = c->reduced_region = c->region;
+    for (uint32_t k = i + 1; k < c->u->option.n && c->u->option.steps[k].kind != ESP__DECOMP; k++)
+        if (esp__early_step(&c->u->option, i, k) && esp__early_spreads(&c->u->option.steps[k]))
+            esp__region_step(&c->reduced_region, &c->at, &c->u->option, k, &swap);
+    c->comp_ranges = 0;
+    memset(&c->reduced, 0, sizeof c->reduced);
+    c->reduced_side = side;
+    for (uint32_t round = c->u->first_round; round < n_rounds && !c->status; round++) {
+        const uint32_t n_reduced = c->n_reduced = esp__bodies_reduced(c, i, round + 1 == n_rounds);
+        esp__reduced_to(c, side, i, active);
+        esp__comp_sizes(c, side, round, n_reduced);
+        c->slots_side = side;
+        if (active && !c->status) {
+            c->slots = esp__arena_place(c, side, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
+            esp__op *op = esp__op_codec(c, ESP__OP_COMPRESS, side, i);
+            op->round = (uint8_t)round;
+            op->raw = (uint8_t)raw;
+            op->source = source;
+            if (round == c->u->first_round) esp__comp_ranges(c, op, begin, length);
+            op->first_range = c->comp_range;
+            op->n_ranges = c->comp_ranges;
+            op->n_sources = 1;
+            op->feedback = c->comp_feedback;
+            if (side && round + 1 == n_rounds) {
+                op->first_header = c->p->on[c->device].n_headers;
+                c->p->on[c->device].n_headers += op->n_ranges;
+            }
+            esp__op_scratch(c, op);
+        }
+        if (round + 1 < n_rounds) esp__compile_early(c, i, round);
+    }
+}

@@ -1,0 +1,199 @@
+/* memory.c: takes all memory of a compiled strategy (arena, feedback, scratch, lane queues), and frees it. Knows of an op only how
+ * much memory it needs. */
+#include "espresso_impl/executor/executor.h"
+
+/* Does the strategy stay below ESPRESSO_MEMORY_MAX with so many bytes more? */
+static int esp__may_take(const esp_ctx *ctx, const esp__in_force *f, uint64_t bytes, esp_status *s) {
+    if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return 1;
+    if (!*s)
+        *s = esp__fail(
+            ctx, ESP_E_NOMEM,
+            "the strategy needs more memory than ESPRESSO_MEMORY_MAX: %.1f MiB is the limit of a rank, %.1f MiB are "
+            "taken, and %.1f MiB more are needed (room for payloads takes %.1f MiB): raise the limit, or make "
+            "a plan that needs less: espresso plan --max-memory",
+            (double)f->most_bytes / 1048576.0, (double)f->memory_bytes / 1048576.0, (double)bytes / 1048576.0,
+            (double)f->arena_bytes / 1048576.0);
+    return 0;
+}
+
+/* Memory of a device, or pinned for it. */
+static void *esp__take_on(esp_ctx *ctx, esp__in_force *f, uint32_t device, uint64_t bytes, uint32_t where,
+                          esp_status *s) {
+    const esp__device *d = esp__device_at(ctx, device);
+    if (!esp__may_take(ctx, f, bytes, s)) return NULL;
+    void *p = esp__device_take(ctx, device, bytes, where);
+    if (bytes && !p && !*s)
+        *s = esp__fail(ctx, ESP_E_NOMEM, "out of memory: the strategy needs %llu bytes more %s device %s:%d",
+                       (unsigned long long)bytes, where == ESP_MEM_PINNED ? "of pinned memory for" : "on",
+                       d->table->name, (int)d->id.ordinal);
+    f->memory_bytes += p ? bytes : 0;
+    return p;
+}
+
+static void *esp__take(esp_ctx *ctx, esp__in_force *f, uint64_t bytes, esp_status *s) {
+    return esp__take_on(ctx, f, ESP__DEVICE_CPU, bytes, ESP_MEM_DEVICE, s);
+}
+
+static esp_status esp__feedback_take(esp_ctx *ctx, esp__in_force *f) {
+    const uint64_t before = f->memory_bytes;
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < f->n_feedback; i++) {
+        esp__feedback *one = &f->feedback[i];
+        one->residual = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
+        one->state = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
+        if (!(ctx->config.flags & ESP_DISCARDABLE)) continue;
+        one->residual_before = esp__take_on(ctx, f, one->device, one->count * 4u, ESP_MEM_DEVICE, &s);
+        one->state_before = esp__take_on(ctx, f, one->device, one->state_bytes, ESP_MEM_DEVICE, &s);
+    }
+    f->feedback_bytes = f->memory_bytes - before;
+    return s;
+}
+
+/* Makes each link lane's sequence: this rank's part of the strategy's order. at[unit]: how far the order has come in the unit's
+ * chain; op_of[unit * ESP__CHAIN_MAX + place]: this rank's op there, from 1. */
+static void esp__links_sequence(esp__in_force *f, uint32_t *at, uint32_t *op_of) {
+    const esp__strategy *y = &f->strategy;
+    esp__chain_step chain[ESP__CHAIN_MAX];
+    for (uint32_t i = 0; i < f->program.n_ops; i++) {
+        const esp__op *op = &f->program.ops[i];
+        if (op->kind != ESP__OP_COLLECTIVE) continue;
+        const uint32_t n = esp__unit_chain(&y->units[op->unit], chain);
+        for (uint32_t k = 0; k < n; k++)
+            if (chain[k].step == op->step && chain[k].round == op->round) op_of[op->unit * ESP__CHAIN_MAX + k] = i + 1;
+    }
+    for (uint32_t k = 0; k < y->n_order; k++) {
+        const uint32_t unit = y->order[k] >> 8, n = esp__unit_chain(&y->units[unit], chain);
+        const uint32_t place = esp__chain_collective(&y->units[unit].option, chain, n, at[unit]);
+        at[unit] = place + 1;
+        if (place == n || !op_of[unit * ESP__CHAIN_MAX + place]) continue;
+        const uint32_t i = op_of[unit * ESP__CHAIN_MAX + place] - 1;
+        const esp__op *op = &f->program.ops[i];
+        f->order[f->n_order++] = i;
+        for (int l = 0; l < ESP__LEVELS; l++)
+            if (op->links >> l & 1u) f->sequence[l][f->n_sequence[l]++] = i;
+    }
+}
+
+static esp_status esp__links_take(esp_ctx *ctx, esp__in_force *f) {
+    esp_status s = ESP_OK;
+    const uint64_t bytes = ((uint64_t)f->strategy.n_units + 1) * (ESP__CHAIN_MAX + 1) * sizeof(uint32_t);
+    uint32_t *at = esp__take(ctx, f, bytes, &s);
+    for (int k = 0; k < ESP__LEVELS; k++) f->sequence[k] = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
+    f->order = esp__take(ctx, f, (uint64_t)f->program.n_ops * 4u + 4u, &s);
+    if (!s) esp__links_sequence(f, at, at + f->strategy.n_units + 1);
+    if (at) f->memory_bytes -= bytes;
+    esp__free(ctx, at);
+    return s;
+}
+
+/* What the units on one device need. */
+static esp_status esp__memory_on_take(esp_ctx *ctx, esp__in_force *f, uint32_t device) {
+    const esp__program_on *p = &f->program.on[device];
+    const esp__device *d = esp__device_at(ctx, device);
+    esp__memory_on *m = &f->on[device];
+    const uint64_t headers = (uint64_t)p->n_headers * ESP_PAYLOAD_HEADER;
+    esp_status s = ESP_OK;
+    m->has = *p;
+    m->has.scratch_bytes = (p->scratch_bytes + 255u) / 256u * 256u;
+    const uint64_t n_scratch = 1u + p->n_behind;
+    m->arena = esp__take_on(ctx, f, device, p->arena_bytes, ESP_MEM_DEVICE, &s);
+    m->pinned = esp__take_on(ctx, f, device, p->pinned_bytes, ESP_MEM_PINNED, &s);
+    m->scratch = esp__take_on(ctx, f, device, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE, &s);
+    m->phi = esp__take_on(ctx, f, device, p->phi_count * 4u, ESP_MEM_DEVICE, &s);
+    m->used = esp__take_on(ctx, f, device, n_scratch * sizeof *m->used, ESP_MEM_DEVICE, &s);
+    m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
+    m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
+    m->events = esp__take(ctx, f, (uint64_t)p->n_events * 2u * sizeof *m->events, &s);
+    for (uint32_t i = 0; i < 2 * p->n_events && !s; i++) {
+        s = d->table->event_create(d->self, &m->events[i]);
+        if (s) return esp__device_failed(ctx, device, s, "event_create");
+    }
+    return s;
+}
+
+static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m) {
+    const esp__device *d = esp__device_at(ctx, device);
+    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER, n_scratch = 1u + m->has.n_behind;
+    for (uint32_t i = 0; m->events && i < 2 * m->has.n_events; i++)
+        if (m->events[i]) d->table->event_destroy(d->self, m->events[i]);
+    esp__free(ctx, m->events);
+    esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->pinned, m->has.pinned_bytes, ESP_MEM_PINNED);
+    esp__device_give(ctx, device, m->scratch, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->phi, m->has.phi_count * 4u, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->used, n_scratch * sizeof *m->used, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->headers, headers, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->flags, headers, ESP_MEM_PINNED);
+}
+
+ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__in_force *f) {
+    esp_status s = esp__env_memory_max(&f->most_bytes);
+    const esp__program *p = &f->program;
+    f->slots_bytes = p->arena_bytes;
+    for (uint32_t k = 1; k < ctx->devices.n; k++) f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
+    f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots + p->cap_pieces;
+    f->arena_bytes = p->arena_bytes;
+    f->arena = esp__take(ctx, f, f->arena_bytes, &s);
+    f->scratch_bytes = p->scratch_bytes;
+    f->scratch = esp__take(ctx, f, f->scratch_bytes, &s);
+    f->phi_count = p->phi_count;
+    f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* two arrays: compensated gradient, decoded payload */
+    f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
+    f->list_room = esp__take(ctx, f, esp__call_list_bytes(p->max_list), &s);
+    if (f->list_room) esp__call_list_place(&f->list, f->list_room, p->max_list);
+    f->ready.at = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->ready.at, &s);
+    f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
+    f->op_core_ns = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_core_ns, &s);
+    f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
+    for (uint32_t k = 1; k < ctx->devices.n && !s; k++)
+        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k), f->has_behind |= p->on[k].n_behind != 0;
+    for (uint32_t i = 0; i < f->strategy.n_units && !s;
+         i++) { /* a group's elements lie at a fixed place of the arena */
+        esp__work_unit *u = &f->strategy.units[i];
+        u->data = esp__unit_is_group(u) ? (u->device ? f->on[u->device].arena : f->arena) + u->packed : NULL;
+    }
+    if (!s) s = esp__feedback_take(ctx, f);
+    if (!s) s = esp__links_take(ctx, f);
+    return s ? s : esp__comms_reg(ctx, f);
+}
+
+ESP__FN void esp__in_force_free(esp_ctx *ctx, esp__in_force *f) {
+    esp__comms_dereg(ctx, f);
+    esp__free(ctx, f->arena);
+    esp__free(ctx, f->scratch);
+    esp__free(ctx, f->phi);
+    esp__free(ctx, f->payloads);
+    esp__free(ctx, f->list_room);
+    esp__free(ctx, f->ready.at);
+    esp__free(ctx, f->op_time);
+    esp__free(ctx, f->op_core_ns);
+    esp__free(ctx, f->pending);
+    for (uint32_t k = 1; k < ctx->devices.n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
+    for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);
+    esp__free(ctx, f->order);
+    for (uint32_t i = 0; i < f->n_feedback; i++) {
+        const esp__feedback *one = &f->feedback[i];
+        esp__device_give(ctx, one->device, one->residual, one->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->state, one->state_bytes, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->residual_before, one->count * 4u, ESP_MEM_DEVICE);
+        esp__device_give(ctx, one->device, one->state_before, one->state_bytes, ESP_MEM_DEVICE);
+    }
+    esp__free(ctx, f->feedback);
+    esp__program_free(ctx, &f->program);
+    esp__strategy_free(ctx, &f->strategy);
+    memset(f, 0, sizeof *f);
+}
+
+ESP__FN void esp__memory_log(const esp_ctx *ctx) {
+    const esp__in_force *f = &ctx->in_force;
+    const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
+    esp_stats all;
+    memset(&all, 0, sizeof all);
+    esp__comms_traffic(ctx, &all);
+    esp__log(ctx, ESP_LOG_INFO, "memory",
+             "of this rank, at most: %.1f MiB for payloads and groups (an op handles up to %u payloads), %.1f MiB for "
+             "residuals and "
+             "codecs' state, %.1f MiB else; the backends take %.1f MiB",
+             (double)f->slots_bytes / mib, f->program.max_payloads, (double)f->feedback_bytes / mib, rest / mib,
+             (double)all.backend_bytes / mib);
+}

@@ -1,0 +1,133 @@
+/* spaces.c: part of program.c: a unit on a device has two sides, the host's memory and the device's. Each op works on one
+ * of them, and copies between the sides go where an op needs what lies on the other. Units on the CPU have one side, and no such
+ * copies. */
+#include "espresso_impl/program/compile.h"
+
+/* From here on the region's numbers are on `side`. */
+ESP__FN void esp__numbers_begin(esp__compile *c, int side) {
+    const uint64_t count = c->u->place.count;
+    const int work = c->half && esp__option_compresses(&c->u->option);
+    c->side = side;
+    if (!c->grads[side].at) c->grads[side] = esp__arena_place(c, side, count * esp_dtype_bytes(c->u->dtype));
+    if (work && !c->works[side].at) c->works[side] = esp__arena_place(c, side, count * 4u);
+    c->work = work ? c->works[side] : c->grads[side];
+}
+
+/* Before anything else of the unit is compiled. */
+ESP__FN void esp__sides_start(esp__compile *c) {
+    const esp_ctx *ctx = c->ctx;
+    c->device = c->u->device;
+    const esp__device *d = esp__device_at(ctx, c->device);
+    if (c->device && esp__option_compresses(&c->u->option)) {
+        const esp_status s = esp__codec_on(c->ctx, c->u->codec, d->id.kind, &c->twin);
+        if (s) c->status = s;
+    }
+    c->u->twin = c->twin;
+    c->grads[c->device != 0].at = ESP__AT_DATA;
+    esp__numbers_begin(c, c->device != 0);
+}
+
+/* Where a Comp or Decomp runs. */
+ESP__FN int esp__codec_side(esp__compile *c, const esp__step *s) {
+    if (!c->device || s->device != ESP__DEV_GPU) return 0;
+    if (!c->twin && !c->ctx->health.said_no_gpu) {
+        c->ctx->health.said_no_gpu = 1;
+        esp__log(
+            c->ctx, ESP_LOG_WARN, "executor",
+            "codec '%s' has no table for device '%s', where tensor '%s' lies: comp@gpu and decomp@gpu of it run on "
+            "the CPU workers",
+            c->u->codec->spec, esp__device_at(c->ctx, c->device)->table->name, c->u->name);
+    }
+    return c->twin != NULL;
+}
+
+/* Where collectives of the scope work. */
+ESP__FN int esp__link_side(const esp__compile *c, uint8_t scope) {
+    const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
+    return c->device && esp__backend_of(&c->ctx->job, scope)->devices & ESP_BIT(kind);
+}
+
+/* A copy of `bytes` bytes between the sides. */
+static void esp__side_copy(esp__compile *c, int side, uint32_t step, esp__ref src, esp__ref dst, uint64_t bytes) {
+    esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
+    esp__op_place(c, op, 1, side ? ESP__ON_UP : ESP__ON_DOWN);
+    op->copy = side ? ESP__COPY_UP : ESP__COPY_DOWN;
+    op->src = src;
+    op->dst = dst;
+    op->length = bytes;
+}
+
+/* Brings the region's numbers to `side`. */
+ESP__FN void esp__numbers_to(esp__compile *c, int side, uint32_t step) {
+    const int work = c->half && !c->in_grad;
+    const uint64_t e = work ? 4u : esp_dtype_bytes(c->u->dtype);
+    uint64_t begin, length;
+    if (c->side == side) return;
+    esp__ref from = work ? c->works[c->side] : c->grads[c->side];
+    esp__numbers_begin(c, side);
+    esp__ref to = work ? c->works[side] : c->grads[side];
+    if (!esp__active(c)) return;
+    esp__region_now(c, &begin, &length);
+    from.offset += begin * e;
+    to.offset += begin * e;
+    esp__side_copy(c, side, step, from, to, length * e);
+}
+
+/* A copy of payload slots on `side`. */
+static esp__ref esp__slots_on(esp__compile *c, int side, uint32_t step, esp__ref from, uint64_t bytes) {
+    const esp__ref to = esp__arena_place(c, side, bytes);
+    esp__side_copy(c, side, step, from, to, bytes);
+    return to;
+}
+
+/* Brings the payloads to `side`; this rank has `held` of them. */
+ESP__FN void esp__payloads_to(esp__compile *c, int side, uint32_t step, uint64_t held) {
+    if (c->slots_side == side) return;
+    c->slots_side = side;
+    if (held && !c->status) c->slots = esp__slots_on(c, side, step, c->slots, held * c->slot_bytes);
+}
+
+/* The same for the slots that the round before left, where this rank uses them (`active`). */
+ESP__FN void esp__reduced_to(esp__compile *c, int side, uint32_t step, int active) {
+    if (c->reduced_side == side || !active || !c->reduced.at) return;
+    c->reduced_side = side;
+    if (!c->status)
+        c->reduced =
+            esp__slots_on(c, side, step, c->reduced, esp__region_slots(&c->reduced_region, &c->at) * c->reduced_bytes);
+}
+
+/* The scratch of a call for n parts: each has its own. */
+static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
+    const uint64_t all = n > 1 ? n * ((each + 63u) / 64u * 64u) : each;
+    if (all > *room) *room = all;
+}
+
+/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers, for each of which the CPU's table wants
+ * `b`. */
+ESP__FN void esp__room_for_codec(esp__compile *c, int side, uint64_t count, uint32_t round, uint32_t n_reduced,
+                                 uint32_t n_parts, const esp_bound *b) {
+    esp_bound t;
+    if (!side) {
+        esp__room_for_scratch(&c->p->scratch_bytes, b->scratch_bytes, n_parts);
+        return;
+    }
+    esp_status s = esp__codec_bound(c->ctx, c->twin, c->u, count, round, n_reduced, &t);
+    if (!s && (t.payload_bytes > b->payload_bytes || t.state_bytes != b->state_bytes || t.dtype != b->dtype))
+        s = esp__fail(
+            c->ctx, ESP_E_ABI,
+            "codec '%s': for %llu elements its tables ask for %llu bytes of payload and %llu of state on the CPU, "
+            "and %llu and %llu on device '%s': they must be the same",
+            c->u->codec->spec, (unsigned long long)count, (unsigned long long)b->payload_bytes,
+            (unsigned long long)b->state_bytes, (unsigned long long)t.payload_bytes, (unsigned long long)t.state_bytes,
+            esp__device_at(c->ctx, c->device)->table->name);
+    if (s)
+        c->status = s;
+    else
+        esp__room_for_scratch(&c->p->on[c->device].scratch_bytes, t.scratch_bytes, n_parts);
+}
+
+/* The work arrays for parts of `count` numbers. On a device they only serve to measure errors. */
+ESP__FN void esp__room_for_phi(esp__compile *c, int side, uint64_t count) {
+    uint64_t *phi = side ? &c->p->on[c->device].phi_count : &c->p->phi_count;
+    if ((!side || c->ctx->config.sample_errors) && count > *phi) *phi = count;
+}

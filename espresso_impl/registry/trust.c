@@ -1,0 +1,72 @@
+/* trust.c: who else could change the code of a plugin, for loader.c. A plugin runs with all rights of this process, so its file and
+ * its folder must belong to this user or to root, and no folder on the way there may be open to everybody. Members of the owner's
+ * group are trusted: the owner chose them. Must not know what a plugin contains. */
+#include "espresso_impl/registry/registry.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* `name` is the plugin, a folder of it, or one further up, whose owner does not matter (`up`). */
+static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, int up) {
+    const int folder = S_ISDIR(st->st_mode);
+    const char *its = up ? "the folder" : folder ? "its folder" : "the file";
+    const unsigned mode = (unsigned)st->st_mode & 07777u;
+    /* in a sticky folder, such as /tmp, nobody can replace another user's file */
+    if (mode & S_IWOTH && !(folder && mode & S_ISVTX))
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "%s: not loaded: any user may write to %s %s (mode %04o) and put other code there: chmod o-w %s", plugin,
+            its, name, mode, name);
+    if (!up && st->st_uid != 0 && st->st_uid != geteuid())
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "%s: not loaded: %s %s (mode %04o) belongs to user %u, who can put other code there, and not to "
+            "root or user %u, who runs this: copy the plugin into a folder of your own and chmod go-w it",
+            plugin, its, name, mode, (unsigned)st->st_uid, (unsigned)geteuid());
+    return ESP_OK;
+}
+
+/* Checks the folder of `file` and all above it. `file` is cut. */
+static esp_status esp__trust_folders(esp_ctx *ctx, const char *plugin, char *file) {
+    struct stat st;
+    esp_status s = ESP_OK;
+    for (int up = 0; s == ESP_OK && file[1]; up = 1) {
+        char *slash = strrchr(file, '/');
+        slash[slash == file] = 0;
+        if (stat(file, &st) != 0)
+            return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder %s: %s", plugin, file, strerror(errno));
+        s = esp__trust_one(ctx, plugin, file, &st, up);
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
+    const char *slash = strrchr(path, '/');
+    char real[PATH_MAX], folder[PATH_MAX + 2], *found;
+    struct stat st, again;
+    esp_status s = ESP_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
+    if (fd < 0 && error == ENOENT) return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: no such file", path);
+    if (fd < 0) return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: cannot be read: %s", path, strerror(error));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
+        s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
+    if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, 0);
+    if (s == ESP_OK) { /* where the name is a link: the folder that the link is in */
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
+        found = realpath(folder, NULL);
+        snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
+        if (!found) s = esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder: %s", path, strerror(errno));
+        free(found);
+    }
+    if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
+    snprintf(folder, sizeof folder, "%s", real);
+    if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
+    /* what was checked is what is there now: from here on only this user, root, and owners of folders further up can change it */
+    if (s == ESP_OK && (stat(real, &again) != 0 || again.st_dev != st.st_dev || again.st_ino != st.st_ino))
+        s = esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: not loaded: it was replaced while it was looked at: try again",
+                      path);
+    close(fd);
+    return s;
+}

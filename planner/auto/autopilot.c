@@ -1,0 +1,259 @@
+/* autopilot.c: strategy "auto": measures during the first steps, plans, changes the strategy, and watches it afterwards. This file
+ * opens and closes the autopilot and changes its phases; the folder's other files do what each phase needs. */
+#include "planner/auto/autopilot.h"
+
+enum { ESP__AUTO_WARM_STEPS = 2 };
+
+/* ---- what the files share ---------------------------------------------------------------------------------------------- */
+ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX];
+    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
+    va_list ap;
+    if (ctx->job.rank || ctx->base.log_level < ESP_LOG_WARN) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (ESP_HAS(esp_host, ctx->base.user_host, log)) {
+        ctx->base.user_host->log(ctx->base.user_host->user, &ev);
+        return;
+    }
+    fprintf(stderr, "espresso: autopilot: %s\n", text);
+}
+
+ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->phase = phase;
+    a->phase_steps = a->n_times = 0;
+    a->steps_ns = a->waiting_ns = 0;
+    a->phase_stats = ctx->steps.stats;
+    a->tries_ns = a->first_try_ns = a->tries = 0;
+    if (phase == ESP__AUTO_MEASURE) {
+        a->n_ready = 0;
+        a->stats_step = ctx->steps.stats.step_ns;
+        a->stats_exposed = ctx->steps.stats.exposed_communication_ns;
+    }
+    if (phase == ESP__AUTO_WATCH) a->interval = 0;
+}
+
+/* Puts a strategy in force, and stores its hash: another strategy in force means that the program set one itself. */
+ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
+    esp_status s = esp_strategy_set(ctx, text);
+    ctx->steps.predicted_ns = 0.0;
+    *ctx->steps.difference = 0;
+    esp__autopilot_of(ctx)->in_force = ctx->in_force.strategy.hash;
+    return s;
+}
+
+/* The phase as a text, for statistics. */
+static const char *esp__auto_phase(const esp__autopilot *a) {
+    static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
+                                        "checking",   "checking",  "watching", "off"};
+    return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------------- */
+/* Reads "auto" or "auto:key=val,...". The first steps run with fp32. */
+static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
+    if (!esp__auto_asked(*spec)) return ESP_OK;
+    esp__autopilot *a = esp__alloc(ctx, sizeof *a);
+    if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    *self = a;
+    ctx->config.sample_errors = 1;
+    a->every = 1;
+    esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
+    if (!s) s = esp__auto_codecs_read(ctx, ctx->model.codec_spec, &a->opt);
+    *spec = "fp32";
+    return s;
+}
+
+static esp_status esp__auto_memory(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
+    a->ready = esp__alloc(ctx, ESP__AUTO_READY * n * sizeof *a->ready);
+    a->ready_max = esp__alloc(ctx, n * sizeof *a->ready_max);
+    a->all = esp__alloc(ctx, ranks * sizeof *a->all);
+    a->tensors = esp__alloc(ctx, n * sizeof *a->tensors);
+    a->bits = esp__alloc(ctx, bits);
+    a->all_bits = esp__alloc(ctx, bits * ranks);
+    return a->ready && a->ready_max && a->all && a->tensors && a->bits && a->all_bits
+               ? ESP_OK
+               : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+}
+
+/* Ranks with an autopilot exchange after steps, so all must have one with the same options. Without one, ranks may name the same
+ * strategy differently. */
+static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
+    char optimizer[ESP__NAME_MAX];
+    if (self)
+        esp__text_add(lines, "strategy %s, codecs %s\noptimizer %s\n",
+                      ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
+                      ctx->model.codec_spec ? ctx->model.codec_spec : "none named",
+                      esp__safety_optimizer(ctx, optimizer, sizeof optimizer));
+    else
+        esp__text_add(lines, ESP__NOT_AUTO);
+}
+
+/* Costs of devices are not measured yet. */
+static void esp__auto_say_devices(const esp_ctx *ctx) {
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__DEVICE_CPU;
+    if (on)
+        esp__auto_say(
+            ctx,
+            "%u of %u tensors are on a device, of which auto knows no costs: it measures on the host, and "
+            "compresses there. For compression on the device use strategy layerwise, or a plan of espresso plan",
+            on, ctx->model.n_tensors);
+}
+
+static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
+    esp__autopilot *a = *self;
+    if (!a) return ESP_OK;
+    esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* the others measure only if all ranks can */
+    if (s) return s;
+    a->in_force = a->fp32 = ctx->in_force.strategy.hash;
+    a->lossy = !a->opt.warmup;
+    esp__auto_loss_begin(ctx);
+    esp__auto_enter(ctx, ESP__AUTO_WARM);
+    ctx->steps.phase = esp__auto_phase(a);
+    if (ctx->job.size == 1) {
+        esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
+        a->stays = 1;
+        a->phase = ESP__AUTO_OFF;
+        ctx->steps.phase = esp__auto_phase(a);
+        return ESP_OK;
+    }
+    esp__auto_say_devices(ctx);
+    s = esp__auto_measure_open(ctx);
+    ctx->steps.phase = esp__auto_phase(a);
+    return s;
+}
+
+static void esp__auto_close(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
+    if (ctx->job.rank == 0 && a->budget.open)
+        esp__log(
+            ctx, ESP_LOG_INFO, "autopilot",
+            "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
+            "trying",
+            a->budget.spent, a->budget.lost, a->budget.credit);
+    esp__auto_job_free(ctx, a->job); /* its thread reads the survey */
+    if (a->survey_open) esp__survey_close(ctx, &a->survey);
+    esp__free(ctx, a->ready);
+    esp__free(ctx, a->ready_max);
+    esp__free(ctx, a->all);
+    esp__free(ctx, a->tensors);
+    esp__free(ctx, a->bits);
+    esp__free(ctx, a->all_bits);
+    esp__strfree(ctx, a->before);
+    esp__strfree(ctx, a->next);
+    esp__free(ctx, a);
+}
+
+static int esp__auto_chose(const esp_ctx *ctx, const void *self) {
+    const esp__autopilot *a = self;
+    return a->phase != ESP__AUTO_OFF && a->in_force == ctx->in_force.strategy.hash;
+}
+
+/* A state was loaded, and the strategy saved with it is in force: watches it if it compresses, else begins anew. */
+static void esp__auto_loaded(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
+    if (a->phase == ESP__AUTO_OFF) return;
+    a->in_force = ctx->in_force.strategy.hash;
+    esp__auto_job_free(ctx, a->job);
+    a->job = NULL;
+    a->lossy = ctx->steps.step >= a->opt.warmup;
+    a->stays = 0;
+    esp__auto_loss_begin(ctx);
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) {
+            esp__auto_settle(ctx, 0.0);
+            ctx->steps.phase = esp__auto_phase(a);
+            return;
+        }
+    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may have been saved before a plan was chosen */
+    ctx->steps.phase = esp__auto_phase(a);
+}
+
+/* Ranks were lost: another system, and fp32 is in force. Begins anew, and forgets what it measured. */
+static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
+    esp__autopilot *was = *self;
+    if (!was || was->phase == ESP__AUTO_OFF) return ESP_OK;
+    esp__autopilot *a = esp__alloc(ctx, sizeof *a);
+    if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    a->opt = was->opt;
+    a->source = was->source;
+    a->every = 1;
+    esp__auto_close(ctx, was);
+    *self = a;
+    ctx->steps.predicted_ns = 0.0;
+    *ctx->steps.difference = 0;
+    esp__auto_say(ctx, "%d ranks are left: begins anew with fp32", ctx->job.size);
+    const esp_status s = esp__auto_start(ctx, self);
+    a->lossy = ctx->steps.step >= a->opt.warmup;
+    return s;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+static void esp__auto_note(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__step_clock *c = &ctx->steps.clock;
+    uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
+                  : c->begin_ns     ? c->end_ns - c->begin_ns
+                                    : 0;
+    a->phase_steps++;
+    if (!ns) return;
+    a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
+    if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
+        a->steps_ns += c->end_ns - c->begin_ns;
+        a->waiting_ns += c->end_ns - c->last_push_ns;
+    }
+    if (a->phase != ESP__AUTO_CHECK) return;
+    a->tries_ns += ns;
+    a->tries++;
+    if (a->phase_steps == 1) a->first_try_ns = ns;
+}
+
+static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
+    esp__autopilot *a = self;
+    uint64_t start = esp__now_ns();
+    esp_status s = ESP_OK;
+    if (a->phase == ESP__AUTO_OFF) return ESP_OK;
+    if (ctx->in_force.strategy.hash != a->in_force) {
+        esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
+        a->phase = ESP__AUTO_OFF;
+        ctx->steps.phase = esp__auto_phase(a);
+        return ESP_OK;
+    }
+    a->waited_ns = 0;
+    esp__auto_note(ctx);
+    switch (a->phase) {
+    case ESP__AUTO_WARM:
+        if (a->phase_steps >= ESP__AUTO_WARM_STEPS) esp__auto_measure_begin(ctx, 0);
+        break;
+    case ESP__AUTO_MEASURE: s = esp__auto_measure_step(ctx); break;
+    case ESP__AUTO_PLAN: s = esp__auto_plan_step(ctx); break;
+    case ESP__AUTO_FLUSH: s = esp__auto_flush_step(ctx); break;
+    case ESP__AUTO_CHECK:
+    case ESP__AUTO_BACK: s = esp__auto_check_step(ctx); break;
+    case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
+    default: break;
+    }
+    ctx->steps.phase = esp__auto_phase(a);
+    uint64_t took = esp__now_ns() - start;
+    if (!a->source.step_ns) a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
+    return s;
+}
+
+ESP__FN const esp__observer *esp__autopilot_observer(void) {
+    static const esp__observer o = {.strategy = esp__auto_strategy,
+                                    .agree = esp__auto_agree,
+                                    .open = esp__auto_start,
+                                    .collective = 1,
+                                    .loss = esp__auto_loss_reported,
+                                    .step = esp__auto_step,
+                                    .chose = esp__auto_chose,
+                                    .loaded = esp__auto_loaded,
+                                    .shrunk = esp__auto_shrunk,
+                                    .close = esp__auto_close};
+    return &o;
+}

@@ -1,0 +1,102 @@
+/* fallback.c: tensors whose compression error or feedback is too large fall back to a codec that loses less, or to none. Reads the
+ * samples of observe/errors.c. Must not know how a strategy is planned. */
+#include "planner/auto/autopilot.h"
+#include <math.h>
+
+/* The spec of the codec that compresses tensor i now; NULL: it is not compressed. */
+static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
+    const esp__tensor_units *of = &ctx->in_force.strategy.of_tensor[i];
+    for (uint32_t k = 0; k < of->n; k++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[of->first + k];
+        if (esp__option_compresses(&u->option)) return u->codec->spec;
+    }
+    return NULL;
+}
+
+/* Judges a tensor's last sample: 0: good; else how many strikes it counts. */
+static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
+    if (!isfinite(x->error)) return ESP__GROWTH_STRIKES;
+    if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
+    return esp__growth_strikes(&a->tensors[i].feedback_seen, x->feedback);
+}
+
+/* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
+ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    uint32_t n = 0;
+    memset(a->bits, 0, (ctx->model.n_tensors + 7u) / 8u);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        if (!esp__auto_codec_now(ctx, i)) continue;
+        pthread_mutex_lock(&ctx->lanes.lock);
+        esp_tensor_stats x = ctx->model.tensors[i].sampled;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        int bad = 0;
+        if (a->source.excess)
+            bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_STRIKES;
+        else if (!x.samples || x.samples == a->tensors[i].samples_seen)
+            continue; /* no new sample: the strikes stay as they are */
+        else
+            bad = esp__auto_suspicious(a, i, &x);
+        a->tensors[i].samples_seen = x.samples;
+        a->tensors[i].strikes = (uint8_t)(bad ? a->tensors[i].strikes + bad : 0);
+        if (a->tensors[i].strikes < ESP__GROWTH_STRIKES) continue;
+        a->bits[i / 8] |= (uint8_t)(1u << i % 8);
+        n++;
+    }
+    return n;
+}
+
+/* A codec's compression error: its own figure if it only rounds, else the survey's. */
+ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__codec *c = esp__auto_codec_of(ctx, spec);
+    if (c && !esp__codec_lossy(c) && c->model.error >= 0.0) return c->model.error;
+    for (uint32_t k = 0; k < a->survey.n_codecs; k++)
+        if (!strcmp(a->survey.codecs[k].spec, spec)) return a->survey.codecs[k].error;
+    return 1.0;
+}
+
+/* The next gentler codec: of the allowed codecs that lose less than tensor i's, the one that loses most; 255: there is none. */
+static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const char *now = esp__auto_codec_now(ctx, i);
+    uint8_t best = 255;
+    double most = -1.0, loss = now ? esp__auto_error_of(ctx, now) : 0.0;
+    for (uint32_t c = 0; c < a->opt.n_codecs && now; c++) {
+        double x = esp__auto_error_of(ctx, a->opt.codecs[c]);
+        if (x < 0.99 * loss && x > most) most = x, best = (uint8_t)(c + 1);
+    }
+    return best;
+}
+
+/* What the planner must keep for tensor i (esp_plan_tensor.keep); NULL: it may choose. */
+ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    return !a->tensors[i].level ? NULL : a->tensors[i].level == 255 ? "fp32" : a->opt.codecs[a->tensors[i].level - 1];
+}
+
+/* Collective: every tensor that a rank marked falls back to its next gentler codec. *changed: 1 if a tensor was marked. */
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
+    uint32_t any = 0;
+    for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].excess;
+    a->mine.excess = 0;
+    if (!any) return ESP_OK;
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->bits, a->all_bits, bytes);
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        uint32_t bad = 0;
+        for (int32_t r = 0; r < ctx->job.size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
+        const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
+        if (!now) continue;
+        a->tensors[i].level = esp__auto_gentler(ctx, i);
+        a->tensors[i].strikes = 0;
+        a->tensors[i].feedback_seen = 0.0;
+        *changed = 1;
+        const char *to = esp__auto_keep(ctx, i);
+        esp__auto_say(ctx, "step %llu: tensor '%s': the error of %s is too large: falls back to %s",
+                      (unsigned long long)ctx->steps.step, ctx->model.tensors[i].name, now,
+                      strcmp(to, "fp32") ? to : "no compression");
+    }
+    return s;
+}

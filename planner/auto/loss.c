@@ -1,0 +1,162 @@
+/* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of strategy, and returns to
+ * fp32 where they rise. Ranks decide on figures that all of them received. Must not know how a strategy is planned. */
+#include "planner/auto/autopilot.h"
+#include "espresso_impl/base/quantile.h"
+#include <math.h>
+
+enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks: fewer say too little, and wait for more */
+/* A rise counts if it is larger than this many times the quartile distance, and than this share of the loss. */
+static const double esp__loss_quartiles = 3.0, esp__loss_share = 0.05;
+
+/* An observer's loss: lanes.lock is held. */
+ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
+    esp__autopilot *a = self;
+    (void)ctx;
+    if (isfinite(loss))
+        a->losses[a->n_losses++ % ESP__AUTO_LOSSES] = loss;
+    else
+        a->bad_losses++;
+}
+
+/* Puts into this rank's word what was reported since the losses were last forgotten. */
+ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const uint32_t n = a->n_losses < ESP__AUTO_LOSSES ? a->n_losses : ESP__AUTO_LOSSES;
+    memcpy(a->sorted, a->losses, n * sizeof *a->sorted);
+    a->mine.bad_losses = a->bad_losses;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    a->mine.losses = n;
+    a->mine.loss = esp__median(a->sorted, n);
+    a->mine.loss_spread = esp__quartile_distance(a->sorted, n);
+}
+
+static void esp__auto_loss_forget(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    a->n_losses = a->bad_losses = 0;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+/* All ranks' words as one figure, the same on all ranks. */
+static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__losses all = {0, -1, 0.0, 0.0};
+    for (int32_t r = 0; r < ctx->job.size; r++) {
+        const esp__auto_word *w = &a->all[r];
+        if (w->bad_losses && all.bad_rank < 0) all.bad_rank = r;
+        all.n += w->losses;
+        all.median += w->losses * w->loss;
+        all.spread += w->losses * w->loss_spread;
+    }
+    if (all.n) all.median /= (double)all.n, all.spread /= (double)all.n;
+    return all;
+}
+
+/* Nothing is known of losses: the next ones are what later ones are compared with. */
+ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->before_losses = (esp__losses){0, -1, 0.0, 0.0};
+    a->risen = 0;
+    esp__auto_loss_forget(ctx);
+}
+
+/* Reports of steps in which strategies alternated are of no use. */
+ESP__FN void esp__auto_loss_settle(esp_ctx *ctx) {
+    esp__autopilot_of(ctx)->risen = 0;
+    esp__auto_loss_forget(ctx);
+}
+
+/* After an exchange: the strategy is about to change. What was reported so far was before. */
+ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__losses now = esp__auto_loss_all(ctx);
+    if (now.n >= ESP__LOSS_LEAST || now.bad_rank >= 0) a->before_losses = now;
+    a->risen = 0;
+    esp__auto_loss_forget(ctx);
+}
+
+/* Losses are lower than all before: later ones are compared with these. Their spread counts little: that of a few reports is
+ * inaccurate, and reports from before and after a rise are far apart. */
+static void esp__losses_lower(esp__losses *before, const esp__losses *now) {
+    const double most = 2.0 * before->spread, spread = now->spread < most ? now->spread : most;
+    const double mean = before->n ? 0.75 * before->spread + 0.25 * spread : now->spread;
+    *before = *now;
+    before->spread = mean;
+}
+
+ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
+    const double quartiles = esp__loss_quartiles * before->spread, share = esp__loss_share * fabs(before->median);
+    if (before->n && now->median >= before->median)
+        return now->median - before->median > (quartiles > share ? quartiles : share);
+    esp__losses_lower(before, now);
+    return 0;
+}
+
+/* Does the strategy in force compress with a lossy codec? *coarse: with one whose error is not small? The same on all ranks. */
+static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
+    int lossy = 0;
+    *coarse = 0;
+    if (ctx->in_force.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0; /* what a description asks for stays */
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++) {
+        const esp__work_unit *u = &ctx->in_force.strategy.units[i];
+        if (!esp__option_compresses(&u->option)) continue;
+        lossy |= esp__codec_lossy(u->codec);
+        *coarse |= !esp__safety_rounds(u->codec, esp__auto_error_of(ctx, u->codec->spec));
+    }
+    return lossy;
+}
+
+/* Collective: fp32 is in force again at once; what is planned from now on has gentler codecs only. */
+static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    char what[ESP__AUTO_TEXT];
+    if (now->bad_rank >= 0)
+        snprintf(what, sizeof what,
+                 "rank %d reported a loss that is not finite (if this goes on, resume from a checkpoint)",
+                 now->bad_rank);
+    else
+        snprintf(what, sizeof what, "the loss rose to %.4g; it was %.4g (quartiles %.4g apart)", now->median,
+                 a->before_losses.median, a->before_losses.spread);
+    esp__auto_say(ctx, "step %llu: %s: returned to fp32; %s are off for the rest of this job",
+                  (unsigned long long)ctx->steps.step, what,
+                  coarse ? "codecs with a compression error of over 5%" : "lossy codecs");
+    a->trust = coarse ? ESP__TRUST_ROUNDING : ESP__TRUST_NONE;
+    esp__strfree(ctx, a->before);
+    esp__strfree(ctx, a->next);
+    a->before = a->next = NULL;
+    a->second_ns = 0.0;
+    a->forced = 0;
+    esp__auto_loss_begin(ctx);
+    esp_status s = esp__auto_set(ctx, "fp32");
+    if (!s) esp__auto_measure_begin(ctx, 1);
+    return s;
+}
+
+/* After an exchange, while a strategy is tried: a loss that is not finite ends the try. *back: it was so. */
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__losses now = esp__auto_loss_all(ctx);
+    int coarse;
+    *back = now.bad_rank >= 0 && a->before_losses.bad_rank < 0 && esp__auto_loss_concerns(ctx, &coarse);
+    return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
+}
+
+/* After an exchange, while a strategy is watched: has the loss risen for a whole window? *back: fp32 is in force again. */
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__losses *before = &a->before_losses;
+    const esp__losses now = esp__auto_loss_all(ctx);
+    int coarse;
+    if (!esp__auto_loss_concerns(ctx, &coarse)) {
+        esp__auto_loss_begin(ctx);
+        return ESP_OK;
+    }
+    esp_status s = esp__auto_loss_try(ctx, back);
+    if (s || *back || now.n < ESP__LOSS_LEAST) return s;
+    esp__auto_loss_forget(ctx);
+    a->risen = esp__losses_risen(before, &now) ? a->risen + 1 : 0;
+    if (now.bad_rank < 0) before->bad_rank = -1;
+    *back = a->risen >= esp__auto_looks(a);
+    return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
+}

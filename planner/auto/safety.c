@@ -1,0 +1,81 @@
+/* safety.c: what a codec costs in loss with the trainer's optimizer: the table of docs/use/codecs.md, by what codecs say of themselves.
+ * Must not know how a plan is made, nor any codec's name. */
+#include "planner/auto/autopilot.h"
+
+/* How a codec treats gradients, as far as the runs could tell it apart. */
+enum {
+    ESP__KEEPS_ALL,  /* every element, finely rounded                                       */
+    ESP__KEEPS_MUCH, /* 3 bits an element or more, the rest as feedback                     */
+    ESP__KEEPS_SOME, /* 0.2 bits or more                                                    */
+    ESP__KEEPS_LITTLE,
+    ESP__LOW_RANK,   /* of a matrix                                                         */
+    ESP__DRAWN,      /* elements drawn at random, or no feedback for what is left out       */
+    ESP__TWICE,      /* it has a momentum of its own, and so has the trainer                */
+    ESP__UNMEASURED, /* it says nothing of itself                                           */
+    ESP__TREATMENTS
+};
+enum { ESP__MOMENTUM_LOW, ESP__MOMENTUM_HIGH, ESP__ADAM_HIGH, ESP__OPTIMIZERS };
+static const double esp__safety_fine = 0.05;        /* a compression error up to this is fine rounding   */
+static const double esp__safety_momentum_low = 0.5; /* up to this, what is sent late is hardly amplified */
+
+/* From bench/results/accuracy/accuracy.csv. The text: the range of the loss at the end. The number: the median over rows and trainers of how many
+ * times as many steps training took to the same loss, rounded up to half steps; 1 where the loss stayed within the noise. Estimates: the
+ * last row, and where most runs diverged. */
+static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
+    {{1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}},
+    {{1.0, "within 3% of fp32's"}, {1.5, "2 to 14% above fp32's"}, {1.5, "up to 9% above fp32's"}},
+    {{1.0, "within 4% of fp32's"},
+     {4.0, "15 to 33% above fp32's, or far more where only signs are sent"},
+     {3.0, "7 to 20% above fp32's"}},
+    {{1.5, "6 to 12% above fp32's"}, {4.0, "34 to 84% above fp32's"}, {6.0, "27 to 41% above fp32's"}},
+    {{1.5, "2 to 51% above fp32's, or it diverges"}, {2.0, "2 to 105% above fp32's"}, {2.0, "4 to 16% above fp32's"}},
+    {{4.0, "17 to 199% above fp32's, or it diverges"},
+     {6.0, "6 to 47% above fp32's, or it diverges"},
+     {3.0, "7 to 40% above fp32's"}},
+    {{6.0, "a divergent one, because momentum counts twice: turn the trainer's off"},
+     {6.0, "31% above fp32's or more, because momentum counts twice: turn the trainer's off"},
+     {5.5, "24 to 34% above fp32's, because momentum counts twice: turn the trainer's off"}},
+    {{2.0, "that nobody measured"}, {2.0, "that nobody measured"}, {2.0, "that nobody measured"}}};
+
+/* Bits that it sends of an element. */
+static double esp__safety_bits(const esp__codec *c) {
+    const uint64_t n = 1u << 20;
+    return 8.0 * esp__payload_size(&c->model.sent, n, 0, 0) / (double)n;
+}
+
+ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
+    if (!esp__codec_lossy(c)) return 1;
+    /* a codec of matrices describes other tensors here, which it sends as they are */
+    const int knows = c->model.error >= 0.0 && !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX);
+    return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
+}
+
+static int esp__safety_treatment(const esp__codec *c, double error, double momentum) {
+    if (esp__safety_rounds(c, error)) return ESP__KEEPS_ALL;
+    if (!esp__codec_has_model(c)) return ESP__UNMEASURED;
+    if (c->model.momentum > 0.0 && momentum > 0.0) return ESP__TWICE;
+    if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) return ESP__LOW_RANK;
+    if (!(c->traits.caps & ESP_CODEC_DETERMINISTIC) || !c->feedback) return ESP__DRAWN;
+    const double bits = esp__safety_bits(c);
+    return bits >= 3.0 ? ESP__KEEPS_MUCH : bits >= 0.2 ? ESP__KEEPS_SOME : ESP__KEEPS_LITTLE;
+}
+
+ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum) {
+    static const esp__effect unknown = {1.0, NULL};
+    const int treatment = esp__safety_treatment(c, error, momentum);
+    if (optimizer == ESP_OPTIMIZER_UNKNOWN && treatment != ESP__KEEPS_ALL) return &unknown;
+    if (c->model.momentum > momentum) momentum = c->model.momentum;
+    const int column = momentum <= esp__safety_momentum_low ? ESP__MOMENTUM_LOW
+                       : optimizer == ESP_OPTIMIZER_ADAM    ? ESP__ADAM_HIGH
+                                                            : ESP__MOMENTUM_HIGH;
+    return &esp__effects[treatment][column];
+}
+
+ESP__FN const char *esp__safety_optimizer(const esp_ctx *ctx, char *text, size_t room) {
+    const char *name = esp__optimizer_name(ctx->config.optimizer);
+    if (ctx->config.optimizer < ESP_OPTIMIZER_MOMENTUM)
+        snprintf(text, room, "%s", name);
+    else
+        snprintf(text, room, "%s:%g", name, (double)(float)ctx->config.momentum);
+    return text;
+}

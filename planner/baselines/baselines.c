@@ -1,0 +1,72 @@
+/* baselines.c: the table of comparison strategies, in the order in which they are shown. "espresso+", which goes beyond the paper,
+ * is search/search.c. */
+#include "planner/problem/problem.h"
+#include "planner/baselines/baselines.h"
+
+/* Espresso's search with compression on the CPU only: Algorithm 1 with the other device. */
+static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
+    return esp__path_on(p, path, 1u << ESP_PLAN_CPU);
+}
+
+static void esp__cpu_only_make(esp__problem *p, esp__schedule *d) {
+    esp__schedule_tensors(p, d);
+    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
+}
+
+static const esp__scheme esp__scheme_table[] = {
+    {.name = "fp32",
+     .summary = "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",
+     .source = "BytePS and Horovod without fusion; Espresso, section 5.1",
+     .make = esp__fp32_make},
+    {.name = "ddp",
+     .summary = "no compression, buckets of 25 MiB (the first: 1 MiB), each one ring allreduce over all ranks",
+     .source = "PyTorch DistributedDataParallel, defaults; Li et al., VLDB 2020",
+     .make = esp__ddp_make},
+    {.name = "fp16",
+     .summary = "ddp's buckets, cast to half and summed as such",
+     .source = "PyTorch DDP fp16_compress_hook",
+     .make = esp__fp16_make,
+     .codec = "fp16"},
+    {.name = "layerwise",
+     .summary = "every tensor compressed where codecs do by default: between reduce_scatter and allgather",
+     .source = "GRACE, ICDCS 2021; this library's strategy of the same name",
+     .make = esp__layerwise_make},
+    {.name = "mergecomp",
+     .summary = "neighbours merged into few groups, each compressed as one on the GPU; borders searched",
+     .source = "Wang et al., MergeComp, 2021, section 4",
+     .make = esp__mergecomp_make},
+    {.name = "hipress",
+     .summary =
+         "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
+     .source = "Bai et al., SOSP 2021, section 3.3",
+     .make = esp__hipress_make},
+    {.name = "hitopkcomm",
+     .summary = "every tensor on the GPU: intra reduce_scatter, comp, inter allgather, decomp, intra allgather",
+     .source = "Shi et al., MLSys 2021, section 3.2",
+     .make = esp__hitopkcomm_make},
+    {.name = "byteps-compress",
+     .summary = "CPU, between machines only, partitions of 4 MB, tensors from 64 KiB on (one machine: raw)",
+     .source = "BytePS with gradient compression, defaults; Zhong et al., 2021",
+     .make = esp__byteps_make},
+    {.name = "cpu-only",
+     .summary = "Algorithm 1 with the CPU alone",
+     .source = "Espresso, section 5.3",
+     .make = esp__cpu_only_make},
+    {.name = "espresso",
+     .summary = "Algorithms 1 and 2 over tensors, over chunks of large and over groups of small ones; the best",
+     .source = "Espresso, sections 4.3 and 4.4",
+     .make = esp__espresso},
+    {.name = NULL},
+};
+
+ESP__FN const esp__scheme *esp__schemes(void) { return esp__scheme_table; }
+
+ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
+    for (const esp__scheme *s = esp__scheme_table; s->name; s++)
+        if (!strcmp(s->name, name)) return s;
+    return NULL;
+}
+
+ESP__FN int esp__scheme_brings_codec(const esp__problem *p, const esp__scheme *s) {
+    return s->codec && esp__codec_named(p, s->codec) == ESP__NO_CODEC;
+}

@@ -1,0 +1,56 @@
+/* baselines.h: what the comparison strategies share. Each is one function that fills a schedule; schemes.c has their table. */
+#ifndef ESP__SCHEMES_H
+#define ESP__SCHEMES_H
+#include "planner/problem/problem.h"
+#include "planner/search/search.h"
+
+/* An option for several machines with several ranks each, and its nearest flat option. Comp and Decomp have no device yet. */
+typedef struct esp__form {
+    const char *tree, *flat;
+} esp__form;
+
+static const esp__form esp__form_raw = {"intra.reduce_scatter > inter.allreduce > intra.allgather", "flat.allreduce"};
+static const esp__form esp__form_ring = {"flat.allreduce", "flat.allreduce"};
+static const esp__form esp__form_allgather = {
+    "intra.reduce_scatter > comp > inter.allgather > decomp > intra.allgather", "comp > flat.allgather > decomp"};
+static const esp__form esp__form_alltoall = {
+    "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
+    "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
+
+/* For codecs whose payloads only an allreduce can sum, and that therefore fit none of the forms of published strategies. */
+static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
+                                        "comp > flat.allreduce > decomp"};
+
+/* Of sharded tensors, whatever the strategy: none of the published ones has them. */
+static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
+static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
+                                          "comp > flat.alltoall > decomp"};
+
+/* A small hash table: equal units with equal forms share a path. */
+typedef struct esp__scheme_memo {
+    const esp__form *form[64];
+    esp__unit unit[64];
+    uint64_t cols[64];
+    const esp__path *path[64];
+} esp__scheme_memo;
+
+/* ---- the strategies ---------------------------------------------------------------------------------------------- */
+ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__byteps_make(esp__problem *p, esp__schedule *d);
+ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
+                                        uint32_t codec);
+ESP__FN uint32_t esp__scheme_codec(const esp__problem *p);
+ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
+                             uint32_t codec, esp__scheme_memo *memo);
+ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor, uint64_t most);
+ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
+                                 uint32_t codec);
+ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec);
+ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end);
+#endif

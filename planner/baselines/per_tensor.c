@@ -1,0 +1,29 @@
+/* per_tensor.c: strategies that give every tensor the same option, each tensor on its own. Must not know of groups and chunks.
+ *   fp32        no compression: the baseline of the paper's figures
+ *   layerwise   every tensor is compressed as soon as it is ready, as most codec libraries do. Small ones stay raw if the configuration
+ *               says so
+ *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its shard on its GPU; payloads are gathered
+ *               between machines and decompressed; the result is gathered inside the machine */
+#include "planner/baselines/baselines.h"
+
+ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d) {
+    esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);
+}
+
+ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec) {
+    esp__scheme_memo memo;
+    memset(&memo, 0, sizeof memo);
+    esp__schedule_tensors(p, d);
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const int small = esp__has_small(p, u, 1);
+        esp__scheme_set(p, d, u, small ? &esp__form_raw : &esp__form_allgather, ESP_PLAN_GPU,
+                        small ? (uint32_t)ESP__NO_CODEC : codec, &memo);
+    }
+    esp__generate(p, d);
+}
+
+ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d) { esp__layerwise_with(p, d, esp__scheme_codec(p)); }
+
+ESP__FN void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {
+    esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
+}

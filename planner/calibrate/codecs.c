@@ -1,0 +1,187 @@
+/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the figures are for. */
+#include "espresso_impl/base/quantile.h"
+#include "planner/calibrate/codec_calls.h"
+
+static esp_status esp__survey_use_own(esp_ctx *ctx, esp__survey *s, esp_devkind kind) {
+    static const char who[] = "measuring codecs";
+    const uint64_t bytes = s->max_elements * 4u;
+    uint32_t on;
+    int32_t count = 0;
+    esp_status st = esp__device_open(ctx, (esp_device){kind, 0}, who, &on);
+    if (!st) st = esp__device_at(ctx, on)->table->probe(esp__registry_of(ctx)->host, &count);
+    if (!st) st = esp__device_open(ctx, (esp_device){kind, ctx->job.topo.local % (count > 0 ? count : 1)}, who, &on);
+    if (!st) st = esp__device_use(ctx, on, ctx->job.levels, who);
+    if (st) return st;
+    s->on = on;
+    s->there = esp__device_take(ctx, on, bytes, ESP_MEM_DEVICE);
+    return s->there ? esp__device_copy(ctx, on, s->there, ESP__DEVICE_CPU, s->data, bytes)
+                    : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory of the device: %llu bytes", who,
+                                (unsigned long long)bytes);
+}
+ESP__FN esp_status esp__survey_use(esp_ctx *ctx, esp__survey *s, esp_devkind kind) {
+    return esp__agree_ok(ctx, esp__survey_use_own(ctx, s, kind));
+}
+
+ESP__FN esp_status esp__survey_codec_add(esp_ctx *ctx, esp__survey *s, const char *spec) {
+    esp__codec *c;
+    const esp_devkind kind = esp__device_at(ctx, s->on)->id.kind;
+    if (s->n_codecs == ESP__SURVEY_CODECS)
+        return esp__fail(ctx, ESP_E_ARG, "codec '%s': at most %d codecs are measured at a time", spec,
+                         ESP__SURVEY_CODECS);
+    if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
+    esp_status st = esp__codec_get(ctx, spec, &c);
+    if (!st && s->on) {
+        st = esp__codec_on(ctx, c, kind, &c);
+        if (!st && (!c || (c->feedback && !(c->traits.caps & ESP_CODEC_FUSED_RESIDUAL))))
+            st = esp__fail(ctx, ESP_E_UNSUPPORTED,
+                           "codec '%s': it has no table for device '%s': steps run it on the host, so measure it there",
+                           spec, esp__device_at(ctx, s->on)->table->name);
+    }
+    if (!st) st = esp__survey_reserve(ctx, s, c);
+    if (st) return st;
+    esp__survey_codec *k = &s->codecs[s->n_codecs++];
+    memset(k, 0, sizeof *k);
+    snprintf(k->spec, sizeof k->spec, "%s", spec);
+    k->codec = c;
+    return ESP_OK;
+}
+
+/* What this rank learns about the codec from its first call, which has no feedback yet. */
+typedef struct esp__survey_first {
+    int32_t status;
+    uint32_t reserved0;
+    double used, error, ns[2];
+} esp__survey_first;
+
+static void esp__survey_try(esp__survey_bench *w, const float *data, esp__survey_first *f) {
+    double off = 0.0, whole = 0.0;
+    memset(f, 0, sizeof *f);
+    f->status = esp__survey_clear(w);
+    for (int again = 0; again < 2 && !f->status; again++) { /* the second one is timed */
+        for (int d = 0; d < 2 && !f->status; d++) {
+            uint64_t start = esp__now_ns();
+            w->calls = 0; /* both calls use the same place */
+            f->status = esp__survey_call(w, d);
+            if (!f->status) f->status = esp__survey_settle(w);
+            f->ns[d] = (double)(esp__now_ns() - start);
+        }
+        if (!again && !f->status) f->status = esp__survey_error(w, data, &whole, &off);
+        if (!again && !f->status) f->status = esp__survey_used(w);
+        if (!again) f->used = (double)w->used;
+    }
+    f->error = whole > 0.0 ? off / whole : 0.0;
+}
+
+/* All ranks begin together and make `calls` calls each. *ns: the mean time of one call on this rank. */
+static esp_status esp__survey_run(esp__survey_bench *w, int what, uint32_t calls, int *failed, double *ns) {
+    uint8_t one = 1;
+    esp_status st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, esp__job_of(w->ctx)->room, 1);
+    if (st) return st;
+    uint64_t start = esp__now_ns();
+    for (uint32_t i = 0; i < calls && !*failed; i++) *failed = esp__survey_call(w, what) != ESP_OK;
+    *failed |= esp__survey_settle(w) != ESP_OK;
+    *ns = (double)(esp__now_ns() - start) / calls;
+    return ESP_OK;
+}
+
+/* *ns: the median over the runs of the slowest rank's time. */
+static void esp__survey_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
+                             double *spread) {
+    double slowest[ESP__PROBE_REPEATS];
+    for (uint32_t i = 0; i < repeats; i++) {
+        slowest[i] = 0.0;
+        for (int32_t r = 0; r < ctx->job.size; r++) {
+            double one = all[((uint32_t)r * ESP__SURVEY_CALLS + (uint32_t)which) * ESP__PROBE_REPEATS + i];
+            if (one > slowest[i]) slowest[i] = one;
+        }
+    }
+    *ns = esp__median(slowest, repeats);
+    *spread = esp__quartile_distance(slowest, repeats) / (*ns + 1.0);
+}
+
+static void esp__survey_payload(esp__survey_codec *k, double elements, double used) {
+    if (k->sizes[0] <= 0.0 || elements < k->sizes[0]) k->sizes[0] = elements, k->used[0] = used;
+    if (elements >= k->sizes[1]) k->sizes[1] = elements, k->used[1] = used;
+    k->unit_bytes = 1.0;
+    k->units = k->sizes[1] > k->sizes[0] ? (k->used[1] - k->used[0]) / (k->sizes[1] - k->sizes[0])
+                                         : (used - ESP_PAYLOAD_HEADER) / elements;
+    if (k->units < 0.0) k->units = 0.0;
+    k->header_bytes = k->used[1] - k->units * k->sizes[1];
+    if (k->header_bytes < 0.0) k->header_bytes = 0.0;
+}
+
+/* Combines all ranks' first calls: the largest error, the largest payload, and how many calls make a run long enough to time. */
+static esp_status esp__survey_meet(esp_ctx *ctx, esp__survey_codec *k, esp__survey_first *mine, uint64_t elements) {
+    esp__survey_first *all = ctx->job.room;
+    _Static_assert(sizeof *mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
+    esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof *mine);
+    for (int32_t r = 0; r < ctx->job.size && !st; r++) {
+        if (all[r].status)
+            st = esp__fail(ctx, (esp_status)all[r].status, "measuring codec '%s': %llu elements on rank %d: %s",
+                           k->spec, (unsigned long long)elements, r, esp_status_text((esp_status)all[r].status));
+        if (all[r].used > mine->used) mine->used = all[r].used;
+        if (all[r].error > mine->error) mine->error = all[r].error;
+        for (int d = 0; d < 2; d++)
+            if (all[r].ns[d] > mine->ns[d]) mine->ns[d] = all[r].ns[d];
+    }
+    if (st) return st;
+    if ((double)elements >= k->sizes[1]) k->error = mine->error < 1.0 ? mine->error : 1.0;
+    esp__survey_payload(k, (double)elements, mine->used);
+    return ESP_OK;
+}
+
+/* `runs`: room for this rank's [ESP__SURVEY_CALLS][ESP__PROBE_REPEATS] times, then for those of all ranks. */
+static esp_status esp__survey_measure(esp__survey_bench *w, const esp__survey_first *f, uint32_t repeats, double *runs,
+                                      int *failed) {
+    esp_status st = ESP_OK;
+    const uint32_t room = ESP__SURVEY_CALLS * ESP__PROBE_REPEATS;
+    memset(runs, 0, room * sizeof *runs);
+    *failed |= esp__survey_copy(w) != ESP_OK;
+    for (int d = 0; d < (w->codec->traits.n_rounds > 1 ? ESP__SURVEY_SUM : ESP__SURVEY_CALLS) && !st; d++) {
+        double calls =
+            ESP__SURVEY_ROUND_NS / (f->ns[d != ESP__SURVEY_COMPRESS] * (d == ESP__SURVEY_SUM ? 2.0 : 1.0) + 1.0);
+        uint32_t n = calls < 1.0 ? 1u : calls > ESP__SURVEY_BATCH ? (uint32_t)ESP__SURVEY_BATCH : (uint32_t)calls;
+        for (uint32_t i = 0; i < repeats && !st; i++)
+            st = esp__survey_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
+    }
+    if (!st && *failed) runs[0] = -1.0; /* tells the other ranks that this one failed */
+    double *all = runs + room;
+    if (!st) st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, room * sizeof *runs);
+    for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[(uint32_t)r * room] < 0.0;
+    return st;
+}
+
+ESP__FN esp_status esp__survey_codec_at(esp_ctx *ctx, esp__survey *s, uint32_t codec, uint64_t elements,
+                                        uint32_t repeats) {
+    esp__survey_codec *k = &s->codecs[codec];
+    esp__survey_first first;
+    esp__survey_bench w;
+    int failed = 0;
+    if (codec >= s->n_codecs || !elements || elements > s->max_elements)
+        return esp__fail(ctx, ESP_E_ARG, "measuring codecs: codec %u, %llu elements: there are %u, with room for %llu",
+                         codec, (unsigned long long)elements, s->n_codecs, (unsigned long long)s->max_elements);
+    if (repeats < 1) repeats = 1;
+    if (repeats > ESP__PROBE_REPEATS) repeats = ESP__PROBE_REPEATS;
+    esp_status st = esp__survey_prepare(ctx, s, k->codec, elements, &w);
+    if (st) return st;
+    const uint32_t room = ESP__SURVEY_CALLS * ESP__PROBE_REPEATS;
+    double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
+    esp__survey_try(&w, s->data, &first);
+    if (!runs) first.status = ESP_E_NOMEM; /* the other ranks learn it in esp__survey_meet */
+    st = esp__survey_meet(ctx, k, &first, elements);
+    if (!st) st = esp__survey_measure(&w, &first, repeats, runs, &failed);
+    if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
+    esp__survey_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
+    double one = 0.0; /* decompressing one payload */
+    for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__SURVEY_SUM : ESP__SURVEY_CALLS) && !st; d++) {
+        double ns, spread;
+        esp__survey_runs(ctx, runs + room, repeats, d, &ns, &spread);
+        if (!s->on) ns /= esp__survey_locals(ctx); /* ranks of a machine share its cores */
+        if (d == ESP__SURVEY_DECOMPRESS) one = ns;
+        if (d == ESP__SURVEY_SUM) ns = ns > one ? ns - one : 0.0;
+        esp__survey_observe(curves[d], (double)elements, ns, ns, spread);
+    }
+    esp__free(ctx, runs);
+    if (!st) esp__survey_noise(s);
+    return st;
+}

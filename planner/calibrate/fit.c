@@ -1,0 +1,244 @@
+/* fit.c: makes the planner's input from measured points: cost tables where there are enough points, and for each level a latency
+ * and a rate fitted to all of its points. Must not know how the points were measured. */
+#include "planner/calibrate/costs.h"
+#include "planner/plan.h"
+#include <math.h>
+
+enum { ESP__SURVEY_TABLE_LEAST = 3 };
+
+/* A collective's time is hops x alpha + bytes / rate. */
+typedef struct esp__survey_terms {
+    double hops, bytes;
+} esp__survey_terms;
+typedef struct esp__survey_line {
+    double alpha_ns, ns_per_byte;
+    uint32_t n; /* points; 0: the line is unknown */
+} esp__survey_line;
+
+/* Ranks that share an uplink of a level: those of a machine, those of a rack. */
+static double esp__survey_sharing(const esp_ctx *ctx, uint8_t level) {
+    double n = (double)esp__survey_locals(ctx);
+    return level == ESP__OUTER ? n * (double)esp__survey_ranks(ctx, ESP__INTER) : n;
+}
+
+/* Hops and bytes of a collective of `size` bytes (as tables count them) in the planner's formula. *link: the level whose link the
+ * formula uses; for flat collectives the outermost. */
+static esp__survey_terms esp__survey_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
+                                             uint8_t *link) {
+    double n = (double)esp__survey_ranks(ctx, level);
+    double piece = size / n, bytes = esp__traffic(coll, n, size, piece);
+    *link = level != ESP__FLAT ? level : esp__survey_outermost(ctx);
+    if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
+    const double sharing = esp__survey_sharing(ctx, *link);
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a unit send at once */
+    if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
+    return (esp__survey_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
+}
+
+/* The fit: the least sum of squared relative errors; neither latency nor time a byte is below zero. */
+typedef struct esp__survey_sums {
+    double hh, hb, bb, h, b;
+    uint32_t n;
+} esp__survey_sums;
+
+static void esp__survey_sum(esp__survey_sums *m, esp__survey_terms t, double ns) {
+    double h = t.hops / ns, b = t.bytes / ns;
+    m->hh += h * h, m->hb += h * b, m->bb += b * b;
+    m->h += h, m->b += b;
+    m->n++;
+}
+
+static esp__survey_line esp__survey_solve(const esp__survey_sums *m) {
+    esp__survey_line l = {0.0, 0.0, m->n};
+    double det = m->hh * m->bb - m->hb * m->hb;
+    if (!m->n) return l;
+    if (m->n > 1 && det > 1e-12 * m->hh * m->bb) {
+        l.alpha_ns = (m->h * m->bb - m->b * m->hb) / det;
+        l.ns_per_byte = (m->b * m->hh - m->h * m->hb) / det;
+    }
+    if (l.ns_per_byte <= 0.0) { /* the points show no rate: latency alone, and a rate above any that was seen */
+        l.alpha_ns = m->h / m->hh;
+        l.ns_per_byte = 1e-6;
+    }
+    if (l.alpha_ns <= 0.0) l.alpha_ns = 0.0, l.ns_per_byte = m->b / m->bb;
+    return l;
+}
+
+/* Fits all points of a level's link. Flat collectives count for the outermost links if these have no points of their own. */
+static esp__survey_line esp__survey_level(const esp_ctx *ctx, const esp__survey *s, uint8_t want) {
+    esp__survey_sums own, flat;
+    memset(&own, 0, sizeof own);
+    memset(&flat, 0, sizeof flat);
+    for (uint8_t level = 0; level < ESP__SURVEY_LEVELS; level++)
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+            const esp__survey_curve *c = &s->link[level][coll];
+            for (uint32_t i = 0; i < c->n; i++) {
+                uint8_t link;
+                esp__survey_terms t = esp__survey_formula(ctx, level, coll, c->at[i].size, &link);
+                if (link != want || c->at[i].ns <= 0.0) continue;
+                esp__survey_sum(level == ESP__FLAT && ctx->job.topo.n_machines > 1 ? &flat : &own, t, c->at[i].ns);
+            }
+        }
+    return esp__survey_solve(own.n ? &own : &flat);
+}
+
+/* The lines of all levels' links, by level. */
+typedef struct esp__survey_lines {
+    esp__survey_line of[ESP__SURVEY_LEVELS];
+} esp__survey_lines;
+static esp__survey_lines esp__survey_levels(const esp_ctx *ctx, const esp__survey *s) {
+    esp__survey_lines lines;
+    memset(&lines, 0, sizeof lines);
+    for (uint8_t level = ESP__INTRA; level < ESP__SURVEY_LEVELS; level++)
+        lines.of[level] = esp__survey_level(ctx, s, level);
+    return lines;
+}
+
+/* The level's reference collective for `coll`: `coll` itself if it has points enough for a table, else the collective with most
+ * points. 0: none has enough. */
+static uint32_t esp__survey_reference(const esp__survey *s, uint8_t level, uint32_t coll) {
+    uint32_t best = 0, most = 0;
+    if (s->link[level][coll].n >= ESP__SURVEY_TABLE_LEAST) return coll;
+    for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
+        if (s->link[level][k].n > most) most = s->link[level][k].n, best = k;
+    return best;
+}
+
+/* Estimates points of `coll` from those of the reference collective: at a size at which both move as many bytes, the time differs
+ * only by the hops. Returns how many points `out` got. */
+static uint32_t esp__survey_tell(const esp_ctx *ctx, const esp__survey *s, const esp__survey_lines *lines,
+                                 uint8_t level, uint32_t coll, uint32_t reference, esp_cost_point *out) {
+    const esp__survey_curve *c = &s->link[level][reference];
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint8_t link;
+        double size = c->at[i].size;
+        esp__survey_terms was = esp__survey_formula(ctx, level, reference, size, &link);
+        esp__survey_terms is = esp__survey_formula(ctx, level, coll, size, &link);
+        double scale = is.bytes > 0.0 ? was.bytes / is.bytes : 1.0,
+               hops = (is.hops - was.hops) * lines->of[link].alpha_ns;
+        double ns = c->at[i].ns + hops;
+        out[i] = (esp_cost_point){size * scale, ns > 0.25 * c->at[i].ns ? ns : 0.25 * c->at[i].ns};
+    }
+    return c->n;
+}
+
+ESP__FN uint32_t esp__survey_cores(const esp__survey *s) {
+    const double m = floor((double)s->cores / (double)s->sharing + 1.0 - s->load + 1e-9);
+    return m < 1.0 ? 1u : m > 3.0 ? 3u : (uint32_t)m;
+}
+
+ESP__FN double esp__survey_stretch(const esp__survey *s) {
+    const double busy = (double)s->sharing / (double)s->cores;
+    return esp__survey_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
+}
+
+/* 0: interpolate times linearly over size; 1: over the logarithm of size. The one that predicts inner points better from their
+ * neighbours. */
+static uint32_t esp__survey_shape(const esp_cost_point *at, uint32_t n) {
+    double off[2] = {0.0, 0.0};
+    for (uint32_t i = 1; i + 1 < n; i++)
+        for (uint32_t k = 0; k < 2; k++) {
+            esp_cost_point ends[2] = {at[i - 1], at[i + 1]};
+            esp_cost_curve c = {ends, 2, k};
+            off[k] += fabs(esp__curve_at(&c, at[i].size) - at[i].ns) / (at[i].ns + 1.0);
+        }
+    return off[1] < off[0];
+}
+
+static esp_cost_curve esp__survey_table(const esp_cost_point *at, uint32_t n) {
+    return (esp_cost_curve){at, n, esp__survey_shape(at, n)};
+}
+
+ESP__FN double esp__survey_guess(const esp_ctx *ctx, const esp__survey *s, uint8_t level, uint32_t coll,
+                                 uint64_t bytes) {
+    esp_cost_point told[ESP__SURVEY_POINTS];
+    const esp__survey_lines lines = esp__survey_levels(ctx, s);
+    uint32_t reference = esp__survey_reference(s, level, coll);
+    uint8_t link;
+    if (esp__survey_ranks(ctx, level) < 2) return 0.0;
+    esp__survey_terms t = esp__survey_formula(ctx, level, coll, (double)bytes, &link);
+    if (reference) {
+        uint32_t n = esp__survey_tell(ctx, s, &lines, level, coll, reference, told);
+        double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
+        esp_cost_curve c = {told, n, 0};
+        double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * lines.of[link].ns_per_byte;
+        return esp__curve_at(&c, size) + beyond;
+    }
+    if (!lines.of[link].n) return 0.0;
+    return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
+}
+
+/* Sets a link from its line, or from the other level's. If neither was measured: the speed of memory, for two copies. */
+static void esp__survey_link_set(const esp__survey *s, esp_plan_link *out, const esp__survey_line *l,
+                                 const esp__survey_line *other) {
+    out->alpha_is = ESP_ALPHA_HOP;
+    if (!l->n) l = other;
+    out->alpha_ns = l->n ? l->alpha_ns : 2000.0;
+    out->bytes_per_us = l->n ? 1000.0 / l->ns_per_byte : s->pack_bytes_per_us / 2.0;
+    if (!(out->bytes_per_us > 1e-3)) out->bytes_per_us = 1e-3;
+    if (out->bytes_per_us > 1e9) out->bytes_per_us = 1e9;
+}
+
+static void esp__survey_tables(const esp_ctx *ctx, esp__survey *s, const esp__survey_lines *lines, uint8_t level,
+                               esp_plan_link *out) {
+    for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+        uint32_t reference = esp__survey_reference(s, level, coll);
+        if (!reference || s->link[level][reference].n < ESP__SURVEY_TABLE_LEAST) continue;
+        esp_cost_point *told = s->told[level][coll], *core = s->told_core[level][coll];
+        const uint32_t n = esp__survey_tell(ctx, s, lines, level, coll, reference, told);
+        out->table[coll] = esp__survey_table(told, n);
+        for (uint32_t i = 0; i < n; i++) {
+            const double ns = s->link[level][reference].core[i].ns * esp__survey_stretch(s);
+            core[i] = (esp_cost_point){told[i].size, ns < told[i].ns ? ns : told[i].ns};
+        }
+        out->core[coll] = (esp_cost_curve){core, n, out->table[coll].log_size};
+    }
+}
+
+ESP__FN esp_status esp__survey_finish(const esp_ctx *ctx, esp__survey *s) {
+    esp_plan_system *y = &s->system;
+    const esp__survey_lines lines = esp__survey_levels(ctx, s);
+    const esp__survey_line *line = lines.of;
+    memset(y, 0, sizeof *y);
+    y->struct_size = sizeof *y;
+    y->name = "measured";
+    y->machines = (uint32_t)ctx->job.topo.n_machines;
+    y->ranks_per_machine = esp__survey_locals(ctx);
+    const int device = s->on ? ESP_PLAN_GPU : ESP_PLAN_CPU;
+    y->devices = 1u << device;
+    y->cores_per_rank = esp__survey_cores(s);
+    esp__survey_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);
+    esp__survey_link_set(s, &y->inter, &line[ESP__INTER], &line[ESP__INTRA]);
+    if (ctx->job.topo.n_local > 1) esp__survey_tables(ctx, s, &lines, ESP__INTRA, &y->intra);
+    if (ctx->job.topo.n_machines > 1 && ctx->job.topo.n_local)
+        esp__survey_tables(ctx, s, &lines, ESP__INTER, &y->inter);
+    if (ctx->job.size > 1) esp__survey_tables(ctx, s, &lines, ESP__FLAT, &y->flat);
+    if (esp__survey_outermost(ctx) == ESP__OUTER) {
+        y->n_outer = 1;
+        y->outer[0].size = (uint32_t)esp__survey_ranks(ctx, ESP__OUTER);
+        y->machines /= y->outer[0].size;
+        esp__survey_link_set(s, &y->outer[0].link, &line[ESP__OUTER], &line[ESP__INTER]);
+        esp__survey_tables(ctx, s, &lines, ESP__OUTER, &y->outer[0].link);
+    }
+    y->pack_ns = 1000.0;
+    y->pack_bytes_per_us = s->pack_bytes_per_us;
+    for (int lane = 0; lane < ESP__LANES; lane++) y->dispatch_ns[lane] = s->dispatch_ns[lane];
+    for (uint32_t i = 0; i < s->n_codecs; i++) {
+        esp__survey_codec *c = &s->codecs[i];
+        esp_plan_codec *p = &s->plan_codecs[i];
+        memset(p, 0, sizeof *p);
+        p->struct_size = sizeof *p;
+        p->spec = c->spec;
+        p->caps = (uint32_t)(c->codec->traits.caps & ESP_CODEC_REDUCIBLE);
+        p->header_bytes = c->header_bytes;
+        p->unit_bytes = c->unit_bytes;
+        p->units = c->units;
+        p->error = c->error;
+        esp__plan_codec_rounds(p, c->codec->table, &c->codec->traits, c->codec->self);
+        p->vector_error = c->codec->model.error >= 0.0 ? c->codec->model.error : c->error;
+        p->compress[device] = esp__survey_table(c->compress.at, c->compress.n);
+        p->decompress[device] = esp__survey_table(c->decompress.at, c->decompress.n);
+        p->decompress_more[device] = esp__survey_table(c->decompress_more.at, c->decompress_more.n);
+    }
+    return ESP_OK;
+}

@@ -1,0 +1,193 @@
+/* links.c: opens and closes a survey, and measures links as points of time over size, by all ranks at the same time. Must not
+ * know what the figures are for (fit.c makes the planner's input from them). */
+#include "codecs/common/rng.h"
+#include "espresso_impl/base/quantile.h"
+#include "planner/calibrate/costs.h"
+#include <math.h>
+
+enum { ESP__SURVEY_TABLE = 4096, ESP__SURVEY_COPY = 1 << 20 };
+
+ESP__FN void esp__survey_seen_add(esp__survey_seen *s, double ns, double core_ns) {
+    s->ns[s->n % ESP__SURVEY_SEEN] = (float)ns;
+    s->core_ns[s->n++ % ESP__SURVEY_SEEN] = (float)core_ns;
+}
+
+ESP__FN double esp__survey_seen_median(const esp__survey_seen *s, const float *from) {
+    double v[ESP__SURVEY_SEEN];
+    uint32_t n = s->n < ESP__SURVEY_SEEN ? s->n : ESP__SURVEY_SEEN;
+    for (uint32_t i = 0; i < n; i++) v[i] = (double)from[i];
+    return esp__median(v, n);
+}
+
+/* Fills `out` with numbers like a gradient's: normal, at scales that differ, so that the tail is heavy. Philox draws a table, and a
+ * hash picks a number from it for each element: drawing each element would take longer than the measurements. */
+static void esp__survey_fill(float *out, uint64_t n, uint64_t seed, uint32_t rank) {
+    float table[ESP__SURVEY_TABLE];
+    for (uint32_t i = 0; i < ESP__SURVEY_TABLE; i++) {
+        esp_philox_t r = esp_philox(seed ^ 0x737572766579ull, i, rank);
+        double a = ((double)r.w[0] + 0.5) / 4294967296.0, b = (double)r.w[1] / 4294967296.0;
+        double c = ((double)r.w[2] + 0.5) / 4294967296.0, d = (double)r.w[3] / 4294967296.0;
+        const double turn = 6.283185307179586;
+        double wide = exp(sqrt(-2.0 * log(c)) * cos(turn * d) * 0.8);
+        table[i] = (float)(1e-3 * wide * sqrt(-2.0 * log(a)) * cos(turn * b));
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t h = (i + 1) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 29;
+        out[i] = table[h % ESP__SURVEY_TABLE] * (0.5f + (float)(h >> 40 & 0xFFFFu) / 65536.0f);
+    }
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__survey_close(esp_ctx *ctx, esp__survey *s) {
+    esp__free(ctx, s->room);
+    esp__free(ctx, s->data);
+    if (s->there) esp__device_give(ctx, s->on, s->there, s->max_elements * 4u, ESP_MEM_DEVICE);
+    if (s->work) esp__device_give(ctx, s->on, s->work, s->work_bytes, ESP_MEM_DEVICE);
+    esp__core_times(ctx, ESP__CORE_SURVEY, 0);
+    memset(s, 0, sizeof *s);
+}
+
+/* Ranks of the machine that has most. */
+ESP__FN uint32_t esp__survey_locals(const esp_ctx *ctx) {
+    uint32_t most = 0;
+    if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;
+    for (int32_t m = 0; m < ctx->job.topo.n_machines; m++) {
+        uint32_t n = 0;
+        for (int32_t r = 0; r < ctx->job.size; r++) n += ctx->job.topo.machine_of[r] == m;
+        if (n > most) most = n;
+    }
+    return most ? most : 1;
+}
+
+/* Bytes a microsecond at which this rank copies memory, while all ranks do: from one half of the room to the other, each time at
+ * another place if the room allows, because gradients that are packed are not in the caches either. */
+static double esp__survey_copy_speed(uint8_t *room, uint64_t half) {
+    uint64_t bytes = half < ESP__SURVEY_COPY ? half : ESP__SURVEY_COPY, places = half / bytes;
+    double ns[5];
+    for (uint64_t i = 0; i < 5; i++) {
+        uint8_t *at = room + i % places * bytes;
+        uint64_t start = esp__now_ns();
+        memcpy(at, at + half, bytes);
+        ns[i] = (double)(esp__now_ns() - start);
+    }
+    return (double)bytes * 1000.0 / (esp__median(ns, 5) + 1.0);
+}
+
+ESP__FN esp_status esp__survey_open(esp_ctx *ctx, esp__survey *s, uint64_t max_bytes, uint64_t max_elements) {
+    memset(s, 0, sizeof *s);
+    s->max_bytes = max_bytes < 4096 ? 4096 : max_bytes;
+    s->max_elements = max_elements < 1024 ? 1024 : max_elements;
+    for (uint8_t level = 0; level < ESP__SURVEY_LEVELS; level++)
+        for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
+            uint64_t need = esp__probe_room(ctx, level, coll, s->max_bytes);
+            if (need > s->room_bytes) s->room_bytes = need;
+        }
+    s->room = esp__alloc(ctx, s->room_bytes);
+    s->data = esp__alloc(ctx, s->max_elements * 4u);
+    struct {
+        int32_t status;
+        uint32_t cores, sharing, reserved0;
+        double speed;
+    } mine = {s->room && s->data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
+      *all = ctx->job.room; /* not of its own: a rank without memory would leave the others waiting */
+    _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
+    if (!mine.status) {
+        esp__survey_fill(s->data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
+        memset(
+            s->room, 0,
+            s->room_bytes); /* maps the pages: the kernel maps pages that were never written to one shared page of zeros */
+        mine.speed = esp__survey_copy_speed(s->room, s->room_bytes / 2);
+    }
+    esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
+    s->load = 1.0;
+    for (int32_t r = 0; r < ctx->job.size && !st; r++) {
+        if (all[r].status) st = esp__fail(ctx, ESP_E_NOMEM, "measuring: rank %d is out of memory", r);
+        if (!r || (uint64_t)all[r].cores * s->sharing < (uint64_t)s->cores * all[r].sharing)
+            s->cores = all[r].cores, s->sharing = all[r].sharing;
+        if (!r || all[r].speed < s->pack_bytes_per_us) s->pack_bytes_per_us = all[r].speed;
+    }
+    if (st) esp__survey_close(ctx, s);
+    if (!st) esp__core_times(ctx, ESP__CORE_SURVEY, 1);
+    return st;
+}
+
+/* ---- points ---------------------------------------------------------------------------------------------------------- */
+/* The index of the curve's point at `size`, within the share `near` of it. Adds a point without a time if there is none. Returns
+ * ESP__SURVEY_POINTS if the curve is full. */
+static uint32_t esp__survey_place(esp__survey_curve *c, double size, double near) {
+    uint32_t i = 0;
+    for (uint32_t k = 0; k < c->n; k++)
+        if (fabs(c->at[k].size - size) <= near * size) return k;
+    if (c->n == ESP__SURVEY_POINTS) return c->n;
+    while (i < c->n && c->at[i].size < size) i++;
+    memmove(&c->at[i + 1], &c->at[i], (c->n - i) * sizeof *c->at);
+    memmove(&c->spread[i + 1], &c->spread[i], (c->n - i) * sizeof *c->spread);
+    memmove(&c->core[i + 1], &c->core[i], (c->n - i) * sizeof *c->core);
+    memmove(&c->seen[i + 1], &c->seen[i], (c->n - i) * sizeof *c->seen);
+    c->at[i] = c->core[i] = (esp_cost_point){size, 0.0};
+    c->spread[i] = 0.0;
+    memset(&c->seen[i], 0, sizeof *c->seen);
+    c->n++;
+    return i;
+}
+
+/* Adds an observation of the curve's point at `size`. spread < 0: it is from a step, whose size may be a little off the point's. */
+ESP__FN void esp__survey_observe(esp__survey_curve *c, double size, double ns, double core_ns, double spread) {
+    const uint32_t i = esp__survey_place(c, size, spread < 0.0 ? 0.06 : 0.0);
+    if (i >= ESP__SURVEY_POINTS) return;
+    const double scale = c->at[i].size / size;
+    esp__survey_seen_add(&c->seen[i], ns * scale, core_ns * scale);
+    if (spread >= 0.0) c->spread[i] = spread, c->n_probed++;
+    c->at[i].ns = esp__survey_seen_median(&c->seen[i], c->seen[i].ns);
+    c->core[i].ns = esp__survey_seen_median(&c->seen[i], c->seen[i].core_ns);
+}
+
+static uint32_t esp__survey_spreads(const esp__survey_curve *c, double *out, uint32_t n) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->spread[i] > 0.0) out[n++] = c->spread[i];
+    return n;
+}
+
+ESP__FN void esp__survey_noise(esp__survey *s) {
+    double v[(ESP__SURVEY_LEVELS * ESP_PLAN_COLLS + 2 * ESP__SURVEY_CODECS) * ESP__SURVEY_POINTS];
+    uint32_t n = 0;
+    for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
+        for (int k = 0; k < ESP_PLAN_COLLS; k++) n = esp__survey_spreads(&s->link[level][k], v, n);
+    for (uint32_t k = 0; k < s->n_codecs; k++) {
+        n = esp__survey_spreads(&s->codecs[k].compress, v, n);
+        n = esp__survey_spreads(&s->codecs[k].decompress, v, n);
+    }
+    s->noise = esp__median(v, n);
+}
+
+ESP__FN esp_status esp__survey_link(esp_ctx *ctx, esp__survey *s, uint8_t level, uint32_t coll, uint64_t bytes,
+                                    uint32_t repeats) {
+    esp__probe p;
+    if (esp__survey_ranks(ctx, level) < 2 || !ctx->job.comms[esp__survey_scope(ctx, level)].handle) return ESP_OK;
+    if (bytes < 4 || bytes > s->max_bytes)
+        return esp__fail(ctx, ESP_E_ARG, "measuring links: %llu bytes, but there is room for 4 to %llu",
+                         (unsigned long long)bytes, (unsigned long long)s->max_bytes);
+    esp_status st = esp__probe_collective(ctx, level, coll, bytes, repeats, s->room, s->room_bytes, &p);
+    if (st) return st;
+    double mine[3] = {(double)p.median_ns, (double)p.core_ns, (double)p.spread_ns / ((double)p.median_ns + 1.0)};
+    double *all = ctx->job.room;
+    _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
+    st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
+    for (int32_t r = 0; r < ctx->job.size && !st; r++)
+        for (int k = 0; k < 3; k++)
+            if (all[3 * r + k] > mine[k]) mine[k] = all[3 * r + k];
+    if (st) return st;
+    esp__survey_observe(&s->link[level][coll], (double)bytes, mine[0], mine[1], mine[2]);
+    esp__survey_noise(s);
+    return ESP_OK;
+}
+
+ESP__FN uint32_t esp__survey_repeats(double guess) {
+    const double most = 15.0, n = 30e6 / (guess + 1.0);
+    return n < 2.0 ? 2u : (uint32_t)(n > most ? most : n);
+}
+
+ESP__FN int esp__survey_has(const esp_ctx *ctx, uint8_t level) {
+    return level == ESP__FLAT ? ctx->job.size > 1 : esp__hierarchical(ctx);
+}

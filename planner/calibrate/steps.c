@@ -1,0 +1,252 @@
+/* steps.c: takes observations from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
+ * what the figures are for. */
+#include "planner/calibrate/steps.h"
+#include "espresso_impl/base/quantile.h"
+#include "planner/calibrate/costs.h"
+
+/* Does every rank of this collective wait for the last one to start? Then the shortest time of the ranks is the collective's own.
+ * With a root, a rank may end early. */
+static int esp__survey_even(uint32_t coll) {
+    return coll == ESP_COLL_ALLREDUCE || coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_ALLTOALL ||
+           coll == ESP_COLL_REDUCE_SCATTER;
+}
+
+/* Bytes of the whole buffer, as tables count them; 0 for payloads: only their used bytes travel, and ranks use different numbers
+ * of them. */
+static uint64_t esp__survey_op_bytes(const esp_coll *c) {
+    return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
+}
+
+/* Of each of the order's n collectives, in its slowest group, the least of the ranks' times: all[size][2n] in, of which the first n
+ * count, out[n]. 0: a rank of the group does not know. A rank that comes early waits, and its core may look for the others meanwhile:
+ * the last one does neither. */
+static void esp__survey_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level, float *out) {
+    const esp__topology *t = &ctx->job.topo;
+    for (uint32_t k = 0; k < n; k++) {
+        out[k] = 0.0f;
+        for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` stands for its group if it is the first of it */
+            float least = 0.0f;
+            int first = 1, known = 1;
+            for (int32_t r = 0; r < ctx->job.size; r++) {
+                int same = level[k] == ESP__FLAT || esp__group_same(t, level[k], r, a);
+                float ns = all[2 * (uint32_t)r * n + k];
+                if (!same) continue;
+                if (r < a) first = 0;
+                known &= ns > 0.0f;
+                if (least <= 0.0f || ns < least) least = ns;
+            }
+            if (first && known && least > out[k]) out[k] = least;
+        }
+    }
+}
+
+/* The survey's level of a scope; 255: it has none. */
+static uint8_t esp__survey_of(const esp_ctx *ctx, uint8_t scope) {
+    for (uint8_t level = ESP__FLAT; level <= esp__survey_outermost(ctx); level++)
+        if (esp__survey_scope(ctx, level) == scope) return level;
+    return 255;
+}
+
+/* By how much to divide a collective's bytes for the tables. A level's tables are for all ranks of a unit at once, of a machine or a
+ * rack. After a reduce or gather to one rank of a unit, that rank has the link to itself: its bytes take as long as its share of
+ * them would with all ranks. */
+static uint64_t esp__survey_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
+    const uint8_t level = esp__survey_of(ctx, o->steps[step].level);
+    uint64_t flows = 1;
+    for (uint32_t i = 0; i < step && level != ESP__FLAT && level != 255; i++) {
+        if (o->steps[i].kind != ESP__COLL ||
+            (o->steps[i].coll != ESP_COLL_REDUCE && o->steps[i].coll != ESP_COLL_GATHER))
+            continue;
+        const uint8_t inside = esp__survey_of(ctx, o->steps[i].level);
+        if (inside != ESP__FLAT && inside < level) flows *= (uint64_t)esp__survey_ranks(ctx, inside);
+    }
+    return flows;
+}
+
+/* From when on ops are observed. Where the trainer's calls run the ops and each rank has a core, that is the call of the last push: an
+ * op beside its computing goes on, and ends, when its next call looks, as the planner knows. */
+static uint64_t esp__survey_watched_from(const esp_ctx *ctx, const esp__survey *s) {
+    uint64_t last = 0;
+    if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].enter_ns > last) last = ctx->model.tensors[i].enter_ns;
+    return last;
+}
+
+ESP__FN void esp__survey_op(esp_ctx *ctx, esp__survey *s, const esp__op *op, double ns, double core_ns,
+                            esp__survey_longer *longer) {
+    uint64_t bytes = esp__survey_even(op->coll.op) ? esp__survey_op_bytes(&op->coll) : 0;
+    bytes /= esp__survey_flows(ctx, &ctx->in_force.strategy.units[op->unit].option, op->step);
+    const uint8_t level = esp__survey_of(ctx, op->level);
+    if (bytes < 4 || level == 255) return;
+    esp__survey_curve *c = &s->link[level][op->coll.op];
+    if (!c->n_probed) {
+        esp__survey_observe(c, (double)bytes, ns, core_ns, -1.0);
+        return;
+    }
+    longer->ns[op->lane] += ns - esp__survey_guess(ctx, s, level, op->coll.op, bytes);
+    longer->n[op->lane]++;
+}
+
+/* Observes the step's collectives. All ranks list their times by the order, which is the same on all. */
+static esp_status esp__survey_collectives(esp_ctx *ctx, esp__survey *s, esp__survey_longer *longer) {
+    const uint64_t watched_from = esp__survey_watched_from(ctx, s);
+    const uint32_t n = ctx->in_force.strategy.n_order;
+    const uint64_t each = 2ull * n * sizeof(float); /* wall times, then core times */
+    float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
+    uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
+    uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
+    esp_status st = mine && all && level && op_at ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    for (uint32_t k = 0; k < n && !st; k++) {
+        uint32_t unit = ctx->in_force.strategy.order[k] >> 8, step = ctx->in_force.strategy.order[k] & 255u;
+        const esp__work_unit *u = &ctx->in_force.strategy.units[unit];
+        level[k] = u->option.steps[step].level;
+        op_at[k] = UINT32_MAX;
+        for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
+            const esp__op *op = &ctx->in_force.program.ops[i];
+            if (op->kind != ESP__OP_COLLECTIVE || op->step != step) continue;
+            op_at[k] = i;
+            const esp__span *t = &ctx->in_force.op_time[i];
+            if (t->start_ns < watched_from) continue;
+            mine[k] = (float)(t->end_ns - t->start_ns);
+            mine[n + k] = (float)ctx->in_force.op_core_ns[i];
+        }
+    }
+    if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
+    if (!st) esp__survey_own_times(ctx, all, n, level, mine);
+    if (!st) esp__survey_own_times(ctx, all + n, n, level, mine + n);
+    for (uint32_t k = 0; k < n && !st; k++) {
+        if (op_at[k] == UINT32_MAX || mine[k] <= 0.0f) continue;
+        esp__survey_op(ctx, s, &ctx->in_force.program.ops[op_at[k]], (double)mine[k], (double)mine[n + k], longer);
+    }
+    esp__free(ctx, mine);
+    esp__free(ctx, all);
+    esp__free(ctx, level);
+    esp__free(ctx, op_at);
+    return st;
+}
+
+/* ---- dispatch time ------------------------------------------------------------------------------------------------------ */
+/* When the op's input was ready: at the end of the op before it in its chain, or at the push of the tensor that it waits for. */
+static uint64_t esp__survey_input(const esp_ctx *ctx, uint32_t i) {
+    const esp__op *op = &ctx->in_force.program.ops[i];
+    const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    uint64_t at = i > u->first_op ? ctx->in_force.op_time[i - 1].end_ns : 0, pushed = 0;
+    if (op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK)
+        pushed = ctx->model.tensors[op->member].enter_ns;
+    else if (i == u->first_op)
+        pushed = ctx->model.tensors[u->place.first + u->place.n - 1].enter_ns;
+    return pushed > at ? pushed : at;
+}
+
+/* How long the op waited for a thread or a core, once its input and its lane (at free_at) were ready. */
+static double esp__survey_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
+    uint64_t input = esp__survey_input(ctx, i), start = ctx->in_force.op_time[i].start_ns;
+    if (free_at > input) input = free_at;
+    return start > input ? (double)(start - input) : 0.0;
+}
+
+static double esp__survey_mean(const double *v, uint32_t n) {
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; i++) sum += v[i];
+    return sum / n;
+}
+
+typedef struct esp__survey_start {
+    uint64_t start_ns;
+    uint32_t op;
+} esp__survey_start;
+
+static int esp__survey_start_order(const void *a, const void *b) {
+    const esp__survey_start *x = a, *y = b;
+    return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
+}
+
+/* The mean wait on the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
+ * order. */
+static double esp__survey_cpu_wait(const esp_ctx *ctx, esp__survey_start *starts, double *waits) {
+    uint32_t n = 0;
+    uint64_t free_at = 0;
+    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
+        if (ctx->in_force.program.ops[i].kind != ESP__OP_COLLECTIVE)
+            starts[n++] = (esp__survey_start){ctx->in_force.op_time[i].start_ns, i};
+    if (n) qsort(starts, n, sizeof *starts, esp__survey_start_order);
+    for (uint32_t k = 0; k < n; k++) {
+        waits[k] = esp__survey_wait(ctx, starts[k].op, free_at);
+        free_at = ctx->in_force.op_time[starts[k].op].end_ns;
+    }
+    return n ? esp__survey_mean(waits, n) : -1.0;
+}
+
+/* The mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the outermost one, which starts it. */
+static double esp__survey_link_wait(const esp_ctx *ctx, int k, double *waits) {
+    const esp__in_force *f = &ctx->in_force;
+    const uint32_t *sequence = f->sequence[k];
+    uint32_t n = 0, other[ESP__LEVELS] = {0};
+    for (uint32_t j = 0; j < f->n_sequence[k]; j++) {
+        const esp__op *op = &f->program.ops[sequence[j]];
+        uint64_t free_at = j ? f->op_time[sequence[j - 1]].end_ns : 0;
+        if (op->lane != ESP__LANE_INTRA + k) continue;
+        for (int l = 0; l < k; l++) {
+            if (!(op->links >> l & 1u)) continue;
+            while (other[l] < f->n_sequence[l] && f->sequence[l][other[l]] != sequence[j]) other[l]++;
+            if (other[l] && other[l] < f->n_sequence[l] && f->op_time[f->sequence[l][other[l] - 1]].end_ns > free_at)
+                free_at = f->op_time[f->sequence[l][other[l] - 1]].end_ns;
+        }
+        waits[n++] = esp__survey_wait(ctx, sequence[j], free_at);
+    }
+    return n ? esp__survey_mean(waits, n) : -1.0;
+}
+
+static esp_status esp__survey_starts(esp_ctx *ctx, esp__survey *s, const esp__survey_longer *longer) {
+    double mine[ESP__LANES];
+    double *waits = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *waits);
+    esp__survey_start *starts = esp__alloc(ctx, ((uint64_t)ctx->in_force.program.n_ops + 1) * sizeof *starts);
+    double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
+    esp_status st = waits && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    for (int lane = 0; lane < ESP__LANES; lane++) mine[lane] = -1.0;
+    if (!st) {
+        mine[ESP__LANE_CPU] = esp__survey_cpu_wait(ctx, starts, waits);
+        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__survey_link_wait(ctx, k, waits);
+        st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
+    }
+    for (int lane = 0; lane < ESP__LANES && !st; lane++) {
+        for (int32_t r = 0; r < ctx->job.size; r++)
+            if (all[r * ESP__LANES + lane] > mine[lane]) mine[lane] = all[r * ESP__LANES + lane];
+        if (mine[lane] < 0.0) continue;
+        if (longer->n[lane]) mine[lane] += longer->ns[lane] / longer->n[lane];
+        if (mine[lane] < 0.0) mine[lane] = 0.0;
+        esp__survey_seen_add(&s->dispatch[lane], mine[lane], 0.0);
+        s->dispatch_ns[lane] = esp__survey_seen_median(&s->dispatch[lane], s->dispatch[lane].ns);
+    }
+    esp__free(ctx, waits);
+    esp__free(ctx, starts);
+    esp__free(ctx, all);
+    return st;
+}
+
+ESP__FN esp_status esp__survey_step(esp_ctx *ctx, esp__survey *s) {
+    esp__survey_longer longer;
+    memset(&longer, 0, sizeof longer);
+    esp_status st = esp__survey_collectives(ctx, s, &longer);
+    return st ? st : esp__survey_starts(ctx, s, &longer);
+}
+
+/* ---- ready times ---------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__survey_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out) {
+    const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size;
+    uint64_t *all = esp__alloc(ctx, n * ranks * sizeof *all), *slowest = esp__alloc(ctx, n * steps * sizeof *slowest);
+    double *column = esp__alloc(ctx, (steps + 1u) * sizeof *column);
+    esp_status s = all && slowest && column ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    s = esp__agree_ok(ctx, s);
+    if (!s) memcpy(slowest, mine, n * steps * sizeof *slowest);
+    for (uint32_t k = 0; k < steps && !s; k++) s = esp__agree_latest(ctx, slowest + k * n, n, all);
+    for (uint64_t i = 0; i < n && !s; i++) {
+        for (uint32_t k = 0; k < steps; k++) column[k] = (double)slowest[k * n + i];
+        out[i] = (uint64_t)esp__median(column, steps);
+    }
+    esp__free(ctx, all);
+    esp__free(ctx, slowest);
+    esp__free(ctx, column);
+    return s;
+}

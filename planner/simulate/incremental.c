@@ -1,0 +1,373 @@
+/* incremental.c: incremental evaluation: how long would the step be if other units replaced some neighbouring ones?
+ *
+ * A trial costs little. First the old units are removed; then every other op has a *tail*, the longest path from its start to
+ * the end of the step. The trial merges the new units' ops into the sequence by ready time, beginning after the backward that
+ * makes the first old unit ready. For every op that it passes, start + tail is the length of a path through the new schedule;
+ * the longest of these is the makespan. So a trial ends at the last new op, or at the first path that is too long. Must agree
+ * with esp__replay. */
+#include "planner/simulate/schedule.h"
+
+/* The longest path from an op's start through its lanes, on which `next` is the tail of the op that follows; or `least`. */
+static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
+    const uint64_t core = time->core, link = time->link;
+    if (lanes & 1u && core + next[0] > least) least = core + next[0];
+    if (lanes & 2u && core + next[1] > least) least = core + next[1];
+    if (lanes & 4u && link + next[2] > least) least = link + next[2];
+    if (lanes & 8u && link + next[3] > least) least = link + next[3];
+    for (uint32_t k = 4; lanes >> k; k++) /* outer, progress */
+        if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
+    return least;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------------------------------ */
+static void esp__incremental_room(esp__incremental *k, uint32_t n) {
+    esp__arena *arena = k->p->arena;
+    if (n <= k->room) return;
+    k->room = n + n / 2 + 64;
+    k->timed_ops = esp__arena_get(arena, k->room * sizeof *k->timed_ops);
+    k->end = esp__arena_get(arena, k->room * sizeof *k->end);
+    k->now = esp__arena_get(arena, k->room * sizeof *k->now);
+    k->tail = esp__arena_get(arena, k->room * sizeof *k->tail);
+    k->saved_tail = esp__arena_get(arena, k->room * sizeof *k->tail);
+    k->free_at = esp__arena_get(arena, (k->room + 1u) * sizeof *k->free_at);
+    k->next = esp__arena_get(arena, (k->room + 1u) * sizeof *k->next);
+    k->saved_next = esp__arena_get(arena, (k->room + 1u) * sizeof *k->next);
+}
+
+static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
+    if (n <= k->room_sequence) return;
+    uint32_t *old = k->sequence;
+    k->sequence = esp__arena_get(k->p->arena, (2u * n + 256u) * sizeof *k->sequence);
+    if (old) memcpy(k->sequence, old, k->room_sequence * sizeof *old);
+    k->room_sequence = 2u * n + 256u;
+}
+
+/* Fills timed_ops and the places from the schedule's sequence. */
+static void esp__incremental_ops(esp__incremental *k) {
+    const esp__schedule *d = k->d;
+    uint32_t tensor = 0;
+    k->n = d->n_sequence;
+    for (uint32_t u = 0; u < d->n_units; u++) k->fill[u] = 0, k->first[u] = k->last[u] = ESP__NOWHERE;
+    for (uint32_t i = 0; i < k->n; i++) {
+        esp__timed *s = &k->timed_ops[i];
+        s->unit = d->sequence[i];
+        s->after = ESP__NOWHERE;
+        if (s->unit == ESP__NEXT_BACKWARD) {
+            s->time = esp__backward_time(k->p->compute[tensor]);
+            s->lanes = 1u << ESP__LANE_COMPUTE;
+            s->tensor = tensor;
+            s->before = tensor ? k->backward[tensor - 1] : ESP__NOWHERE;
+            k->backward[tensor++] = i;
+        } else {
+            const esp__plan_op *op = &d->paths[s->unit]->ops[k->fill[s->unit]++];
+            uint32_t *last = &k->last[s->unit];
+            s->time = op->time;
+            s->lanes = op->lanes;
+            if (*last == ESP__NOWHERE) {
+                k->first[s->unit] = i;
+                s->before = k->backward[d->units[s->unit].first + d->units[s->unit].n - 1];
+            } else {
+                s->before = *last;
+            }
+            *last = i;
+        }
+        /* `after` of a backward is the next backward; the units that it makes ready are found through `attached` */
+        if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
+    }
+}
+
+static void esp__incremental_forward(esp__incremental *k) {
+    uint64_t free_at[ESP__LANES] = {0}, makespan = 0;
+    for (uint32_t i = 0; i < k->n; i++) {
+        const esp__timed *s = &k->timed_ops[i];
+        memcpy(k->free_at[i].lane, free_at, sizeof free_at);
+        uint64_t start = esp__lanes_free(free_at, s->lanes, s->before == ESP__NOWHERE ? 0 : k->end[s->before]);
+        k->end[i] = k->now[i] = start + s->time.ns;
+        esp__lanes_take(free_at, s->lanes, start, &s->time);
+        if (k->end[i] > makespan) makespan = k->end[i];
+    }
+    memcpy(k->free_at[k->n].lane, free_at, sizeof free_at);
+    k->d->makespan = makespan;
+}
+
+/* Computes the tails of the places [from, to) as if units [gone, gone + n_gone) did not exist. */
+static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
+    const esp__op_time none = {0, 0, 0};
+    for (uint32_t i = to; i-- > from;) {
+        const esp__timed *s = &k->timed_ops[i];
+        k->next[i] = k->next[i + 1];
+        if (s->unit - gone < n_gone) continue; /* unsigned: a unit below `gone` wraps around to a large number */
+        uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
+        if (s->unit == ESP__NEXT_BACKWARD)
+            for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
+                if (u - gone >= n_gone && k->first[u] != ESP__NOWHERE && k->tail[k->first[u]] > rest)
+                    rest = k->tail[k->first[u]];
+        k->tail[i] = esp__lanes_rest(k->next[i + 1].lane, s->lanes, &s->time, s->time.ns + rest);
+        esp__lanes_take(k->next[i].lane, s->lanes, k->tail[i], &none);
+    }
+}
+
+ESP__FN void esp__incremental_lay(esp__incremental *k) {
+    k->p->work += 2u * k->d->n_sequence;
+    esp__incremental_room(k, k->d->n_sequence + ESP__MAX_OPS);
+    esp__incremental_ops(k);
+    esp__incremental_forward(k);
+    memset(&k->next[k->n], 0, sizeof k->next[k->n]);
+    esp__incremental_tails(k, 0, k->n, 0, 0);
+}
+
+/* Computes `attached` and the sums for the limits. */
+static void esp__incremental_units(esp__incremental *k) {
+    const esp__schedule *d = k->d;
+    uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
+    if (d->n_units > k->room_units) {
+        k->room_units = d->n_units + d->n_units / 2 + 16;
+        k->first = esp__arena_get(k->p->arena, k->room_units * sizeof *k->first);
+        k->last = esp__arena_get(k->p->arena, k->room_units * sizeof *k->last);
+        k->fill = esp__arena_get(k->p->arena, k->room_units * sizeof *k->fill);
+    }
+    for (uint32_t t = 0; t < tensors; t++) {
+        k->attached[t] = u;
+        while (u < d->n_units && d->units[u].first + d->units[u].n - 1 == t) u++;
+    }
+    k->attached[tensors] = d->n_units;
+    k->memory = k->volume = 0;
+    k->error = 0.0;
+    for (u = 0; u < d->n_units; u++) {
+        k->memory += d->paths[u]->memory;
+        k->volume += d->paths[u]->volume;
+        k->error += d->paths[u]->error;
+    }
+}
+
+/* Prepares the schedule, which must have a sequence. After any change by others it must be called again. */
+ESP__FN void esp__incremental_anew(esp__incremental *k) {
+    esp__incremental_units(k);
+    esp__incremental_lay(k);
+}
+
+ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
+    esp__incremental *k = p->incremental; /* there is only one at a time: the next one reuses its memory */
+    if (k) {
+        k->d = d;
+        esp__incremental_anew(k);
+        return k;
+    }
+    p->incremental = k = esp__arena_get(p->arena, sizeof *k);
+    k->p = p;
+    k->d = d;
+    k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
+    k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
+    for (uint64_t t = 0; t < p->n_tensors; t++) k->elements += (double)p->model->tensors[t].elements;
+    esp__incremental_anew(k);
+    return k;
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------------ */
+/* Is an op of these units on a longest path? If not, no change to these units makes the step shorter. */
+ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
+    for (uint32_t u = unit; u < unit + n; u++)
+        for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
+            if (k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan) return 1;
+    return 0;
+}
+
+/* Removes units [gone, gone + n_gone) from the tails; esp__incremental_unlift undoes it. */
+ESP__FN void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
+    const esp__unit *first = &k->d->units[gone];
+    s->gone = gone;
+    s->n_gone = n_gone;
+    s->from = s->to = k->backward[first->first + first->n - 1] + 1;
+    for (uint32_t u = gone; u < gone + n_gone; u++)
+        if (k->last[u] != ESP__NOWHERE && k->last[u] + 1 > s->to) s->to = k->last[u] + 1;
+    memcpy(&k->saved_tail[s->from], &k->tail[s->from], (s->to - s->from) * sizeof *k->tail);
+    memcpy(&k->saved_next[s->from], &k->next[s->from], (s->to - s->from) * sizeof *k->next);
+    k->reached = s->to;
+    k->p->work += s->to - s->from + 16;
+    esp__incremental_tails(k, s->from, s->to, gone, n_gone);
+}
+
+ESP__FN void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
+    uint32_t end = k->reached < k->n ? k->reached + 1 : k->n;
+    memcpy(&k->now[s->from], &k->end[s->from], (end - s->from) * sizeof *k->now);
+    memcpy(&k->tail[s->from], &k->saved_tail[s->from], (s->to - s->from) * sizeof *k->tail);
+    memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
+}
+
+/* A lower bound on the step with any new units in place of the removed ones: the step without them. It ignores paths without an
+ * op in [from, to), which makes it smaller still. */
+ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+    uint64_t free_at[ESP__LANES], longest = 0;
+    memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
+    for (uint32_t i = w->from; i < w->to && longest < limit; i++) {
+        const esp__timed *s = &k->timed_ops[i];
+        if (s->unit - w->gone < w->n_gone) continue;
+        uint64_t start = esp__lanes_free(free_at, s->lanes, k->now[s->before]);
+        k->now[i] = start + s->time.ns;
+        esp__lanes_take(free_at, s->lanes, start, &s->time);
+        if (start + k->tail[i] > longest) longest = start + k->tail[i];
+    }
+    for (uint32_t lane = 0; lane < ESP__LANES; lane++)
+        if (free_at[lane] + k->next[w->to].lane[lane] > longest) longest = free_at[lane] + k->next[w->to].lane[lane];
+    return longest;
+}
+
+/* Of the new units that are ready: the one whose next op could start first, and of several the one that was ready first. NULL:
+ * none is ready. */
+static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
+    esp__chain *best = NULL;
+    for (uint32_t c = 0; c < w->n; c++) {
+        esp__chain *x = &w->chains[c];
+        if (x->op == x->path->n || x->after >= place) continue;
+        uint64_t start = esp__lanes_free(free_at, x->path->ops[x->op].lanes, x->ready);
+        if (best && (start > *could || (start == *could && x->ready >= best->ready))) continue;
+        best = x;
+        *could = start;
+    }
+    return best;
+}
+
+/* From when on an op that is ready at `ready` waits for a core: if it needs links too, from when they are free. */
+static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
+    return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
+}
+
+/* Does the new op come before op `s`, which is ready at `other` and would start at `start`? */
+static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
+                           uint64_t start, uint32_t way, const uint64_t *free_at) {
+    const uint32_t lanes = c->path->ops[c->op].lanes;
+    if (!(lanes & s->lanes) || way == ESP__EAGER) return could <= start;
+    if (lanes & s->lanes & ESP__CORE_LANES) {
+        const uint64_t from = esp__waits_from(free_at, lanes, c->ready),
+                       other_from = esp__waits_from(free_at, s->lanes, other);
+        if (from != other_from) return from < other_from;
+    }
+    if (c->ready != other) return c->ready < other;
+    if (s->unit == ESP__NEXT_BACKWARD) return way != ESP__BACKWARD_FIRST;
+    return number < s->unit;
+}
+
+/* A lower bound on the makespan with the swap's new units, or UINT64_MAX if it is not below `limit`. Fills the swap's places. */
+ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
+    uint64_t free_at[ESP__LANES], longest = 0, could = 0;
+    uint32_t i = w->from, left = 0;
+    memcpy(free_at, k->free_at[i].lane, sizeof free_at);
+    w->n_places = 0;
+    for (uint32_t c = 0; c < w->n; c++) {
+        w->chains[c].op = 0;
+        w->chains[c].ready =
+            k->end[w->chains[c].after]; /* final if that backward is before `from`; else set when the loop passes it */
+        left += w->chains[c].path->n;
+    }
+    k->trials++;
+    while (left && longest < limit) {
+        while (i < k->n && k->timed_ops[i].unit - w->gone < w->n_gone) i++;
+        esp__chain *c = esp__swap_next(w, free_at, i, &could);
+        if (i < k->n) {
+            const esp__timed *s = &k->timed_ops[i];
+            uint64_t other =
+                k->now[s->before]; /* every op from `from` on has an op before it, because a backward precedes `from` */
+            uint64_t start = esp__lanes_free(free_at, s->lanes, other);
+            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
+                k->now[i] = start + s->time.ns;
+                esp__lanes_take(free_at, s->lanes, start, &s->time);
+                if (start + k->tail[i] > longest) longest = start + k->tail[i];
+                if (s->unit == ESP__NEXT_BACKWARD)
+                    for (uint32_t x = 0; x < w->n; x++)
+                        if (w->chains[x].after == i) w->chains[x].ready = k->now[i];
+                i++;
+                continue;
+            }
+        }
+        const esp__plan_op *op = &c->path->ops[c->op++];
+        c->ready = could + op->time.ns;
+        uint64_t through = could + esp__lanes_rest(k->next[i].lane, op->lanes, &op->time, op->time.ns);
+        if (through > longest) longest = through;
+        esp__lanes_take(free_at, op->lanes, could, &op->time);
+        w->places[w->n_places].before = i;
+        w->places[w->n_places++].chain = (uint32_t)(c - w->chains);
+        left--;
+    }
+    if (i > k->reached) k->reached = i;
+    k->p->work += i - w->from + w->n_places + 16;
+    return longest < limit ? longest : UINT64_MAX;
+}
+
+/* Would the schedule be within the limits, or at least use no more than before? */
+ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
+    const esp_plan_config *c = &k->p->config;
+    uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
+    double error = 0.0, old_error = 0.0;
+    if (!c->max_memory_bytes && !(c->max_volume > 0.0) && !(c->max_error > 0.0)) return 1;
+    for (uint32_t u = w->gone; u < w->gone + w->n_gone; u++) {
+        old_memory += k->d->paths[u]->memory;
+        old_volume += k->d->paths[u]->volume;
+        old_error += k->d->paths[u]->error;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        memory += w->chains[i].path->memory;
+        volume += w->chains[i].path->volume;
+        error += w->chains[i].path->error;
+    }
+    if (c->max_memory_bytes && memory > old_memory && k->memory - old_memory + memory > c->max_memory_bytes) return 0;
+    if (c->max_volume > 0.0 && volume > old_volume &&
+        (double)(k->volume - old_volume + volume) > c->max_volume * 4.0 * k->elements)
+        return 0;
+    return !(c->max_error > 0.0) || error <= old_error || k->error - old_error + error <= c->max_error * k->elements;
+}
+
+static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n) {
+    if (n <= d->room_units) return;
+    esp__unit *units = esp__arena_get(p->arena, (n + n / 2) * sizeof *units);
+    const esp__path **paths = esp__arena_get(p->arena, (n + n / 2) * sizeof *paths);
+    memcpy(units, d->units, d->n_units * sizeof *units);
+    memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
+    d->units = units;
+    d->paths = paths;
+    d->room_units = n + n / 2;
+}
+
+ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
+    esp__schedule *d = k->d;
+    uint32_t n = 0, place = 0, rest = d->n_units - w->gone - w->n_gone;
+    esp__incremental_sequence_room(k, d->n_sequence + w->n_places);
+    for (uint32_t i = 0; i <= d->n_sequence; i++) {
+        for (; place < w->n_places && w->places[place].before == i; place++)
+            k->sequence[n++] = w->gone + w->places[place].chain;
+        if (i == d->n_sequence || d->sequence[i] - w->gone < w->n_gone) continue;
+        uint32_t u = d->sequence[i];
+        k->sequence[n++] = u == ESP__NEXT_BACKWARD || u < w->gone ? u : u - w->n_gone + w->n;
+    }
+    esp__schedule_room_units(k->p, d, d->n_units - w->n_gone + w->n);
+    memmove(&d->units[w->gone + w->n], &d->units[w->gone + w->n_gone], rest * sizeof *d->units);
+    memmove((void *)&d->paths[w->gone + w->n], (const void *)&d->paths[w->gone + w->n_gone], rest * sizeof *d->paths);
+    for (uint32_t c = 0; c < w->n; c++) {
+        d->units[w->gone + c] = w->chains[c].unit;
+        d->paths[w->gone + c] = w->chains[c].path;
+    }
+    d->n_units = d->n_units - w->n_gone + w->n;
+    esp__sequence_room(k->p, d);
+    memcpy(d->sequence, k->sequence, n * sizeof *d->sequence);
+    esp__incremental_anew(k);
+}
+
+ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+    esp__schedule_copy(k->p, &k->before, k->d);
+    esp__incremental_set(k, w);
+    uint64_t placed = k->d->makespan;
+    esp__schedule_copy(k->p, &k->other, k->d);
+    if (esp__generate(k->p, &k->other) < (placed < limit ? placed : limit)) {
+        esp__schedule_copy(k->p, k->d, &k->other);
+        esp__incremental_anew(k);
+        return 1;
+    }
+    if (placed < limit) return 1;
+    esp__schedule_copy(k->p, k->d, &k->before);
+    esp__incremental_anew(k);
+    return 0;
+}
+
+/* Makes the swap if that makes the step shorter; returns 1 if it did. */
+ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
+    return esp__incremental_move(k, w, k->d->makespan);
+}

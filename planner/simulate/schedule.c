@@ -1,0 +1,72 @@
+/* schedule.c: making, copying and comparing schedules. */
+#include "planner/simulate/schedule.h"
+
+ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n) {
+    if (n > d->room_units) {
+        d->room_units = n + n / 4;
+        d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
+        d->paths = esp__arena_get(p->arena, d->room_units * sizeof *d->paths);
+    }
+    memmove(d->units, units, n * sizeof *units);
+    memset((void *)d->paths, 0, n * sizeof *d->paths);
+    d->n_units = n;
+    d->n_sequence = 0;
+    d->makespan = UINT64_MAX;
+}
+
+ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d) {
+    if (!p->whole) {
+        esp__unit *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
+        for (uint32_t i = 0; i < p->n_tensors; i++) {
+            units[i].first = i;
+            units[i].n = 1;
+            units[i].elements = p->model->tensors[i].elements;
+        }
+        p->whole = units;
+    }
+    esp__schedule_set_units(p, d, p->whole, (uint32_t)p->n_tensors);
+}
+
+ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    esp__schedule_set_units(p, to, from->units, from->n_units);
+    memcpy((void *)to->paths, (const void *)from->paths, from->n_units * sizeof *from->paths);
+    if (from->n_sequence > to->room_sequence) {
+        to->room_sequence = from->n_sequence + from->n_sequence / 4;
+        to->sequence = esp__arena_get(p->arena, to->room_sequence * sizeof *to->sequence);
+    }
+    if (from->n_sequence) memcpy(to->sequence, from->sequence, from->n_sequence * sizeof *from->sequence);
+    to->n_sequence = from->n_sequence;
+    to->makespan = from->makespan;
+}
+
+ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    if (to->n_units && to->makespan <= from->makespan) return 0;
+    esp__schedule_copy(p, to, from);
+    return 1;
+}
+
+ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d) {
+    const esp_plan_config *c = &p->config;
+    uint64_t memory = 0, volume = 0, elements = 0;
+    double error = 0.0;
+    if (!c->max_memory_bytes && !(c->max_volume > 0.0) && !(c->max_error > 0.0)) return 1;
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        memory += d->paths[u]->memory;
+        volume += d->paths[u]->volume;
+        error += d->paths[u]->error;
+        elements += d->units[u].elements;
+    }
+    if (c->max_memory_bytes && memory > c->max_memory_bytes) return 0;
+    if (c->max_volume > 0.0 && (double)volume > c->max_volume * 4.0 * (double)elements) return 0;
+    return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
+}
+
+/* The devices that may compress, as bits. */
+ESP__FN uint32_t esp__devices(const esp__problem *p) {
+    return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
+}
+
+ESP__FN int esp__out_of_time(const esp__problem *p) {
+    if (p->work_end && p->work >= p->work_end) return 1;
+    return p->deadline_ns && esp__now_ns() >= p->deadline_ns;
+}

@@ -1,0 +1,12 @@
+# test_check.sh: `espresso plugins --check`: what is built in obeys every rule, and each fault of a faulty plugin (tests/abi) is found by
+# the check that is there for it, in words that say what to do. The other faults: test_check_all.sh.
+# runs: slow asan-long
+. tests/cli/check/check.sh
+for name in none loop shm; do check $name; done # all of them: codecs/test_codecs.c, backends/test_rules.c
+for fault in unknown capacity linear lists nan; do codec $fault; done
+several same codec clock
+for fault in abort; do backend $fault; done
+several numbers backend sum
+check --path "$fixtures" lazy
+check "$fixtures/libespresso-faulty.so"
+check no_such_codec

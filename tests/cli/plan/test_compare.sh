@@ -1,0 +1,34 @@
+# test_compare.sh: `espresso compare`: every strategy is there, ours is the best, and all its forms say the same.
+. tests/cli/plan/plan.sh
+compare() { small run compare "$@"; }
+
+compare
+small quiet compare --json
+part '/"strategies"/q;p'
+part '/"strategy": "espresso+"/,$p'
+for name in strategy iteration_us fp32_us n_units summary; do key $name <"$top/1" >all.$name; done
+sed -i 1d all.fp32_us # the first is that of all
+key summary <"$top/1"
+# nothing is below the bounds, nothing is faster than ours, and fp32 is fp32
+paste all.strategy all.iteration_us all.fp32_us all.n_units | awk -v any="$(value bound_any_us)" -v bound="$(value bound_us)" -v fp32="$(value fp32_us)" \
+    -v free="$(value free_compression_us)" '
+    $2 < any - 0.001 || $4 == 5 && $2 < bound - 0.001 || $3 != fp32 { print "wrong: " $0 }
+    $1 == "\"fp32\"" && $2 != fp32 { print "wrong: " $0 }
+    { if (!best || $2 < best) best = $2; ours = $2 }
+    END { if (NR != 11 || ours > best || free > ours) print "ours is not the best" }'
+
+compare --strategies hipress,ddp,espresso+ # in that order
+
+compare --page c.html --strategies hipress,espresso+
+has c.html hipress
+has c.html '</html>'
+small quiet compare --page - --strategies fp32 # the page alone
+head -n 1 "$top/1" && tail -n 1 "$top/1"
+grep -c 'speed-up  ' "$top/1"
+
+run compare
+compare --strategies zipper
+compare --strategies ''
+compare --json --page -
+compare --page /nix/c.html
+compare --system mars

@@ -1,0 +1,55 @@
+/* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several parameters. */
+/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads: codecs/test_threads has them */
+#include "tests/lib/test.h"
+#include "tests/lib/run_check.h"
+
+static const char *const specs[] = {"none",
+                                    "powersgd",
+                                    "topk:ratio=0.01",
+                                    "int8:shared=1",
+                                    "warmup:steps=2,of=(efsignsgd)",
+                                    "fp16",
+                                    "bf16",
+                                    "efsignsgd",
+                                    "twobit:threshold=0.5",
+                                    "twobit:threshold=2",
+                                    "twobit:relative=1.2",
+                                    "int8",
+                                    "int8:block=32",
+                                    "int8:block=1024",
+                                    "int4",
+                                    "int4:block=32",
+                                    "int4:block=1024",
+                                    "chunktopk",
+                                    "chunktopk:chunk=64,k=5",
+                                    "chunktopk:chunk=64,k=32",
+                                    "chunktopk:chunk=1024,k=300",
+                                    "randomk:ratio=0.4",
+                                    "bf16:of=(none)",
+                                    "fp16:of=(topk:ratio=0.3)",
+                                    "warmup:of=(topk:ratio=0.3)",
+                                    "topk:ratio=0.3",
+                                    "randomk:ratio=0.01",
+                                    "randomk:ratio=0.9,unbiased=1,feedback=none",
+                                    "dgc:ratio=0.01",
+                                    "dgc:ratio=0.1",
+                                    "powersgd:rank=2",
+                                    "fp16:of=(topk:ratio=0.01)",
+                                    "fp16:of=(none)",
+                                    "bf16:of=(randomk:ratio=0.1)",
+                                    "warmup:steps=2,of=(topk:ratio=0.01)",
+                                    "warmup:steps=2,of=(dgc:ratio=0.01)",
+                                    "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
+enum { SPECS = sizeof specs / sizeof *specs };
+
+TEST(all_rules) {
+    for (int i = 0; i < SPECS; i++) run_check(specs[i]);
+}
+
+TEST(all_codecs) {
+    esp_ctx *ctx = NULL;
+    assert_int_equal(esp__open_alone(&ctx), ESP_OK);
+    assert_true(ctx->registry.n_codecs > 0);
+    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) run_check_named(ctx->registry.codecs[i]->name, specs, SPECS);
+    esp_close(ctx);
+}

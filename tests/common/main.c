@@ -1,4 +1,0 @@
-/* main.c: of test programs that have no main of their own. */
-#include "tests/common/test.h"
-
-__attribute__((weak)) int main(void) { return test_main(); }

@@ -1,0 +1,247 @@
+/* test_activate.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
+ * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
+/* runs: tsan */
+#include "tests/lib/test.h"
+#include "tests/executor/small_model.h"
+
+static esp_stream here;
+
+/* ---- memory that ends ------------------------------------------------------------------------------------------------- */
+/* The allocations that this thread makes in the library: `left` more succeed, -1: all. `live`: taken by all ranks and not
+ * given back. */
+static _Thread_local long left = -1;
+static atomic_long live;
+static pthread_barrier_t quiet; /* of all ranks: between two of them no message is sent, which would be a live block */
+
+static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    void *p = NULL;
+    if (left == 0) return NULL;
+    if (left > 0) left--;
+    if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1)) return NULL;
+    atomic_fetch_add(&live, 1);
+    return p;
+}
+static void give(void *user, esp_device d, void *p, uint64_t bytes) {
+    if (p) atomic_fetch_sub(&live, 1);
+    free(p);
+}
+
+/* Do the ranks hold no more than before? Their peers' threads may be about to give back the last message that they handed
+ * over. */
+static int lives_again(long lives) {
+    for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
+    return atomic_load(&live) <= lives;
+}
+
+static float gradient(int32_t rank, uint64_t i, int step) {
+    return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
+}
+
+/* Everything that went in has come out or is held; `out` and `in` are sums over ranks and steps. */
+typedef struct book {
+    double in[TOTAL], out[TOTAL];
+    int step;
+} book;
+
+static void train(esp_ctx *ctx, book *b) {
+    static _Thread_local float g[TOTAL];
+    for (uint64_t i = 0; i < TOTAL; i++) {
+        g[i] = gradient(esp_rank(ctx), i, b->step);
+        for (int32_t r = 0; r < esp_size(ctx); r++) b->in[i] += (double)gradient(r, i, b->step);
+    }
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + begins[t], here) == ESP_OK);
+    CHECK(esp_wait_all(ctx) == ESP_OK);
+    for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * esp_size(ctx);
+    b->step++;
+}
+
+static void check_books(esp_ctx *ctx, const book *b) {
+    static _Thread_local float held[TOTAL];
+    memset(held, 0, sizeof held);
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
+        for (uint64_t i = 0; f->residual && f->owner_replica && i < f->count; i++) held[first + i] += f->residual[i];
+    }
+    for (uint32_t t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
+    CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
+    double worst = 0;
+    for (int i = 0; i < TOTAL; i++) worst = fmax(worst, fabs(b->out[i] + (double)held[i] - b->in[i]));
+    CHECK(worst < 2e-2);
+}
+
+/* Rank 1's memory ends at the first allocation of a change, then at the second, and so on, until the change
+ * succeeds. */
+static void body_memory_ends(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    text first = strategy_of(MIXED, k->codec, k->option), next = strategy_of(GROUPS, k->codec, TREE_REPLICAS);
+    CHECK(esp_strategy_set(ctx, first.data) == ESP_OK);
+    char *before = strdup(esp_strategy_text(ctx));
+    int failed = 0;
+    long lives = 0;
+    for (long n = 0;; n++) {
+        train(ctx, b);
+        pthread_barrier_wait(&quiet);
+        if (!n || atomic_load(&live) < lives) lives = atomic_load(&live);
+        pthread_barrier_wait(&quiet);
+        if (esp_rank(ctx) == 1) left = n;
+        esp_status s = esp_strategy_set(ctx, next.data);
+        left = -1;
+        if (s == ESP_OK) break;
+        failed++;
+        CHECK(s == ESP_E_NOMEM);
+        CHECK(esp_rank(ctx) == 1 || error_has(ctx, "rank 1"));
+        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the one before is in force */
+        pthread_barrier_wait(&quiet);
+        CHECK(lives_again(lives));
+        pthread_barrier_wait(&quiet);
+        if (n % 8 == 0) check_books(ctx, b);
+        if (n > 2000) break;
+    }
+    CHECK(failed > 20); /* so many allocations a change makes at least: each of them was the one that failed */
+    CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
+    for (int i = 0; i < 3; i++) train(ctx, b);
+    check_books(ctx, b);
+    free(before);
+    free(b);
+}
+
+static const esp_host scarce = {.struct_size = sizeof scarce, .alloc = take, .free_ = give};
+
+TEST(a_change_without_memory_changes_nothing) {
+    task k = {.codec = "topk:ratio=0.1", .option = TREE_COMP, .dtype = ESP_F32};
+    assert_int_equal(pthread_barrier_init(&quiet, NULL, 4), 0);
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = body_memory_ends, .user = &k, .config.codec = k.codec,
+              .config.host = &scarce);
+    pthread_barrier_destroy(&quiet);
+}
+
+/* ---- many tensors ---------------------------------------------------------------------------------------------------------- */
+static atomic_ulong taken; /* bytes, also of blocks that were given back */
+static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    atomic_fetch_add(&taken, bytes);
+    return test_host_alloc(user, d, bytes, align);
+}
+static const esp_host counting = {.struct_size = sizeof counting, .alloc = take_counted, .free_ = test_host_free};
+
+static void body_start(esp_ctx *ctx, void *user) {
+    char name[16];
+    esp_tensor_desc d = {.name = name, .count = 64};
+    for (int i = 0; i < *(int *)user; i++) {
+        snprintf(name, sizeof name, "t%d", i);
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    unsigned long before = atomic_load(&taken);
+    CHECK(esp_start(ctx) == ESP_OK);
+    atomic_store(&taken, atomic_load(&taken) - before);
+}
+
+/* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its entries. */
+TEST(memory_of_a_start_is_linear) {
+    unsigned long bytes[2];
+    for (int k = 0; k < 2; k++) {
+        int n = 1000 << k;
+        atomic_store(&taken, 0);
+        RUN_RANKS(.size = 1, .body = body_start, .user = &n, .config.host = &counting,
+                  .config.codec = "topk:ratio=0.1");
+        bytes[k] = atomic_load(&taken);
+    }
+    if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
+}
+
+/* ---- two calls for one tensor --------------------------------------------------------------------------------------------- */
+enum { LARGE = 1 << 20 };
+typedef struct pusher {
+    esp_ctx *ctx;
+    pthread_barrier_t *go;
+    float *data;
+    int zero;
+    esp_status status;
+} pusher;
+
+static void *push_main(void *arg) {
+    pusher *p = arg;
+    pthread_barrier_wait(p->go);
+    p->status = p->zero ? esp_push_zero(p->ctx, 0, p->data, here) : esp_push(p->ctx, 0, p->data, here);
+    return NULL;
+}
+
+/* Exactly one of them takes part; the other is refused before it touches its memory. */
+static void body_race(esp_ctx *ctx, void *user) {
+    esp_tensor_desc d = {.name = "w", .count = LARGE};
+    float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
+    for (int round = 0; round < 40; round++) {
+        pthread_barrier_t go;
+        pusher p[2] = {{ctx, &go, zeros, 1, ESP_OK}, {ctx, &go, ones, 0, ESP_OK}};
+        for (uint64_t i = 0; i < LARGE; i++) zeros[i] = 7.0f, ones[i] = 1.0f;
+        pthread_barrier_init(&go, NULL, 2);
+        run_threads(2, push_main, p, sizeof *p);
+        pthread_barrier_destroy(&go);
+        CHECK((p[0].status == ESP_OK) != (p[1].status == ESP_OK));
+        CHECK(p[0].status == ESP_OK || p[0].status == ESP_E_STATE);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        int zero_won = p[0].status == ESP_OK;
+        for (uint64_t i = 0; i < LARGE; i += 4097) {
+            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f)); /* one rank: the mean is what went in */
+            CHECK(ones[i] == 1.0f);
+        }
+    }
+    free(zeros);
+    free(ones);
+}
+
+TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
+
+/* ---- memory that is announced to the backend ------------------------------------------------------------------------------ */
+static int announced, announcements, refusing; /* live; in all; the next is refused */
+static esp_status announce(void *comm, const esp_buf *b, void **mh) {
+    assert_true(comm && b->ptr && b->bytes);
+    if (refusing) return ESP_E_NOMEM;
+    *mh = b->ptr;
+    announced++, announcements++;
+    return ESP_OK;
+}
+static esp_status take_back(void *comm, void *mh) {
+    assert_true(comm && mh);
+    memset(mh, 0x5A, 1); /* not freed before */
+    announced--;
+    return ESP_OK;
+}
+
+/* Each strategy's arena is announced before it is in force, and taken back before it is freed. */
+TEST(the_arena_is_announced) {
+    const esp_config cfg = {.size = 1, .backend = "loop"};
+    const esp_tensor_desc d = {.name = "w", .count = 1000};
+    esp_ctx *ctx;
+    assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+    esp_backend table = *ctx->job.backend; /* as if it had both functions */
+    table.reg = announce;
+    table.dereg = take_back;
+    for (uint32_t k = 0; k < ESP__SCOPES; k++)
+        if (ctx->job.comms[k].handle) ctx->job.comms[k].backend = &table;
+    ctx->job.backend = &table;
+    assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
+    ctx->model.codec_spec = esp__strdup(ctx, "topk:ratio=0.1");
+    assert_int_equal(esp_start(ctx), ESP_OK);
+    assert_true(announced == 1 && announcements == 1);
+    char *before = strdup(esp_strategy_text(ctx));
+    static const char other[] =
+        "espresso-strategy 1\ntensor w 1000 topk:ratio=0.2 comp@cpu > flat.allgather > decomp@cpu\n";
+    refusing = 1;
+    assert_int_equal(esp_strategy_set(ctx, other), ESP_E_NOMEM);
+    assert_non_null(strstr(esp_last_error(ctx), "backend 'loop' cannot use the strategy's"));
+    assert_string_equal(esp_strategy_text(ctx), before);
+    assert_int_equal(announced, 1);
+    refusing = 0;
+    assert_int_equal(esp_strategy_set(ctx, other), ESP_OK);
+    assert_true(announced == 1 && announcements == 2);
+    esp_close(ctx);
+    assert_int_equal(announced, 0);
+    free(before);
+}

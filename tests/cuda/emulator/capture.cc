@@ -1,0 +1,21 @@
+/* capture.cc: work captured in a CUDA graph, for tests in C; with the test runtime, and with CUDA's own. */
+#include "tests/cuda/emulator/capture.h"
+#include <cuda_runtime.h>
+
+/* 0, or CUDA's first error. */
+int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times) {
+    cudaStream_t s = (cudaStream_t)stream;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaError_t e = cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    if (e == cudaSuccess) {
+        call(arg);
+        e = cudaStreamEndCapture(s, &graph);
+    }
+    if (e == cudaSuccess) e = cudaGraphInstantiate(&exec, graph, 0);
+    for (int i = 0; i < times && e == cudaSuccess; i++) e = cudaGraphLaunch(exec, s);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(s);
+    if (exec) (void)cudaGraphExecDestroy(exec);
+    if (graph) (void)cudaGraphDestroy(graph);
+    return (int)e;
+}

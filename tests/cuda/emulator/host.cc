@@ -1,0 +1,380 @@
+/* host.cc: memory, streams, events and graphs of cuda_runtime.h, on the host. Kernels run in block.cc. One lock guards everything; the
+ * thread that asks for work runs it, so a test's order of work follows from its seed. */
+#include "tests/cuda/emulator/host.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <deque>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct locked {
+    locked() { pthread_mutex_lock(&lock); }
+    ~locked() { pthread_mutex_unlock(&lock); }
+};
+static thread_local int current; /* device */
+static thread_local cudaError_t last;
+static cuda_host_counts counts;
+uint64_t cuda_host_read, cuda_host_written;
+
+static cudaError_t said(cudaError_t e) {
+    if (e) last = e;
+    return e;
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------- */
+static uint64_t state = 1;
+uint32_t cuda_host_random(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % below);
+}
+void cuda_host_seed(uint64_t seed) {
+    locked l;
+    state = seed * 2 + 1;
+}
+
+/* ---- devices -------------------------------------------------------------------------------------------------------- */
+static int device_count(void) {
+    const char *n = getenv("CUDA_HOST_DEVICES");
+    return n ? atoi(n) : 2;
+}
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = device_count();
+    return *count ? cudaSuccess : said(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= device_count()) return said(cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) { return *device = current, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 4, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    snprintf(p->name, sizeof p->name, "the tests' runtime, device %d", device);
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t e = last;
+    last = cudaSuccess;
+    return e;
+}
+const char *cudaGetErrorName(cudaError_t e) { return e ? "cudaError" : "cudaSuccess"; }
+const char *cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    default: return "unknown error";
+    }
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+typedef struct block {
+    unsigned char *p;
+    size_t bytes;
+    int pinned;
+} block;
+static std::vector<block> blocks;
+static int capturing; /* streams that are captured */
+
+static cudaError_t take(void **p, size_t bytes, int pinned) {
+    locked l;
+    if (capturing) return said(cudaErrorStreamCaptureUnsupported);
+    if (posix_memalign(p, 256, bytes ? bytes : 1)) return said(cudaErrorMemoryAllocation);
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)*p)[i] = (unsigned char)(0xA5 ^ cuda_host_random(256));
+    cuda_host_unwritten(*p, bytes);
+    blocks.push_back({(unsigned char *)*p, bytes, pinned});
+    if (!pinned) ASAN_POISON_MEMORY_REGION(*p, bytes);
+    return cudaSuccess;
+}
+static cudaError_t give(void *p, int pinned) {
+    locked l;
+    if (!p) return cudaSuccess;
+    while (cuda_host_work()) {
+    } /* as CUDA does: it waits for the device */
+    for (size_t i = 0; i < blocks.size(); i++)
+        if (blocks[i].p == p && blocks[i].pinned == pinned) {
+            ASAN_UNPOISON_MEMORY_REGION(p, blocks[i].bytes);
+            blocks.erase(blocks.begin() + (ptrdiff_t)i);
+            free(p);
+            return cudaSuccess;
+        }
+    return said(cudaErrorInvalidValue);
+}
+cudaError_t cudaMalloc(void **p, size_t bytes) { return take(p, bytes, 0); }
+cudaError_t cudaFree(void *p) { return give(p, 0); }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return take(p, bytes, 1); }
+cudaError_t cudaFreeHost(void *p) { return give(p, 1); }
+/* Device memory can be touched only while the device works. */
+static void open_memory(int opened) {
+    for (const block &b : blocks) {
+        if (b.pinned) continue;
+        if (opened)
+            ASAN_UNPOISON_MEMORY_REGION(b.p, b.bytes);
+        else
+            ASAN_POISON_MEMORY_REGION(b.p, b.bytes);
+    }
+}
+/* 1: the device reaches these bytes. */
+static int reached(const void *p, size_t bytes) {
+    for (const block &b : blocks)
+        if ((const unsigned char *)p >= b.p && bytes <= b.bytes &&
+            (size_t)((const unsigned char *)p - b.p) <= b.bytes - bytes)
+            return 1;
+    return 0;
+}
+
+/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+struct cuda_host_event {
+    uint64_t recorded, passed, ns;
+    int device, times;
+};
+typedef struct item {
+    std::function<void()> run;    /* or */
+    cuda_host_event *mark, *wait; /* one of them: signals, or waits for, recording `number` */
+    uint64_t number;
+} item;
+struct cuda_host_graph {
+    std::vector<item> items;
+};
+struct cuda_host_stream {
+    int device, priority;
+    std::deque<item> queue;
+    cuda_host_graph *graph; /* captured into */
+};
+static std::vector<cuda_host_stream *> streams;
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+int cuda_host_work(void) {
+    cuda_host_stream *found = NULL;
+    uint32_t n = 0;
+    for (cuda_host_stream *s : streams) {
+        if (s->queue.empty()) continue;
+        const item &i = s->queue.front();
+        if (i.wait && i.wait->passed < i.number) continue;
+        if (cuda_host_random(++n) == 0) found = s;
+    }
+    if (!found) return 0;
+    const item i = found->queue.front();
+    if (i.run) {
+        open_memory(1);
+        i.run();
+        open_memory(0);
+    }
+    if (i.mark && i.mark->passed < i.number) i.mark->passed = i.number, i.mark->ns = now();
+    found->queue.pop_front();
+    return 1;
+}
+/* The stream; NULL: the default stream of the thread's device. Streams are all non-blocking: it waits for no other. */
+static cudaStream_t meant(cudaStream_t s) {
+    static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* freed by nobody, as CUDA's */
+    if (s) return s;
+    while (defaults.size() <= (size_t)current) {
+        defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL});
+        streams.push_back(defaults.back());
+    }
+    return defaults[(size_t)current];
+}
+static int known(cudaStream_t s) {
+    for (const cuda_host_stream *k : streams)
+        if (k == s) return 1;
+    return 0;
+}
+static cudaError_t enqueue(cudaStream_t s, item i) {
+    s = meant(s);
+    if (!known(s)) return said(cudaErrorInvalidResourceHandle);
+    if (s->graph)
+        s->graph->items.push_back(i);
+    else
+        s->queue.push_back(i);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned, int priority) {
+    locked l;
+    streams.push_back(*out = new cuda_host_stream{current, priority, {}, NULL});
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    return *least = 0, *greatest = -5, cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { return *priority = s->priority, cudaSuccess; }
+/* Works until the condition holds. */
+template <typename F> static cudaError_t until(F holds) {
+    while (!holds()) {
+        if (cuda_host_work()) continue;
+        fprintf(stderr, "cuda_host: somebody waits for work that can never run\n");
+        abort();
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    locked l;
+    if (!known(s)) return said(cudaErrorInvalidResourceHandle);
+    until([&] { return s->queue.empty(); });
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == s) streams.erase(streams.begin() + (ptrdiff_t)i);
+    delete s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    locked l;
+    s = meant(s);
+    if (!known(s)) return said(cudaErrorInvalidResourceHandle);
+    if (s->graph) return said(cudaErrorStreamCaptureUnsupported);
+    return until([&] { return s->queue.empty(); });
+}
+cudaError_t cudaDeviceSynchronize(void) {
+    locked l;
+    if (capturing) return said(cudaErrorStreamCaptureUnsupported);
+    while (cuda_host_work()) {
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    *out = new cuda_host_event{0, 0, 0, current, !(flags & cudaEventDisableTiming)};
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) { /* waits until it passes: simpler than CUDA's later release */
+    locked l;
+    until([&] { return e->passed >= e->recorded; });
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    locked l;
+    s = meant(s);
+    if (!known(s) || e->device != s->device) return said(cudaErrorInvalidResourceHandle);
+    return enqueue(s, {NULL, e, NULL, ++e->recorded});
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    locked l;
+    return enqueue(s, {NULL, NULL, e, e->recorded});
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    locked l;
+    if (cuda_host_random(2)) cuda_host_work();
+    return e->passed < e->recorded ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    locked l;
+    return until([&] { return e->passed >= e->recorded; });
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+    locked l;
+    if (!from->times || !to->times || !from->recorded || !to->recorded) return said(cudaErrorInvalidResourceHandle);
+    if (from->passed < from->recorded || to->passed < to->recorded) return cudaErrorNotReady;
+    *ms = (float)((double)(int64_t)(to->ns - from->ns) / 1e6);
+    return cudaSuccess;
+}
+
+/* ---- copies --------------------------------------------------------------------------------------------------------------- */
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
+    locked l;
+    open_memory(1);
+    memmove(to, from, bytes);
+    open_memory(0);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t s) {
+    locked l;
+    if (!width || !height) return cudaSuccess;
+    if (width > to_pitch || width > from_pitch || !reached(to, to_pitch * (height - 1) + width) ||
+        !reached(from, from_pitch * (height - 1) + width))
+        return said(cudaErrorInvalidValue);
+    counts.copies++;
+    return enqueue(s, {[=] {
+                           for (size_t r = 0; r < height; r++)
+                               memmove((char *)to + r * to_pitch, (const char *)from + r * from_pitch, width);
+                       },
+                       NULL, NULL, 0});
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s) {
+    return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, 1, kind, s);
+}
+cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t s) {
+    locked l;
+    if (!width || !height) return cudaSuccess;
+    if (width > pitch || !reached(p, pitch * (height - 1) + width)) return said(cudaErrorInvalidValue);
+    counts.fills++;
+    return enqueue(s, {[=] {
+                           for (size_t r = 0; r < height; r++) memset((char *)p + r * pitch, byte, width);
+                       },
+                       NULL, NULL, 0});
+}
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s) {
+    return cudaMemset2DAsync(p, bytes, byte, bytes, 1, s);
+}
+
+/* ---- graphs ----------------------------------------------------------------------------------------------------------------- */
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    locked l;
+    if (!known(s) || s->graph) return said(cudaErrorInvalidResourceHandle);
+    s->graph = new cuda_host_graph;
+    capturing++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
+    locked l;
+    s = meant(s);
+    if (!known(s)) return said(cudaErrorInvalidResourceHandle);
+    *status = s->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
+    locked l;
+    if (!known(s) || !s->graph) return said(cudaErrorInvalidResourceHandle);
+    *graph = s->graph;
+    s->graph = NULL;
+    capturing--;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
+    *exec = new cuda_host_graph(*graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+    locked l;
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < exec->items.size() && !e; i++) e = enqueue(s, exec->items[i]);
+    return e;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+
+/* ---- launches ---------------------------------------------------------------------------------------------------------------- */
+cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, size_t, std::function<void()> kernel) {
+    locked l;
+    const dim3 g = c->gridDim, b = c->blockDim;
+    const uint64_t threads = (uint64_t)b.x * b.y * b.z;
+    if (!known(c->stream) || c->stream->device != current) return said(cudaErrorInvalidResourceHandle);
+    if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7FFFFFFFu || !threads || threads > 1024 ||
+        c->dynamicSmemBytes > 0)
+        return said(cudaErrorInvalidConfiguration);
+    counts.launches++;
+    return enqueue(c->stream, {[=] { cuda_host_run(g, b, kernel); }, NULL, NULL, 0});
+}
+cuda_host_counts cuda_host_counted(int reset) {
+    locked l;
+    cuda_host_counts c = counts;
+    c.read = cuda_host_read, c.written = cuda_host_written;
+    if (reset) counts = cuda_host_counts(), cuda_host_read = cuda_host_written = 0;
+    return c;
+}

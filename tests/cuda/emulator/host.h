@@ -1,0 +1,13 @@
+/* host.h: what host.cc and block.cc know of each other. */
+#ifndef CUDA_HOST_H
+#define CUDA_HOST_H
+#include "tests/cuda/emulator/cuda_runtime.h"
+
+uint32_t cuda_host_random(uint32_t below);
+/* Runs the first item of one stream, if one can run; 1: it did. The lock is held. */
+int cuda_host_work(void);
+/* Runs all blocks of a kernel. */
+void cuda_host_run(dim3 grid, dim3 block, const std::function<void()> &kernel);
+/* Nobody has written these bytes: for the memory sanitizer. */
+void cuda_host_unwritten(void *p, size_t bytes);
+#endif

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Plants faults in the CUDA kernels, one at a time, and sees whether the tests on the host find them. A test tool; `make plant` runs it.
+
+    plant.py [--jobs N] [PATTERN]     PATTERN: only faults whose line in the table has it
+
+Each fault is planted in a copy of the sources: a barrier that is missing, a mask that lacks lane 31, an element too few at a tail. The
+tests of that file's codecs run first, then all tests of the kernels. Prints a table (file and line, function, kind, the test that found it, the
+line), and which kernels have no fault of their own, because all their work is in functions that have. Ends with status 1 if a fault does not
+compile, or is found by no test and KNOWN does not say why."""
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+TESTS = ("test_twins", "test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps")
+# by file: the codecs with which test_twins looks first, and a test of its own
+FIRST = {"half.cu": ("fp16", "bf16"), "quant.cu": ("int8", "int4"), "quant.h": ("int8", "int4"), "dense.h": ("fp16", "int4", "twobit"),
+         "tile.h": ("efsignsgd", "twobit"), "twin.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
+         "norm.h": ("test_norm", "efsignsgd"), "select.h": ("topk", "test_select"), "block.h": ("test_scan", "topk", "dgc", "chunktopk"),
+         "sparse.h": ("topk", "dgc"), "lowrank.h": ("test_lowrank", "powersgd", "test_rounds"), "powersgd.cu": ("powersgd", "test_rounds"), "device.cu": ("test_cuda_steps",)}
+WARP = r"(__(?:shfl|ballot|any|all|match|reduce|syncwarp)\w*\()0xFFFFFFFFu"
+KINDS = (
+    ("no barrier", re.compile(r"__sync(?:threads|warp)\(\);"), ";"),
+    ("no barrier", re.compile(r"__syncthreads_or\("), "!!("),
+    ("wrong mask", re.compile(WARP), r"\g<1>0x7FFFFFFFu"),
+    ("tail", re.compile(r"\b([\w.\[\]]+(?:->\w+)?) < ((?:p->|d->|a->)?(?:count|units|tiles|pieces|chunks|total|rows|cols))\b"), r"\1 + 1 < \2"),
+    ("tail", re.compile(r"\b([a-z]\w*) < ((?:16 \* )?[a-z][^;?&|]*;)(?!\s*[a-z]+\+\+)"), r"\1 + 1 < \2"),  # a loop over elements
+)
+KERNEL = re.compile(r"\b(\w+)\((?:cuda_parts|cuda_sums|powersgd_parts|powersgd_sums|void \*dst)\b")
+FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it has for a kernel
+# faults that no test finds, and why: by the file's name, the kind, the function or a part of the line
+KNOWN = (
+    ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
+    ("chunktopk.cu", "no barrier", "if (W == 1) __syncwarp()", "the votes before it make lanes wait here, too; CUDA does not promise that they order memory"),
+    ("block.h", "no barrier", "cuda_last", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("twin.h", "no barrier", "cuda_last_block", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("twin.h", "tail", "if (stride < zero)", "both are multiples of 64"),
+    ("lowrank.h", "tail", "if (left + width < x->n) continue;", "writes sums of all tiles but the last, which the last overwrites"),
+    ("quant.h", "wrong mask", "__reduce_max_sync", "only nvcc compiles this line"),
+    ("select.h", "tail", "CUDA_SELECT_ROOM < count", "a list that has room for all elements, or for 4 k, gives the same"),
+    ("select.h", "tail", "root * root < rank", "no result depends on the sample"),
+    ("select.h", "tail", "select_sample", "no result depends on the sample"),
+    ("powersgd.cu", "tail", "i < p->m * p->r; i += CUDA_THREADS", "what is not finite there is not finite in Q, which is looked at, too"),
+)
+NO_BUILD = "does not compile"
+
+
+def sources():
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split()
+    kernels = [f for f in listed if re.match(r"codecs/cuda/(common/)?\w+\.(cu|h)$", f)]
+    return listed, [f for f in kernels if os.path.basename(f) not in ("device.h", "plugin.cu")]
+
+
+def functions(text):
+    """Each line's function or struct, and whether that is a kernel: they begin and end in column 0."""
+    name, kernel, inside = None, False, False
+    for line in text:
+        if not inside and line[0] not in " }#/\n":
+            name, kernel = None, "__global__" in line
+        found = None if inside or line.startswith("#") else (KERNEL if kernel else FUNCTION).search(line.split("/*")[0])
+        if found and not name:
+            name = found.group(1) or found.group(2)
+        inside = (inside or line.rstrip().endswith("{")) and not line.startswith("}")
+        yield name if inside else None, kernel
+
+
+def faults(kernels):
+    """(file, line number, function, kind, the line with the fault, the line), and the kernels that have none"""
+    found, all_kernels = [], set()
+    for f in kernels:
+        with open(f, encoding="utf-8") as lines:
+            text = list(lines)
+        for number, (line, (name, kernel)) in enumerate(zip(text, functions(text)), 1):
+            code, places = line.split("/*")[0], set()
+            if kernel and name:
+                all_kernels.add(name)
+            if not name or "threadfence" in code:
+                continue
+            for kind, pattern, instead in KINDS:
+                for m in pattern.finditer(code):
+                    if m.start() in places:
+                        continue
+                    places.add(m.start())
+                    found.append((f, number, name, kind, line[:m.start()] + m.expand(instead) + line[m.end():], line.strip()))
+    return found, sorted(all_kernels - {f[2] for f in found})
+
+
+def run(folder, test, some, way="tests"):
+    env = dict(os.environ, OMP_WAIT_POLICY="passive", TEST_ALL="1")
+    if some:
+        env["TWINS"] = some
+    try:
+        done = subprocess.run(["build/%s/cuda_host/%s" % (way, test)], cwd=folder, env=env, timeout=300, capture_output=True)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def found_by(folder, file):
+    """The first test that fails; None: none does."""
+    name = os.path.basename(file)
+    for first in FIRST.get(name, (name.removesuffix(".cu"),)):
+        test, some = (first, None) if first.startswith("test_") else ("test_twins", first)
+        if run(folder, test, some):
+            return "%s (%s)" % (test, some) if some else test
+    for test in TESTS:
+        if run(folder, test, None):
+            return test
+    # accesses out of bounds may change no result: the first tests again, with the address sanitizer
+    looks = FIRST.get(name, (name.removesuffix(".cu"),))
+    if subprocess.run(["make", "TESTS=1", "build/asan/cuda/test_codecs"] + ["build/asan/cuda_host/" + t for t in looks if t.startswith("test_")],
+                      cwd=folder, capture_output=True).returncode:
+        return NO_BUILD
+    for first in looks:
+        test, some = (first, None) if first.startswith("test_") else ("test_twins", first)
+        if run(folder, test, some, "asan"):
+            return "asan/" + test
+    return None
+
+
+def plant(folder, fault):
+    file, number, _, _, bad, _ = fault
+    path = os.path.join(folder, file)
+    with open(path, encoding="utf-8") as f:
+        lines = f.readlines()
+    good, lines[number - 1] = lines[number - 1], bad
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(lines)
+    built = subprocess.run(["make", "TESTS=1"] + ["build/tests/cuda/" + t for t in TESTS], cwd=folder,
+                           capture_output=True)
+    result = NO_BUILD if built.returncode else found_by(folder, file)
+    lines[number - 1] = good
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(lines)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--list", action="store_true", help="say what would be planted")
+    parser.add_argument("pattern", nargs="?", default="")
+    args = parser.parse_args()
+    listed, kernels = sources()
+    planted, without = faults(kernels)
+    todo = [f for f in planted if args.pattern in "%s:%d %s %s %s" % (f[:4] + f[5:])]
+    if args.list:
+        for f in todo:
+            print("%s:%d %s, %s: %s" % (f[:4] + f[5:]))
+        print("kernels without a fault of their own: " + ", ".join(without))
+        return
+    if not todo:
+        sys.exit("no line has '%s'" % args.pattern)
+    work = tempfile.mkdtemp(prefix="plant-")
+    try:
+        folders = [os.path.join(work, str(k)) for k in range(max(1, min(args.jobs, len(todo))))]
+        for folder in folders:
+            for f in listed:
+                os.makedirs(os.path.join(folder, os.path.dirname(f)), exist_ok=True)
+                shutil.copy2(f, os.path.join(folder, f))
+            subprocess.run(["make", "TESTS=1"] + ["build/tests/cuda/" + t for t in TESTS], cwd=folder, check=True,
+                           stdout=subprocess.DEVNULL)
+        free = list(folders)
+
+        def one(fault):
+            folder = free.pop()
+            try:
+                return plant(folder, fault)
+            finally:
+                free.append(folder)
+        missed = known = useless = 0
+        with concurrent.futures.ThreadPoolExecutor(len(folders)) as pool:
+            for (file, number, name, kind, _, line), test in zip(todo, pool.map(one, todo)):
+                useless += test == NO_BUILD
+                why = next((k[3] for k in KNOWN if file.endswith(k[0]) and k[1] == kind and (k[2] == name or k[2] in line)), None)
+                if test is None:
+                    known, missed = known + (why is not None), missed + (why is None)
+                    test = "not found" if why else "NOT FOUND"
+                print("%-36s %-24s %-10s  %-22s %s" % ("%s:%d" % (file, number), name, kind, test, line), flush=True)
+                if why and "not found" in test:
+                    print(" " * 74 + "why: " + why, flush=True)
+        print("%d faults: %d found, %d not found, of which KNOWN says why of %d; %d do not compile"
+              % (len(todo), len(todo) - missed - known - useless, missed + known, known, useless))
+        print("kernels without a fault of their own: " + ", ".join(without))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    sys.exit(missed + useless > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+/* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact, has the bits of
+ * the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at the edge of what is exact. */
+/* runs: asan-long */
+#include "tests/lib/test.h"
+#include "tests/cuda/emulator/norm.h"
+
+enum { MOST = 20000 };
+static float sums[MOST];
+static uint64_t state_of = 1;
+static uint32_t next(void) { return test_random32(&state_of) >> 1; }
+/* A number of 24 random bits, times 2^exponent. */
+static float number(int exponent) { return ldexpf((float)(0x800000u | (next() & 0x7FFFFFu)), exponent); }
+
+static void compare(const char *what, uint64_t n, uint64_t seed) {
+    double want = 0;
+    for (uint64_t i = 0; i < n; i++) want += (double)sums[i];
+    const double got = norm_total(sums, n, seed);
+    if (want != want && got != got) return;
+    if (memcmp(&want, &got, sizeof want))
+        fail_msg("%s, %llu sums: in order %.17g, on the device %.17g", what, (unsigned long long)n, want, got);
+}
+
+static const uint64_t sizes[] = {0, 1, 2, 31, 511, 512, 513, 4095, 4096, 4097, 9000, MOST};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+TEST(like_sizes) {
+    for (uint64_t s = 0; s < SIZES; s++) {
+        for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = number(-20 + (int)(next() % 4));
+        compare("like sizes", sizes[s], s);
+        for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = next() % 3 ? 0 : number(-60);
+        compare("many zeros", sizes[s], s);
+    }
+}
+TEST(all_sizes) {
+    for (uint64_t s = 0; s < SIZES; s++) {
+        for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = number((int)(next() % 240) - 149);
+        compare("all sizes", sizes[s], s);
+        for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = number((int)(next() % 60) - 60);
+        compare("many sizes", sizes[s], s);
+        for (uint64_t i = 0; i < sizes[s]; i++) sums[i] = ldexpf((float)(next() % 5), -149);
+        compare("denormals", sizes[s], s);
+    }
+}
+/* The rest is exact; one among them, or the sum before, is not. */
+TEST(some_sizes) {
+    for (int round = 0; round < 40; round++) {
+        const uint64_t n = 3000 + next() % 3000;
+        for (uint64_t i = 0; i < n; i++) sums[i] = number(0);
+        for (int k = 0; k < 3; k++) sums[next() % n] = number(round % 2 ? -(int)(next() % 60) : (int)(next() % 60));
+        compare("some of another size", n, (uint64_t)round);
+        sums[next() % n] = round % 2 ? INFINITY : NAN;
+        compare("one that is not finite", n, (uint64_t)round);
+    }
+}
+/* Sums that just reach 2^53 of the smallest one's last place, or just do not. */
+TEST(edges) {
+    for (int shift = 20; shift < 40; shift++)
+        for (uint64_t n = 600; n <= 2000; n += 700) {
+            for (uint64_t i = 0; i < n; i++) sums[i] = number(shift);
+            for (uint64_t i = 0; i < 40; i++) sums[next() % n] = number(0);
+            compare("at the edge", n, (uint64_t)shift);
+            for (uint64_t i = n; i-- > 0;) sums[i] = i < n / 2 ? number(shift) : number(0);
+            compare("large before small", n, (uint64_t)shift);
+            for (uint64_t i = n; i-- > 0;) sums[i] = i >= n / 2 ? number(shift) : number(0);
+            compare("small before large", n, (uint64_t)shift);
+        }
+}
+
+/* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one addition would. */
+TEST(carried) {
+    for (uint64_t round = 0; round < 20; round++) {
+        memset(sums, 0, 512 * sizeof *sums);
+        sums[next() % 512] = 262145; /* 2^18 + 1; the sum ends with places of 2^19 */
+        for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
+        compare("a small one before large ones", 1024, round);
+    }
+}

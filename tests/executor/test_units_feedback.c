@@ -1,0 +1,319 @@
+/* test_units_feedback.c: residuals are not lost when a change of strategy, or loading a state, makes other chunks
+ * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
+/* runs: tsan-long */
+#include "tests/lib/test.h"
+#include "small_model.h"
+
+static esp_stream here;
+
+static float gradient(int32_t rank, uint64_t i, int step) {
+    return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
+}
+
+/* Everything that went in, and everything that came out. */
+typedef struct book {
+    double in[TOTAL], out[TOTAL];
+    int step;
+} book;
+
+static void train(esp_ctx *ctx, book *b, int steps) {
+    float *g = malloc(TOTAL * sizeof *g);
+    for (int s = 0; s < steps; s++, b->step++) {
+        for (uint64_t i = 0; i < TOTAL; i++) {
+            g[i] = gradient(ctx->job.rank, i, b->step);
+            for (int32_t r = 0; r < ctx->job.size; r++) b->in[i] += (double)gradient(r, i, b->step);
+        }
+        for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * ctx->job.size;
+    }
+    free(g);
+}
+
+/* What this rank holds of every element: `own` residuals of its own gradient only, else also its part of the others'
+ * and what waits for the next push. */
+static void held_by(const esp_ctx *ctx, float *held, int own) {
+    memset(held, 0, TOTAL * sizeof *held);
+    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
+        const esp__feedback *f = &ctx->in_force.feedback[k];
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* tensors are numbered in their order */
+        for (uint64_t i = 0; f->residual && (own ? f->raw : f->owner_replica) && i < f->count; i++)
+            held[first + i] += f->residual[i];
+    }
+    for (uint32_t t = 0; t < TENSORS && !own; t++)
+        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
+}
+
+/* in == out + held over all ranks, element by element. */
+static void check_books(esp_ctx *ctx, const book *b) {
+    float *held = malloc(TOTAL * sizeof *held);
+    held_by(ctx, held, 0);
+    CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
+    double worst = 0;
+    for (int i = 0; i < TOTAL; i++) {
+        double off = fabs(b->out[i] + (double)held[i] - b->in[i]);
+        if (off > worst) worst = off;
+    }
+    CHECK(worst < 2e-2);
+    free(held);
+}
+
+static void set(esp_ctx *ctx, int kind, const char *codec, const char *option) {
+    text s = strategy_of(kind, codec, option);
+    CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
+}
+
+/* ---- nothing is lost ------------------------------------------------------------------------------------------------------ */
+static void body_conserved(esp_ctx *ctx, void *user) {
+    static const int kinds[] = {WHOLE, CHUNKS, GROUPS, WHOLE, MIXED, ALL_IN_ONE, CHUNKS, MIXED, WHOLE};
+    const task *k = user;
+    book *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        /* every other strategy has another option, so that residuals of sums lose their places too */
+        set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
+        check_books(ctx, b);
+        train(ctx, b, 3);
+        check_books(ctx, b);
+    }
+    set(ctx, GROUPS, "none", FLAT_RAW);
+    train(ctx, b, 1); /* no compression: all of it comes out */
+    for (int i = 0; i < TOTAL; i++)
+        if (fabs(b->in[i] - b->out[i]) >= 2e-2) {
+            CHECK(fabs(b->in[i] - b->out[i]) < 2e-2);
+            break;
+        }
+    free(b);
+}
+TEST(test_conserved) {
+    static const char *const codecs[] = {"topk:ratio=0.05",
+                                         "efsignsgd",
+                                         "twobit",
+                                         "dgc:ratio=0.05,feedback=residual",
+                                         "int8",
+                                         "int8:shared=1",
+                                         "int4",
+                                         "chunktopk:chunk=64,k=8,feedback=residual"};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        task k = {codecs[c], TREE_THREE, ESP_F32, 0, 0, NULL};
+        run_ranks(6, 2, "loop", 0, body_conserved, &k);
+        k.option = FLAT_COMP;
+        run_ranks(3, 3, "shm", 0, body_conserved, &k);
+    }
+}
+
+/* A rank's own residual keeps every bit on its way through all shapes: it is moved, not added up. */
+static void body_moved(esp_ctx *ctx, void *user) {
+    static const int kinds[] = {CHUNKS, GROUPS, MIXED, ALL_IN_ONE, WHOLE, ALL_IN_ONE, CHUNKS, WHOLE};
+    book *b = calloc(1, sizeof *b);
+    float *before = malloc(TOTAL * 4), *after = malloc(TOTAL * 4);
+    add_tensors(ctx, user);
+    CHECK(esp_start(ctx) == ESP_OK);
+    set(ctx, WHOLE, "topk:ratio=0.05", FLAT_COMP);
+    train(ctx, b, 4);
+    held_by(ctx, before, 1);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        set(ctx, kinds[i], "topk:ratio=0.05", i % 2 ? TREE_THREE : FLAT_COMP);
+        held_by(ctx, after, 1);
+        CHECK(!memcmp(before, after, TOTAL * 4));
+        for (uint32_t t = 0; t < TENSORS; t++) /* later Comps have no residual yet */
+            for (uint64_t e = 0; ctx->model.tensors[t].carry && e < counts[t]; e++)
+                CHECK(ctx->model.tensors[t].carry[e] == 0);
+    }
+    int nonzero = 0;
+    for (int i = 0; i < TOTAL; i++) nonzero += before[i] != 0;
+    CHECK(nonzero > TOTAL / 2);
+    free(before), free(after), free(b);
+}
+TEST(test_moved_bit_by_bit) {
+    task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
+    run_ranks(4, 2, "loop", 0, body_moved, &k);
+}
+
+/* A tensor whose new unit has no Comp gives its residual to the next push; its neighbours keep theirs. */
+static const char part_only[] =
+    "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 none " FLAT_RAW "\nchunk 400 topk:ratio=0.05 " FLAT_COMP
+    "\ntensor b 37 group\ntensor c 5 group\ngroup 42 none " FLAT_RAW "\ntensor d 2048 topk:ratio=0.05 " FLAT_COMP
+    "\ntensor e 3 none " FLAT_RAW "\ntensor f 1 none " FLAT_RAW "\n";
+static void body_part(esp_ctx *ctx, void *user) {
+    book *b = calloc(1, sizeof *b);
+    float *before = malloc(TOTAL * 4);
+    add_tensors(ctx, user);
+    CHECK(esp_start(ctx) == ESP_OK);
+    set(ctx, GROUPS, "topk:ratio=0.05", FLAT_COMP);
+    train(ctx, b, 3);
+    held_by(ctx, before, 1);
+    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK);
+    const float *carry = ctx->model.tensors[0].carry;
+    CHECK(carry && !memcmp(carry, before, 600 * 4) && carry[600] == 0 && carry[999] == 0);
+    CHECK(ctx->model.tensors[1].carry && ctx->model.tensors[2].carry && !ctx->model.tensors[3].carry &&
+          ctx->model.tensors[4].carry);
+    CHECK(ctx->in_force.n_feedback == 2 && !memcmp(ctx->in_force.feedback[0].residual, before + 600, 400 * 4));
+    check_books(ctx, b);
+    train(ctx, b, 1);
+    check_books(ctx, b);
+    free(before), free(b);
+}
+TEST(test_part_without_compression) {
+    task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
+    run_ranks(3, 3, "loop", 0, body_part, &k);
+}
+
+/* The method's own memory stays with a unit that stays as it is. */
+static void body_own_state(esp_ctx *ctx, void *user) {
+    static const char a[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 dgc:ratio=0.05 " FLAT_COMP
+                            "\nchunk 400 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 group\ntensor c 5 group\ngroup 42 "
+                            "dgc:ratio=0.05 " FLAT_COMP "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW
+                            "\ntensor f 1 none " FLAT_RAW "\n";
+    book *b = calloc(1, sizeof *b);
+    char equal[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 500 dgc:ratio=0.05 " FLAT_COMP
+                   "\nchunk 500 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 none " FLAT_RAW "\ntensor c 5 none " FLAT_RAW
+                   "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW "\ntensor f 1 none " FLAT_RAW "\n";
+    char *other = strdup(a), *state;
+    add_tensors(ctx, user);
+    CHECK(esp_start(ctx) == ESP_OK);
+    CHECK(esp_strategy_set(ctx, a) == ESP_OK);
+    train(ctx, b, 2);
+    const esp__feedback *f = &ctx->in_force.feedback[1];
+    uint64_t bytes = f->state_bytes, nonzero = 0;
+    state = malloc(bytes);
+    memcpy(state, f->state, bytes);
+    for (uint64_t i = 0; i < bytes; i++) nonzero += state[i] != 0;
+    CHECK(bytes >= 1600 && nonzero > 100);
+    /* the second chunk stays; the first becomes plain, and so do b and c */
+    memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
+    CHECK(esp_strategy_set(ctx, other) == ESP_OK);
+    CHECK(ctx->in_force.feedback[1].place.begin == 600 && !memcmp(state, ctx->in_force.feedback[1].state, bytes));
+    /* two of one size keep each its own */
+    CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
+    train(ctx, b, 2);
+    bytes = ctx->in_force.feedback[0].state_bytes;
+    free(state);
+    state = malloc(2 * bytes);
+    memcpy(state, ctx->in_force.feedback[0].state, bytes),
+        memcpy(state + bytes, ctx->in_force.feedback[1].state, bytes);
+    CHECK(memcmp(state, state + bytes, bytes));
+    memcpy(strstr(equal, "tensor f 1 none"), "tensor f 1 topk", 15);
+    CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
+    CHECK(!memcmp(state, ctx->in_force.feedback[0].state, bytes) &&
+          !memcmp(state + bytes, ctx->in_force.feedback[1].state, bytes));
+    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* not the same elements: the bytes mean nothing there */
+    nonzero = 0;
+    for (uint64_t i = 0; i < ctx->in_force.feedback[0].state_bytes; i++)
+        nonzero += ctx->in_force.feedback[0].state[i] != 0;
+    CHECK(nonzero == 0);
+    free(state), free(other), free(b);
+}
+TEST(test_own_state) {
+    task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
+    run_ranks(2, 2, "loop", 0, body_own_state, &k);
+}
+
+/* ---- a step thrown away ------------------------------------------------------------------------------------------------------ */
+static void body_discard(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *b = calloc(1, sizeof *b), *thrown = malloc(sizeof *b);
+    float *before = malloc(TOTAL * 4), *after = malloc(TOTAL * 4);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    set(ctx, GROUPS, "topk:ratio=0.05", k->option);
+    train(ctx, b, 2);
+    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK); /* some feedback now waits for the next push */
+    held_by(ctx, before, 0);
+    CHECK(esp_discard_step(ctx) == ESP_OK); /* of a step before the change: nothing to take back any more */
+    held_by(ctx, after, 0);
+    CHECK(!memcmp(before, after, TOTAL * 4));
+    for (int round = 0; round < 2; round++) {
+        *thrown = *b;
+        train(ctx, thrown, 1);
+        CHECK(ctx->model.tensors[0].carry == NULL);
+        CHECK(esp_discard_step(ctx) == ESP_OK);
+        held_by(ctx, after, 0);
+        CHECK(!memcmp(before, after, TOTAL * 4));
+        check_books(ctx, b);
+    }
+    set(ctx, k->kind, "topk:ratio=0.05", k->option);
+    for (int round = 0; round < 2; round++) { /* a good step, then one that is thrown away */
+        train(ctx, b, 1);
+        check_books(ctx, b);
+        *thrown = *b;
+        train(ctx, thrown, 1);
+        CHECK(esp_discard_step(ctx) == ESP_OK);
+        check_books(ctx, b);
+    }
+    free(before), free(after), free(thrown), free(b);
+}
+TEST(test_discard) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
+        run_ranks(4, 2, "loop", ESP_DISCARDABLE, body_discard, &k);
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------------------------------------------- */
+static char path[64];
+static book saved_books[8];
+
+static void body_save(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    set(ctx, WHOLE, "topk:ratio=0.05", k->option);
+    train(ctx, b, 2);
+    set(ctx, k->kind, "topk:ratio=0.05", k->option);
+    train(ctx, b, 2);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    saved_books[ctx->job.rank] = *b;
+    free(b);
+}
+static void body_load(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int other = 0; other < 3; other++) { /* the option it was saved with; another; no compression at all */
+            const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
+            set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
+            *b = saved_books[ctx->job.rank];
+            CHECK(esp_state_load(ctx, path) == ESP_OK && ctx->steps.step == 4);
+            check_books(ctx, b);
+            train(ctx, b, 2);
+            check_books(ctx, b);
+        }
+    free(b);
+}
+static void body_load_bits(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    book *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+    add_tensors(ctx, k);
+    CHECK(esp_start(ctx) == ESP_OK);
+    set(ctx, k->kind, "dgc:ratio=0.05", k->option);
+    train(ctx, a, 2);
+    CHECK(esp_state_save(ctx, path) == ESP_OK);
+    *b = *a;
+    train(ctx, a, 3);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    train(ctx, b, 3);
+    CHECK(!memcmp(a->out, b->out, sizeof a->out));
+    set(ctx, k->kind, "efsignsgd", k->option);
+    CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH && error_has(ctx, "another codec for tensor 'a'"));
+    free(a), free(b);
+}
+TEST(test_states) {
+    snprintf(path, sizeof path, "/tmp/espresso-test-units-%d", (int)getpid());
+    for (int kind = 0; kind < KINDS; kind++) {
+        task k = {NULL, kind % 2 ? FLAT_COMP : TREE_THREE, ESP_F32, kind, 0, NULL};
+        run_ranks(4, 2, "loop", 0, body_save, &k);
+        run_ranks(4, 2, "loop", 0, body_load, &k);
+        run_ranks(4, 2, "loop", 0, body_load_bits, &k);
+    }
+    for (int r = 0; r < 4; r++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s.r%dof4", path, r);
+        unlink(name);
+    }
+}

@@ -1,0 +1,216 @@
+/* board.h: what the driver and the ranks of a run share: the run's plan, which follows from its seed, and what each rank
+ * reports. It lies in a file that all of them map, so that another program may start the ranks. */
+#ifndef CHAOS_BOARD_H
+#define CHAOS_BOARD_H
+#include "espresso.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS = 4, TENSORS = 7, STEPS_MAX = 20000, SAVE_STEPS = 2, WARM_STEPS = 3, PATH_ROOM = 200 };
+enum { UNTOLD = 1 }; /* as a status: the rank has not reported yet */
+
+typedef enum kind {
+    KILL,
+    KILL_OPEN,
+    STOP,
+    SLOW,
+    EXIT,
+    MEMORY,
+    NO_MEMFD,
+    DISK,
+    KILL_SAVE,
+    ORDER,
+    PUSH,
+    VERSION,
+    CODEC,
+    LINK_CUT,
+    KINDS
+} kind;
+
+/* What all ranks must report in the end. */
+typedef enum want {
+    WANT_OK,    /* no error, and right results                                         */
+    WANT_PEER,  /* ESP_E_PEER on all but the victim                                     */
+    WANT_LATE,  /* ESP_E_TIMEOUT on all but the victim                                  */
+    WANT_DIFFER /* an error on all ranks: ESP_E_MISMATCH, or as the variant says      */
+} want;
+
+enum { /* variants of ORDER: who calls what */
+       TWO_PUSHES,
+       WAIT_UNPUSHED,
+       STRATEGY_IN_STEP,
+       START_TWICE,
+       BARRIER_FOR_STEP, /* from here on it ends the job */
+       OTHER_COUNT,
+       OTHER_CALL,
+       CLOSE_EARLY,
+       STRATEGY_ALONE,
+       ORDERS
+};
+enum { ONLY_ONE_PUSHES, ONE_HAS_MORE, ONE_NEVER_PUSHES, PUSHES };                       /* of PUSH */
+enum { OTHER_CODEC, OTHER_OPTION, OTHER_SEED, OTHER_SIZE, OTHER_BACKEND, DIFFERENCES }; /* of CODEC */
+enum { BEFORE_OPEN, BEFORE_START, BEFORE_STRATEGY, MOMENTS };                           /* of MEMORY */
+
+typedef struct plan {
+    kind kind;
+    uint64_t seed;
+    int32_t victim;
+    uint32_t setup, variant, caller; /* caller: the trainer's thread runs the ops */
+    uint32_t step, pushes;           /* the victim's fault is in this step, after so many pushes */
+    uint32_t delay_us;               /* and so much later; KILL, STOP: after all ranks were warm */
+    uint32_t amount;                 /* bytes of memory or disk, descriptors, errno */
+    uint32_t timeout_ms, steps;      /* steps 0: until something goes wrong */
+    int resume;                      /* STOP: the victim goes on after the others noticed */
+} plan;
+
+typedef struct report {
+    atomic_int pid, step, ready, resumed;
+    atomic_int status; /* of the call that failed, ESP_OK, or UNTOLD */
+    atomic_int pushes; /* that succeeded in the step of the error     */
+    atomic_ullong fault_ns, returned_ns, closed_ns;
+    atomic_int wrong; /* results, or behaviour: text in `why`         */
+    atomic_int again; /* second job: 1 + its status; 0: not yet      */
+    atomic_int ended;
+    char text[1400], why[400];
+    atomic_ullong saved[2]; /* hashes of the state before the last save and of that being saved */
+    _Atomic uint64_t average[STEPS_MAX];
+} report;
+
+typedef struct board {
+    plan plan;
+    int32_t launched;         /* another program started the ranks: they cannot open a second, smaller job */
+    atomic_int go, survivors; /* survivors: bits; 0: not known yet */
+    char root[64], folder[PATH_ROOM], backend[128];
+    report rank[RANKS];
+} board;
+
+static const struct kind_info {
+    const char *name, *what;
+    int timed;   /* the time until the others notice is reported */
+    int silence; /* which counts from the end of ESPRESSO_TIMEOUT_MS */
+} kinds[KINDS] = {
+    [KILL] = {"kill", "kill -9 in a step", 1, 0},
+    [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},
+    [STOP] = {"stop", "SIGSTOP in a step", 1, 1},
+    [SLOW] = {"slow", "a rank is slow or stopped for half the timeout", 0, 0},
+    [EXIT] = {"exit", "a rank exits without esp_close", 1, 0},
+    [MEMORY] = {"memory", "RLIMIT_AS in esp_open, esp_start, esp_strategy_set", 0, 0},
+    [NO_MEMFD] = {"no-memfd", "no memfd (seccomp) or no descriptors (RLIMIT_NOFILE)", 0, 0},
+    [DISK] = {"disk", "full disk in esp_state_save", 0, 0},
+    [KILL_SAVE] = {"kill-save", "kill -9 in esp_state_save (its time includes fsync)", 1, 0},
+    [ORDER] = {"order", "calls in the wrong order", 0, 0},
+    [PUSH] = {"push", "a tensor that only some ranks push or have", 0, 0},
+    [VERSION] = {"version", "another library version on one rank", 0, 0},
+    [CODEC] = {"codec", "another codec, option, seed, size or backend on one rank", 0, 0},
+    [LINK_CUT] = {"link-cut", "a link is cut for 3 s: needs hosts, so tests/jobs/hosts has it", 0, 0},
+};
+
+/* Codecs and options that a run chooses from. exact: the averages are known to the bit. */
+static const struct setup {
+    const char *codec, *option;
+    int exact, feedback, flat;
+} setups[] = {
+    {NULL, "flat.allreduce", 1, 0, 1},
+    {NULL, "intra.reduce_scatter > inter.allreduce > intra.allgather", 1, 0, 0},
+    {NULL, "flat.reduce_scatter > flat.allgather", 1, 0, 1},
+    {"topk:ratio=0.1", "comp@cpu > flat.allgather > decomp@cpu", 0, 1, 1},
+    {"topk:ratio=0.1",
+     "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
+     "intra.allgather",
+     0, 1, 0},
+    {"efsignsgd", "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather", 0, 1, 0},
+    {"dgc:ratio=0.05,momentum=0", "comp@cpu > flat.allgather > decomp@cpu", 0, 1, 1},
+    {"int8", "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu", 0, 1, 1},
+};
+enum { SETUPS = sizeof setups / sizeof *setups };
+static const uint64_t tensor_count[TENSORS] = {20000, 1, 4096, 70001, 37, 1000, 30000};
+
+static inline uint32_t below(uint64_t *seed, uint32_t n) { return (uint32_t)(test_random64(seed) >> 33) % n; }
+static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
+    const uint8_t *at = (const uint8_t *)data;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        uint64_t w;
+        memcpy(&w, at, 8);
+        h = (h ^ w) * 0x9e3779b97f4a7c15ull;
+        h ^= h >> 32;
+    }
+    for (; bytes; bytes--, at++) h = (h ^ *at) * 0x100000001b3ull;
+    return h;
+}
+/* Everything that is random in a run. */
+static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
+    static const uint32_t refusals[] = {EPERM, ENOSYS, ENOMEM, EMFILE};
+    uint64_t s = seed * 64 + (uint64_t)k;
+    plan p;
+    memset(&p, 0, sizeof p);
+    p.kind = k;
+    p.seed = seed;
+    p.victim = (int32_t)below(&s, RANKS);
+    p.setup = below(&s, SETUPS);
+    p.caller = below(&s, 2);
+    p.step = WARM_STEPS + below(&s, 6);
+    p.pushes = below(&s, TENSORS + 1);
+    p.delay_us = below(&s, 20000);
+    p.timeout_ms = 20000;
+    p.variant = below(&s, 1u << 20);
+    p.resume = (int)below(&s, 2);
+    if (k == STOP) p.timeout_ms = timeout_ms;
+    if (k == KILL_OPEN) p.timeout_ms = 2 * timeout_ms, p.delay_us = below(&s, 40000);
+    if (k == SLOW) p.timeout_ms = 2 * timeout_ms, p.variant %= 2, p.steps = 15;
+    if (k == MEMORY) {
+        p.variant %= MOMENTS;
+        p.amount = below(&s, p.variant == BEFORE_OPEN ? 48u << 20 : 4u << 20);
+        p.steps = 12;
+    }
+    if (k == NO_MEMFD) {
+        p.timeout_ms = 2 * timeout_ms;
+        p.variant %= 2;
+        p.amount = p.variant ? refusals[below(&s, 4)] : below(&s, 16);
+        p.steps = 6;
+    }
+    if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
+    if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
+    if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
+    /* what only the timeout ends */
+    if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
+    if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
+    if (k == CODEC || k == VERSION) p.steps = 12;
+    if (k == CODEC) p.variant %= DIFFERENCES;
+    return p;
+}
+
+static inline const struct setup *plan_setup(const plan *p) { return &setups[p->setup]; }
+
+static inline want plan_want(const plan *p) {
+    switch (p->kind) {
+    case STOP: return WANT_LATE;
+    case SLOW:
+    case DISK:
+    case MEMORY:
+    case NO_MEMFD: return WANT_OK; /* or an error on all ranks: driver.h */
+    case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
+    case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
+    case VERSION:
+    case CODEC: return WANT_DIFFER;
+    default: return WANT_PEER;
+    }
+}
+
+static inline board *board_map(const char *path, int create) {
+    int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
+    board *b = MAP_FAILED;
+    if (fd >= 0 && (!create || ftruncate(fd, sizeof(board)) == 0))
+        b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    return b == MAP_FAILED ? NULL : b;
+}
+#endif

@@ -1,0 +1,18 @@
+/* library.h: the library's headers, private ones too. Tests link the objects of the library and of the command, in which private
+ * functions are external. */
+#ifndef TEST_LIBRARY_H
+#define TEST_LIBRARY_H
+#ifndef ESP__FN
+#define ESP__FN
+#endif
+#ifndef ESPRESSO_PREFIX
+#define ESPRESSO_PREFIX "/usr/local"
+#endif
+#include "espresso.h"
+#include "planner/auto/autopilot.h"
+#include "espresso_impl/executor/executor.h"
+#include "espresso_impl/observe/stats.h"
+#include "planner/search/search.h"
+#include "planner/builtin/builtin.h"
+#include "planner/files/files.h"
+#endif

@@ -1,0 +1,90 @@
+/* processes.h: ranks as processes that may be killed or stopped, and a page that they share with the test. */
+#ifndef TEST_PROCESSES_H
+#define TEST_PROCESSES_H
+#include "tests/lib/test.h"
+#include <sys/syscall.h>
+
+enum { MAX_PROCS = 8, NOBODY = -9 };
+
+/* What one rank reports. */
+typedef struct report {
+    atomic_int ready;      /* in the situation that the test wants to disturb              */
+    atomic_int lost, late; /* ranks named by callbacks, or NOBODY                       */
+    atomic_int lost_left;
+    atomic_uint late_tensor;
+    atomic_int status; /* of the call under test; 1: it has not returned               */
+    atomic_ullong told_ns, returned_ns, closed_ns;
+    atomic_int other; /* whatever a test needs                                        */
+    char text[1024];
+} report;
+
+typedef struct board {
+    atomic_int go;
+    report rank[MAX_PROCS];
+} board;
+
+typedef struct procs {
+    int32_t size;
+    char root[64];
+    board *b;
+    pid_t pid[MAX_PROCS];
+} procs;
+
+static inline void procs_init(procs *p, int32_t size) {
+    memset(p, 0, sizeof *p);
+    p->size = size;
+    snprintf(p->root, sizeof p->root, "%s", test_root(false));
+    p->b = test_shared(sizeof *p->b);
+    for (int r = 0; r < MAX_PROCS; r++) {
+        atomic_store(&p->b->rank[r].lost, NOBODY);
+        atomic_store(&p->b->rank[r].late, NOBODY);
+        atomic_store(&p->b->rank[r].status, 1);
+    }
+}
+
+/* Starts rank r: body(p, r) in a process of its own, which ends with the test at the latest. */
+static inline void procs_start(procs *p, int32_t r, void (*body)(procs *, int32_t)) {
+    p->pid[r] = child_fork(60);
+    if (p->pid[r] != 0) return;
+    body(p, r);
+    fflush(NULL);
+    _exit(0);
+}
+
+static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
+    for (int32_t r = 0; r < p->size; r++) procs_start(p, r, body);
+}
+
+/* Waits until every rank but `but` has set the given member to something else than `from`; 0 after 30 s. */
+#define PROCS_AWAIT(p, member, from, but)                                                                              \
+    __extension__({                                                                                                    \
+        uint64_t end_ = esp__now_ns() + 30000000000u;                                                                  \
+        int n_ = 0;                                                                                                    \
+        while (n_ < (p)->size && esp__now_ns() < end_) {                                                               \
+            n_ = 0;                                                                                                    \
+            for (int32_t r_ = 0; r_ < (p)->size; r_++)                                                                 \
+                n_ += r_ == (but) || atomic_load(&(p)->b->rank[r_].member) != (from);                                  \
+            if (n_ < (p)->size) usleep(1000);                                                                          \
+        }                                                                                                              \
+        n_ == (p)->size;                                                                                               \
+    })
+
+/* Waits until all have ended. */
+static inline void procs_wait(procs *p) {
+    for (int32_t r = 0; r < p->size; r++) child_wait(p->pid[r]), p->pid[r] = 0;
+}
+
+/* Reaps all; returns how many had to be killed because they did not end within 20 s. */
+static inline int procs_end(procs *p) {
+    uint64_t end = esp__now_ns() + 20000000000u;
+    int hung = 0;
+    for (int32_t r = 0; r < p->size; r++) {
+        while (p->pid[r] > 0 && waitpid(p->pid[r], NULL, WNOHANG) == 0) {
+            if (esp__now_ns() > end) hung++, kill(p->pid[r], SIGKILL), waitpid(p->pid[r], NULL, 0), p->pid[r] = 0;
+            usleep(1000);
+        }
+    }
+    munmap(p->b, sizeof *p->b);
+    return hung;
+}
+#endif

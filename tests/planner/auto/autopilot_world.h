@@ -1,0 +1,227 @@
+/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
+ * autopilot did in it. */
+#ifndef AUTOPILOT_WORLD_H
+#define AUTOPILOT_WORLD_H
+#include "tests/lib/test.h"
+
+enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
+static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS] = {20, 0, 40, 8, 0};
+
+/* A world: what steps take and what the links are worth, by step. */
+typedef struct world world;
+struct world {
+    int steps;
+    int slow_from, slow_to;              /* steps in which the link between machines is slow */
+    double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
+    double gentle_ms;                    /* and this much more with specs[1] in place of specs[0] */
+    int32_t excess;                      /* this tensor's error is too large while specs[0] compresses it; -1: none's */
+    const char *specs[2];                /* the codecs that figures are for: a lossy one that wins, and a gentle one */
+    double errors[2];                    /* that the figures claim */
+    const char *plugin;                  /* file to load first; NULL: none */
+    const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
+    int real;                            /* nothing is made up */
+    const char *backend;                 /* NULL: the test's own */
+    int matrices;                        /* tensors with columns say so */
+    double tolerance;                    /* of sums; 0: they are exact */
+    int figures_fail;                    /* what was measured is of no use */
+    int busy_from, busy_to;              /* steps in which all takes `busy` times as long: another job's doing */
+    double busy;
+    int32_t waits_less; /* this rank waits for communication only `waiting` of a step; -1: none */
+    double waiting;
+    double slow_rate;    /* of the slow link between machines, bytes/us; 0.3 explains fp32_ms */
+    double exposed;      /* share of a step in which communication is exposed */
+    int tries_second;    /* layerwise may be tried where a plan disappoints */
+    double layerwise_ms; /* a step under layerwise with the slow link; 0: as with any plan that compresses */
+    int sets_own_at;     /* the program sets a strategy of its own after this step; 0: never */
+    uint32_t optimizer;
+    float momentum;
+    double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL, or NO_LOSS: the trainer reports none */
+    /* what happened */
+    uint64_t hash[RANKS_MOST][STEPS_MOST];
+    const char *phase[RANKS_MOST][STEPS_MOST];
+    double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
+    char last[RANKS_MOST][8192];
+    char heard[16384]; /* what rank 0 said of its decisions, if it was asked to say it */
+    int hears;
+};
+static const double NO_LOSS = -1e300;
+
+static int slow(const world *w, const esp_ctx *ctx) {
+    return (int)ctx->steps.step >= w->slow_from && (int)ctx->steps.step < w->slow_to;
+}
+static int compresses(const esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 1;
+    return 0;
+}
+
+/* Has the strategy options of layerwise, which plans for these figures do not have? */
+static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
+
+static uint64_t world_step(void *user, esp_ctx *ctx) {
+    const world *w = user;
+    const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
+    if (w->layerwise_ms > 0.0 && layerwise(ctx->in_force.strategy.text))
+        return (uint64_t)(w->layerwise_ms * 1e6) + (uint64_t)(ctx->job.rank * 1000);
+    double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
+    double busy = (int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to ? w->busy : 1.0;
+    return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
+}
+static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
+}
+static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
+    const world *w = user;
+    const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->in_force.strategy.of_tensor[tensor].first];
+    return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, w->specs[0]) != NULL;
+}
+
+static double world_waiting(void *user, esp_ctx *ctx) {
+    const world *w = user;
+    return ctx->job.rank == w->waits_less ? w->waiting : 1.0;
+}
+
+/* Links of slow_rate bytes/us or so fast that nothing is worth compressing. */
+static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
+    static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
+    const world *w = user;
+    if (w->figures_fail) return esp__fail(ctx, ESP_E_NOMEM, "no figures today");
+    memset(s, 0, sizeof *s);
+    memset(codecs, 0, 2 * sizeof *codecs);
+    s->struct_size = sizeof *s;
+    s->machines = ctx->job.topo.n_local > 1 ? (uint32_t)ctx->job.topo.n_machines : (uint32_t)ctx->job.size;
+    s->ranks_per_machine = (uint32_t)ctx->job.size / s->machines;
+    s->devices = 1;
+    s->intra.alpha_ns = s->inter.alpha_ns = 1000;
+    s->intra.bytes_per_us = 1e6;
+    s->inter.bytes_per_us = slow(user, ctx) ? w->slow_rate : 1e6;
+    for (*n = 0; *n < 2; ++*n) {
+        esp_plan_codec *c = &codecs[*n];
+        c->struct_size = sizeof *c;
+        c->spec = w->specs[*n];
+        c->header_bytes = 32;
+        c->unit_bytes = 1;
+        c->units = *n ? 2 : 0.5; /* as if the lossy one sent next to nothing */
+        c->error = w->errors[*n];
+        c->compress[0].points = c->decompress[0].points = *n ? slower : quick;
+        c->compress[0].n = c->decompress[0].n = 2;
+        esp__codec *opened;
+        if (esp__codec_get(ctx, c->spec, &opened)) return ESP_E_NOT_FOUND;
+        esp__plan_codec_rounds(c, opened->table, &opened->traits, opened->self);
+    }
+    return ESP_OK;
+}
+
+static void push_all(esp_ctx *ctx, world *w, float grads[TENSORS][1000], int step, int zero) {
+    esp_stream cpu = ESP_ZERO;
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        for (uint64_t k = 0; k < counts[i]; k++) {
+            uint32_t h = (uint32_t)(step * 7919 + ctx->job.rank * 104729 + (int)i * 1299709 + (int)k) * 2654435761u;
+            grads[i][k] = zero ? 0.0f : (float)((int)(h >> 28) - 8);
+            w->in[ctx->job.rank][i][k] += (double)grads[i][k];
+        }
+        CHECK(!esp_push(ctx, i, grads[i], cpu));
+    }
+    CHECK(!esp_wait_all(ctx));
+    for (uint32_t i = 0; i < TENSORS; i++)
+        for (uint64_t k = 0; k < counts[i]; k++) w->out[ctx->job.rank][i][k] += (double)grads[i][k];
+}
+
+static void hear(void *user, const esp_log_event *ev) {
+    world *w = user;
+    if (strcmp(ev->component, "autopilot") != 0 || ev->level != ESP_LOG_INFO) return;
+    const size_t n = strlen(w->heard);
+    snprintf(w->heard + n, sizeof w->heard - n, "%s\n", ev->message);
+}
+
+static void live(esp_ctx *ctx, void *user) {
+    world *w = user;
+    float(*grads)[1000] = calloc(TENSORS, sizeof *grads);
+    char name[16];
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof name, "t%u", i);
+        esp_tensor_desc d = {.name = name, .count = counts[i]};
+        if (w->matrices && columns[i]) d.rows = counts[i] / columns[i], d.cols = columns[i];
+        d.flags = ESP_SUM;
+        CHECK(!esp_tensor_add(ctx, &d, NULL));
+    }
+    if (w->plugin) CHECK(!esp_plugin_load(ctx, w->plugin));
+    CHECK(!esp_start(ctx));
+    if (esp__autopilot_of(ctx) && !w->real) {
+        esp__auto_source source = {
+            w,          world_step,     world_ready, world_figures, w->excess < 0 ? NULL : world_excess, world_waiting,
+            w->exposed, w->tries_second};
+        esp__autopilot_of(ctx)->source = source;
+    }
+    for (int step = 0; step < w->steps; step++) {
+        const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
+        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* NaN, too */
+        push_all(ctx, w, grads, step, 0);
+        w->hash[ctx->job.rank][step] = ctx->in_force.strategy.hash;
+        w->phase[ctx->job.rank][step] = ctx->steps.phase;
+        if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
+        /* a planner that takes long must not make the test take other decisions */
+        while (esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
+               !esp__auto_plan_done(esp__autopilot_of(ctx)))
+            usleep(200);
+    }
+    snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
+    CHECK(!esp_strategy_set(ctx, "fp32")); /* all feedback comes out with the next step */
+    push_all(ctx, w, grads, w->steps, 1);
+    free(grads);
+}
+
+static world *world_new(void) {
+    world *w = calloc(1, sizeof *w);
+    w->steps = 120;
+    w->slow_to = 1 << 30;
+    w->excess = w->waits_less = -1;
+    w->busy = 3.0;
+    w->slow_rate = 0.3;
+    w->specs[0] = "topk:ratio=0.25", w->specs[1] = "fp16";
+    w->errors[0] = 0.5, w->errors[1] = 1e-7;
+    w->fp32_ms[0] = 6.0, w->fp32_ms[1] = 20.0;
+    w->compressed_ms[0] = 6.5, w->compressed_ms[1] = 7.0;
+    return w;
+}
+
+/* Runs the world; ranks must have made the same decisions, and lost nothing. */
+static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
+    test_job j = {.size = size, .per_machine = per_machine, .body = live, .user = w};
+    failures = 0;
+    j.config.strategy = strategy;
+    j.config.codec = codec;
+    if (w->real) j.config.backend = "loop:inter=1gbit,latency=50us";
+    if (w->backend) j.config.backend = w->backend;
+    j.config.log_level = getenv("VERBOSE") ? ESP_LOG_DEBUG : ESP_LOG_ERROR;
+    j.config.optimizer = w->optimizer;
+    j.config.momentum = w->momentum;
+    const esp_host host = {.struct_size = sizeof host, .user = w, .log = hear};
+    if (w->hears) j.config.host = &host, j.config.log_level = ESP_LOG_WARN;
+    test_run(&j);
+    for (int32_t r = 0; r < size; r++) {
+        for (int s = 0; s < w->steps; s++) {
+            CHECK(w->hash[r][s] == w->hash[0][s]);
+            CHECK(w->phase[r][s] == w->phase[0][s]);
+        }
+        for (int i = 0; i < TENSORS; i++)
+            for (uint64_t k = 0; k < counts[i]; k++) {
+                double in = 0.0;
+                for (int32_t q = 0; q < size; q++) in += w->in[q][i][k];
+                CHECK(fabs(w->out[r][i][k] - in) <= w->tolerance);
+            }
+    }
+    assert_int_equal(failures, 0);
+}
+
+static int switches(const world *w) {
+    int n = 0;
+    for (int s = 1; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][s - 1];
+    return n;
+}
+static int first_in(const world *w, const char *phase, int from) {
+    for (int s = from; s < w->steps; s++)
+        if (w->phase[0][s] && strstr(w->phase[0][s], phase)) return s;
+    return -1;
+}
+#endif

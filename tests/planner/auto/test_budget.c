@@ -1,0 +1,159 @@
+/* test_budget.c: the time that the autopilot may spend on trials of strategies, with made-up times: what adds to the
+ * budget and what a trial takes from it, when a trial ends, when the next may begin, and what a failed trial changes
+ * for the next. */
+#include "tests/lib/test.h"
+
+static const double ms = 1e6;
+
+static esp__budget opened(void) {
+    esp__budget b;
+    memset(&b, 0, sizeof b);
+    esp__budget_open(&b, 22, 20.0 * ms);
+    return b;
+}
+
+TEST(test_pays_in) {
+    esp__budget b = opened();
+    assert_true(fabs(b.credit - 0.75) < 1e-9);
+    esp__budget_update(&b, 222, 20.0 * ms, 0.0); /* 200 steps pay in 2 */
+    assert_true(fabs(b.credit - 2.75) < 1e-9);
+    esp__budget_update(&b, 222, 0.0, 30.0 * ms); /* what the autopilot spends is paid: a step and a half */
+    assert_true(fabs(b.credit - 1.25) < 1e-9);
+    esp__budget_update(&b, 322, 40.0 * ms, 20.0 * ms); /* steps became longer: the same time is less of them */
+    assert_true(fabs(b.credit - 1.75) < 1e-9);
+    assert_true(fabs(b.spent - 2.0) < 1e-9);
+    esp__budget_update(&b, 1000000, 40.0 * ms, 0.0); /* however long it was quiet */
+    assert_true(fabs(b.credit - 10.0) < 1e-9);
+    esp__budget_open(&b, 1000001, 5.0 * ms); /* once is enough */
+    assert_true(fabs(b.credit - 10.0) < 1e-9);
+}
+
+/* Before the first measurement nothing is known of steps: nothing is counted, and nothing ends a try. */
+TEST(test_not_open) {
+    esp__budget b;
+    memset(&b, 0, sizeof b);
+    esp__budget_update(&b, 500, 20.0 * ms, 20.0 * ms);
+    esp__budget_pay(&b, 20.0 * ms);
+    assert_true(b.credit >= 0.0 && b.credit <= 0.0);
+    assert_int_equal(esp__budget_exhausted(&b, 1e12, 0.0), 0);
+    esp__budget_open(&b, 500, 0.0);
+    assert_int_equal(b.open, 0);
+}
+
+/* Step by step, as a try that takes `step` instead of 20 ms: after how many does it end? 0: it does not, in `most`. */
+static int ends_after(esp__budget *b, double first, double step, int most) {
+    double over = 0.0;
+    for (int k = 1; k <= most; k++) {
+        over += (k == 1 ? first : step) - 20.0 * ms;
+        esp__budget_update(b, b->step + 1, 0.0, 0.0);
+        if (!esp__budget_exhausted(b, over, first - 20.0 * ms)) continue;
+        esp__budget_pay(b, over);
+        return k;
+    }
+    esp__budget_pay(b, over);
+    return 0;
+}
+
+TEST(test_try_ends) {
+    esp__budget b = opened();
+    assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
+    assert_true(b.credit < -1.0 && b.credit > -1.5);               /* and no dearer than that */
+    b = opened();
+    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* so slow that the first step says enough */
+    b = opened();
+    assert_int_equal(ends_after(&b, 40.0 * ms, 18.0 * ms, 12), 0); /* only the first step is slow */
+    b = opened();
+    assert_int_equal(ends_after(&b, 21.0 * ms, 21.0 * ms, 12), 0); /* a little slower: it is compared to the end */
+    assert_true(fabs(b.credit - (0.75 + 0.12 - 0.6)) < 1e-9);
+    assert_true(fabs(b.lost - 0.6) < 1e-9);
+    b = opened();
+    assert_int_equal(ends_after(&b, 10.0 * ms, 10.0 * ms, 12), 0); /* what a try wins is no credit */
+    assert_true(fabs(b.credit - 0.87) < 1e-9);
+    b = opened();
+    b.credit = -5.0; /* nothing left: any loss ends it, a gain does not */
+    assert_int_equal(ends_after(&b, 19.0 * ms, 19.0 * ms, 12), 0);
+    assert_int_equal(ends_after(&b, 19.0 * ms, 22.0 * ms, 12), 2);
+}
+
+/* The next try waits until what the last one cost is paid. */
+TEST(test_next_waits) {
+    esp__budget b = opened();
+    assert_int_equal(esp__budget_wait(&b), 0);
+    esp__budget_measured(&b, 30.0 * ms); /* measuring costs 1.5 steps */
+    assert_int_equal(esp__budget_wait(&b), 150);
+    esp__budget_pay(&b, 80.0 * ms); /* and 4 were lost */
+    assert_int_equal(esp__budget_wait(&b), 550);
+    esp__budget_update(&b, 22 + 549, 20.0 * ms, 0.0);
+    assert_int_equal(esp__budget_wait(&b), 1);
+    esp__budget_update(&b, 22 + 550, 20.0 * ms, 0.0);
+    assert_int_equal(esp__budget_wait(&b), 0);
+    esp__budget_pay(&b, -80.0 * ms);
+    assert_int_equal(esp__budget_wait(&b), 0);
+    assert_true(b.credit < 2.3); /* what is won is not paid in */
+}
+
+/* Whatever is tried, again and again, and however slow it is: training pays a hundredth, and at most three steps. */
+TEST(test_whole_run) {
+    static const double slow[] = {21.0, 25.0, 30.0, 40.0, 60.0, 200.0};
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        esp__budget b = opened();
+        double lost = 0.0, step = slow[i] * ms;
+        uint64_t steps = 20000, tries = 0;
+        while (b.step < 22 + steps) {
+            double before = b.credit, paid_in = (double)b.step;
+            if (esp__budget_wait(&b)) {
+                esp__budget_update(&b, b.step + 1, 20.0 * ms, 0.0);
+                continue;
+            }
+            tries++;
+            esp__budget_measured(&b, 20.0 * ms);
+            esp__budget_update(&b, b.step, 20.0 * ms, 20.0 * ms);
+            ends_after(&b, step, step, 12);
+            lost += before - b.credit + 0.01 * ((double)b.step - paid_in);
+        }
+        double overshoot = slow[i] / 20.0 + 2.0; /* one step's, and measuring */
+        if (!(tries > 0 && lost <= 0.01 * (double)steps + overshoot))
+            fail_msg("%.0f ms: %.2f steps lost in %llu tries", slow[i], lost, (unsigned long long)tries);
+    }
+}
+
+TEST(test_misjudged) {
+    esp__budget b = opened();
+    esp__budget_lost(&b, 1, 30.0 * ms, 18.0 * ms);
+    assert_true(fabs(b.misjudged[1] - 30.0 / 18.0) < 1e-9);
+    assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9); /* says nothing about plans that compress nothing */
+    esp__budget_drifted(&b);
+    assert_true(fabs(b.misjudged[1] * b.misjudged[1] - 30.0 / 18.0) < 1e-9);
+    esp__budget_lost(&b, 0, 300.0 * ms, 18.0 * ms); /* not for ever */
+    assert_true(fabs(b.misjudged[0] - 3.0) < 1e-9);
+    esp__budget_lost(&b, 0, 17.0 * ms,
+                     18.0 * ms); /* lost, though it was faster than predicted: the strategy before is, too */
+    assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9);
+    const double credit = b.credit;
+    esp__budget_won(&b, 1, 30.0 * ms); /* the steps of the try saved so much: it pays for the next one */
+    assert_true(fabs(b.credit - credit - 30.0 * ms / b.step_ns) < 1e-9);
+    assert_true(fabs(b.misjudged[1] - 1.0) < 1e-9);
+}
+
+/* What a plan must bring, by prediction and by what was measured. */
+TEST(test_worth) {
+    esp__auto_job job;
+    memset(&job, 0, sizeof job);
+    job.min_gain = 0.05;
+    job.misjudged[0] = job.misjudged[1] = 1.0;
+    job.base_ns = 20.0 * ms;
+    assert_true(esp__auto_worth(&job, 20.0, 19.0, 1, 1.05) ==
+                0); /* nanoseconds: a prediction far below what is measured */
+    assert_true(esp__auto_worth(&job, 20.0 * ms, 19.0 * ms, 1, 1.05));
+    assert_false(esp__auto_worth(&job, 20.0 * ms, 19.1 * ms, 1, 1.05));
+    /* steps take half as long again as predicted: of 30 ms, the 1.2 ms that a plan saves are under the least gain */
+    job.base_ns = 30.0 * ms;
+    assert_false(esp__auto_worth(&job, 20.0 * ms, 18.8 * ms, 1, 1.05));
+    assert_true(esp__auto_worth(&job, 20.0 * ms, 18.5 * ms, 1, 1.05));
+    /* the last one took 1.4 times its prediction */
+    job.base_ns = 20.0 * ms;
+    job.misjudged[1] = 1.4;
+    assert_false(esp__auto_worth(&job, 20.0 * ms, 15.0 * ms, 1, 1.05));
+    assert_true(esp__auto_worth(&job, 20.0 * ms, 15.0 * ms, 0, 1.05));
+    assert_true(esp__auto_worth(&job, 20.0 * ms, 10.0 * ms, 1, 1.05));
+}

@@ -1,0 +1,133 @@
+/* test_optimizer.c: how the trainer's optimizer is given, and what each codec is expected to cost in loss with it. */
+/* runs: no-tsan: one rank at a time: no thread but the context's own */
+#include "tests/lib/test.h"
+
+/* ---- how it is given -------------------------------------------------------------------------------------------------- */
+TEST(test_environment) {
+    static const struct {
+        const char *text;
+        uint32_t optimizer;
+        float momentum;
+    } good[] = {{"sgd", ESP_OPTIMIZER_SGD, 0},
+                {"momentum", ESP_OPTIMIZER_MOMENTUM, 0.9f},
+                {"momentum:0.5", ESP_OPTIMIZER_MOMENTUM, 0.5f},
+                {"adam", ESP_OPTIMIZER_ADAM, 0.9f},
+                {"adam:0", ESP_OPTIMIZER_ADAM, 0},
+                {"unknown", ESP_OPTIMIZER_UNKNOWN, 0}};
+    static const char *const bad[] = {"Adam",     "adam:",   "adam:1", "adam:-0.1", "adam:0.9x",
+                                      "adam:nan", "sgd:0.9", "adamw",  ":"};
+    esp_config cfg = ESP_ZERO, out;
+    cfg.optimizer = ESP_OPTIMIZER_ADAM; /* the environment goes first */
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        setenv("ESPRESSO_OPTIMIZER", good[i].text, 1);
+        assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
+        assert_int_equal(out.optimizer, good[i].optimizer);
+        assert_true(out.momentum == good[i].momentum);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char expected[64];
+        setenv("ESPRESSO_OPTIMIZER", bad[i], 1);
+        assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
+        snprintf(expected, sizeof expected, "ESPRESSO_OPTIMIZER is \"%s\": it must be", bad[i]);
+        assert_non_null(strstr(esp_last_error(NULL), expected));
+    }
+    unsetenv("ESPRESSO_OPTIMIZER");
+}
+
+TEST(test_config) {
+    static const struct {
+        uint32_t optimizer;
+        float momentum, meant; /* meant -1: an error, which says so: */
+        const char *says;
+    } cases[] = {
+        {ESP_OPTIMIZER_UNKNOWN, 0, 0, NULL},
+        {ESP_OPTIMIZER_SGD, 0, 0, NULL},
+        {ESP_OPTIMIZER_SGD, -1, 0, NULL},
+        {ESP_OPTIMIZER_MOMENTUM, 0, 0.9f, NULL},
+        {ESP_OPTIMIZER_ADAM, 0.3f, 0.3f, NULL},
+        {ESP_OPTIMIZER_ADAM, -1, 0, NULL},
+        {ESP_OPTIMIZER_ADAM, 1, -1, "esp_config.momentum is 1: it must be a number from 0"},
+        {ESP_OPTIMIZER_ADAM, -0.5f, -1, "esp_config.momentum is -0.5"},
+        {ESP_OPTIMIZER_SGD, 0.9f, -1, "esp_config.momentum is 0.9, but optimizer sgd has none: set ESP_OPTIMIZER_M"},
+        {ESP_OPTIMIZER_UNKNOWN, 0.9f, -1, "but optimizer unknown has none"},
+        {4, 0, -1, "esp_config.optimizer is 4: it must be"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        esp_config cfg = ESP_ZERO, out;
+        cfg.optimizer = cases[i].optimizer, cfg.momentum = cases[i].momentum;
+        assert_int_equal(esp__env_config(&cfg, &out), cases[i].says ? ESP_E_ARG : ESP_OK);
+        if (cases[i].says)
+            assert_non_null(strstr(esp_last_error(NULL), cases[i].says));
+        else
+            assert_true(out.momentum == cases[i].meant);
+    }
+}
+
+/* ---- the table of docs/use/codecs.md --------------------------------------------------------------------------------------- */
+enum { NONE, LOW, HIGH, ADAM, ADAM_LOW, N };
+TEST(test_table) {
+    static const struct {
+        uint32_t optimizer;
+        double momentum;
+    } with[N] = {{ESP_OPTIMIZER_SGD, 0.0},
+                 {ESP_OPTIMIZER_MOMENTUM, 0.5},
+                 {ESP_OPTIMIZER_MOMENTUM, 0.9},
+                 {ESP_OPTIMIZER_ADAM, 0.9},
+                 {ESP_OPTIMIZER_ADAM, 0.0}};
+    static const struct {
+        const char *spec;
+        int safe[N];
+    } cases[] = {
+        {"fp16", {1, 1, 1, 1, 1}},
+        {"bf16", {1, 1, 1, 1, 1}},
+        {"int8", {1, 1, 1, 1, 1}},
+        {"int8:shared=1", {1, 1, 1, 1, 1}},
+        {"int4", {1, 1, 1, 1, 1}},
+        {"efsignsgd", {1, 1, 0, 0, 1}},
+        {"topk:ratio=0.1", {1, 1, 0, 0, 1}},
+        {"topk:ratio=0.01", {1, 1, 0, 0, 1}},
+        {"fp16:of=(topk:ratio=0.01)", {1, 1, 0, 0, 1}},
+        {"topk:ratio=0.001", {0, 0, 0, 0, 0}},
+        {"chunktopk", {1, 1, 0, 0, 1}},
+        {"twobit:relative=1.2", {1, 1, 0, 0, 1}},
+        {"randomk:ratio=0.1", {0, 0, 0, 0, 0}},
+        {"powersgd:rank=1", {0, 0, 0, 0, 0}},
+        {"topk:ratio=0.01,feedback=none", {0, 0, 0, 0, 0}},
+        {"dgc", {0, 0, 0, 0, 0}}, /* a momentum of 0.9 of its own */
+        {"dgc:momentum=0.5", {1, 0, 0, 0, 1}},
+        {"dgc:momentum=0", {1, 1, 0, 0, 1}},
+        {"warmup:steps=10,of=(dgc:momentum=0.5)", {1, 0, 0, 0, 1}},
+    };
+    esp_ctx *ctx = NULL;
+    esp_config cfg = {.backend = "loop", .rank = 0, .size = 1};
+    assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        esp__codec *c;
+        assert_int_equal(esp__codec_get(ctx, cases[i].spec, &c), ESP_OK);
+        for (int k = 0; k < N; k++) {
+            const esp__effect *e = esp__safety(c, 1.0, with[k].optimizer, with[k].momentum);
+            if ((e->slower <= 1.0) != cases[i].safe[k])
+                fail_msg("%s with optimizer %u, momentum %g: %g", cases[i].spec, with[k].optimizer, with[k].momentum,
+                         e->slower);
+            assert_non_null(e->loss);
+        }
+        const esp__effect *e = esp__safety(c, 1.0, ESP_OPTIMIZER_UNKNOWN, 0.0); /* nothing is known: no preference */
+        assert_true(e->slower == 1.0);
+        assert_int_equal(e->loss != NULL, cases[i].safe[HIGH]);
+    }
+    esp_close(ctx);
+}
+
+/* A momentum that counts twice is worse than one. */
+TEST(test_twice) {
+    esp_ctx *ctx = NULL;
+    esp__codec *c;
+    esp_config cfg = {.backend = "loop", .rank = 0, .size = 1};
+    assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
+    assert_int_equal(esp__codec_get(ctx, "dgc", &c), ESP_OK);
+    const esp__effect *one = esp__safety(c, 1.0, ESP_OPTIMIZER_SGD, 0.0);
+    const esp__effect *both = esp__safety(c, 1.0, ESP_OPTIMIZER_MOMENTUM, 0.5);
+    assert_true(both->slower > one->slower);
+    assert_non_null(strstr(both->loss, "momentum counts twice"));
+    assert_null(strstr(one->loss, "twice"));
+    esp_close(ctx);
+}

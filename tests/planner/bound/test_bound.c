@@ -1,0 +1,277 @@
+/* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
+ * plan (larger ones). And it is high enough to be useful. */
+/* runs: slow asan-long */
+#include "tests/lib/test.h"
+#include "planner/bound/any.h"
+#include "planner/bound/bound.h"
+#include "planner/problem/problem.h"
+#include "tests/planner/problems.h"
+#include "tests/planner/search/exact.h"
+
+/* ---- made-up candidate options ---------------------------------------------------------------------------------------------------- */
+enum { SMALL_UNITS = 4, SMALL_PATHS = 5, SMALL_OPS = 5 };
+/* A few units with a few paths each, of any ops; points into itself. */
+typedef struct small {
+    jmp_buf on_failure;
+    esp__arena arena;
+    esp_plan_model model;
+    esp_plan_tensor tensors[SMALL_UNITS];
+    uint64_t compute[SMALL_UNITS], ready[SMALL_UNITS];
+    uint32_t keep[SMALL_UNITS];
+    esp__problem problem;
+    uint32_t n_units;
+    esp__unit units[SMALL_UNITS];
+    esp__candidates candidate_sets[SMALL_UNITS], *slot;
+    esp__path paths[SMALL_UNITS][SMALL_PATHS];
+    esp__plan_op ops[SMALL_UNITS][SMALL_PATHS][SMALL_OPS];
+} small;
+
+static int by_total(const void *a, const void *b) {
+    const esp__path *x = a, *y = b;
+    return x->total < y->total ? -1 : x->total > y->total;
+}
+
+static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
+    static const uint8_t lanes[] = {
+        1, 2, 4, 8, 5, 10, 12, 3, 1u << ESP__LANE_PROGRESS | 4, 1u << ESP__LANE_PROGRESS | 12};
+    static const esp__problem plain; /* times may be 0 */
+    path->ops = ops;
+    path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
+    for (uint32_t k = 0; k < path->n; k++) {
+        ops[k].lanes = lanes[rng_below(r, 10)];
+        ops[k].time = program_time(r, &plain, ops[k].lanes, rng_chance(r, 0.1) ? 0 : 1 + rng_below(r, unit_time));
+        program_add(path, &ops[k]);
+    }
+}
+
+static void small_random(uint64_t seed, small *s) {
+    rng r = {seed * 2654435761u + 3};
+    uint32_t n = 1 + rng_below(&r, SMALL_UNITS), scale = 1 + rng_below(&r, 30);
+    memset(s, 0, sizeof *s);
+    s->arena.on_failure = &s->on_failure;
+    esp__problem *p = &s->problem;
+    p->model = &s->model;
+    p->n_levels = 2, p->n_lanes = ESP__LANES, p->core_ops = 1;
+    s->model.tensors = s->tensors;
+    s->n_units = n;
+    for (uint32_t u = 0; u < n; u++) { /* some share a tensor, as chunks do; some are groups of two */
+        uint32_t t = (uint32_t)p->n_tensors, chunk = u && s->units[u - 1].n == 1 && rng_chance(&r, 0.2);
+        esp__unit unit = {chunk ? t - 1 : t, 1, 0, u + 1};
+        if (!chunk && t + n - u < SMALL_UNITS && rng_chance(&r, 0.2)) unit.n = 2;
+        p->n_tensors = unit.first + unit.n;
+        s->units[u] = unit;
+        esp__candidates *m = &s->candidate_sets[u];
+        m->elements = unit.elements;
+        m->n_pieces = unit.n;
+        s->tensors[unit.first].elements = unit.n == 1 ? unit.elements : 0;
+        m->n = m->n_core = 1 + rng_below(&r, SMALL_PATHS);
+        m->paths = s->paths[u];
+        for (uint32_t x = 0; x < m->n; x++) small_path(&r, scale, s->ops[u][x], &s->paths[u][x]);
+        qsort(s->paths[u], m->n, sizeof *s->paths[u], by_total);
+        m->next = s->slot;
+        s->slot = m;
+    }
+    for (uint32_t u = 0; u < n; u++) s->candidate_sets[u].near = !esp__unit_whole(p, &s->units[u]);
+    uint32_t most = 1 + rng_below(&r, 3 * scale);
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        s->compute[t] = rng_chance(&r, 0.1) ? 0 : rng_below(&r, most);
+        s->ready[t] = s->compute[t] + (t ? s->ready[t - 1] : 0);
+    }
+    s->model.n_tensors = (uint32_t)p->n_tensors;
+    p->arena = &s->arena, p->compute = s->compute, p->ready = s->ready, p->keep = s->keep;
+    p->candidate_sets = &s->slot, p->n_candidate_slots = 1;
+}
+
+TEST(test_small) {
+    static small s;
+    double gap = 0.0;
+    uint32_t n = 0, tight = 0;
+    for (uint64_t seed = 0; seed < test_repeats(3000); seed++) {
+        esp__bound b;
+        uint64_t ready, best;
+        small_random(seed, &s);
+        esp__bound_units(&s.problem, s.units, s.n_units, &b);
+        exact_solve(&s.problem, s.units, s.n_units, UINT64_MAX, 1, 0, &ready);
+        assert_true(exact_solve(&s.problem, s.units, s.n_units, ready, 0, 0, &best));
+        if (b.ns > best)
+            fail_msg("problem %llu: bound %llu, but the optimum is %llu", (unsigned long long)seed,
+                     (unsigned long long)b.ns, (unsigned long long)best);
+        assert_true(best <= ready);
+        if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
+        esp__arena_free(&s.arena);
+    }
+    assert_true(tight >= n / 2); /* or the bound is of no use */
+    print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
+}
+
+/* ---- problems as users give them ------------------------------------------------------------------------------------- */
+typedef struct opened {
+    jmp_buf on_failure;
+    esp__arena arena;
+    esp__problem problem;
+    problem_input in;
+} opened;
+
+static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression, opened *o) {
+    memset(o, 0, sizeof *o);
+    o->arena.on_failure = &o->on_failure;
+    problem_random(seed, max_tensors, 0, &o->in);
+    if (seed % 3 == 0) o->in.config.flags = ESP_PLAN_NO_COMP;
+    return !esp__problem_open(&o->problem, &o->arena, &o->in.model, o->in.codecs, o->in.n_codecs, &o->in.system,
+                              &o->in.config, free_compression);
+}
+
+/* A plan that is not too bad: random paths, then for every unit the best of some others. */
+static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
+    for (uint32_t u = 0; u < d->n_units; u++) {
+        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
+        d->paths[u] = &m->paths[rng_below(r, m->n)];
+    }
+    uint64_t best = esp__generate(p, d);
+    for (uint32_t k = 0; k < 6 * d->n_units; k++) {
+        uint32_t u = rng_below(r, d->n_units);
+        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
+        const esp__path *was = d->paths[u];
+        d->paths[u] = &m->paths[rng_below(r, rng_chance(r, 0.5) ? m->n : (m->n + 3) / 4)];
+        uint64_t t = esp__generate(p, d);
+        if (t <= best)
+            best = t;
+        else
+            d->paths[u] = was;
+    }
+    return best;
+}
+
+/* Any units, any paths: no plan is below the bounds, with and without compression's cost. */
+TEST(test_plans) {
+    static opened o;
+    double gap = 0.0, gap_any = 0.0;
+    uint32_t n = 0;
+    for (uint64_t seed = 0; seed < test_repeats(160); seed++) {
+        rng r = {seed + 99};
+        assert_true(open_random(seed, 12, seed % 4 == 3, &o));
+        esp__problem *p = &o.problem;
+        uint64_t any = esp__bound_any(p);
+        for (int k = 0; k < 6; k++) {
+            esp__unit units[4 * 12];
+            esp__schedule d = {0};
+            esp__bound b;
+            if (k)
+                esp__schedule_set_units(p, &d, units, problem_units(&r, o.in.tensors, (uint32_t)p->n_tensors, units));
+            else
+                esp__schedule_tensors(p, &d);
+            esp__bound_units(p, d.units, d.n_units, &b);
+            p->width =
+                k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT; /* of paths that the bound's candidate options leave out, too */
+            uint64_t t = some_plan(&r, p, &d);
+            p->width = ESP__WIDTH_ENDS;
+            if (b.ns > t || any > t)
+                fail_msg("problem %llu, units %d: bounds %llu and %llu, but a plan takes %llu",
+                         (unsigned long long)seed, k, (unsigned long long)b.ns, (unsigned long long)any,
+                         (unsigned long long)t);
+            gap += t ? (double)(t - b.ns) / (double)t : 0.0, gap_any += t ? (double)(t - any) / (double)t : 0.0, n++;
+        }
+        esp__arena_free(&o.arena);
+    }
+    print_message("%u plans: on average %.1f%% above the bound, %.1f%% above that of any units\n", n, 100.0 * gap / n,
+                  100.0 * gap_any / n);
+}
+
+/* Every comparison strategy, and the search: whole tensors above both bounds, groups and chunks above that of any
+ * units. */
+TEST(test_strategies) {
+    static opened o;
+    for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
+        esp__schedule whole = {0};
+        esp__bound b;
+        if (seed % 3 == 0) continue; /* no compression: these strategies do not look at what is asked for */
+        assert_true(open_random(seed, 24, 0, &o));
+        esp__problem *p = &o.problem;
+        esp__schedule_tensors(p, &whole);
+        esp__bound_units(p, whole.units, whole.n_units, &b);
+        uint64_t any = esp__bound_any(p);
+        p->bound = &b;
+        for (const esp__scheme *scheme = esp__schemes(); scheme->name; scheme++) {
+            esp__schedule d = {0};
+            if (!strcmp(scheme->name, "fp16")) continue; /* it brings a codec of its own */
+            scheme->make(p, &d);
+            int as_given = d.n_units == whole.n_units && !memcmp(d.units, whole.units, d.n_units * sizeof *d.units);
+            if (d.makespan < any || (as_given && d.makespan < b.ns))
+                fail_msg("problem %llu: bounds %llu and %llu, but %s takes %llu", (unsigned long long)seed,
+                         (unsigned long long)b.ns, (unsigned long long)any, scheme->name,
+                         (unsigned long long)d.makespan);
+        }
+        esp__arena_free(&o.arena);
+    }
+}
+
+/* Two or three tensors: no order of any paths, pruned or not, is below the bound. */
+TEST(test_optimum) {
+    static opened o;
+    double gap = 0.0;
+    uint32_t n = 0, tight = 0;
+    for (uint64_t seed = 5000; seed < 5000 + test_repeats(250); seed++) {
+        rng r = {seed};
+        double combinations = 1.0;
+        esp__schedule d = {0};
+        esp__bound b;
+        uint64_t known, best;
+        assert_true(open_random(seed, 3, seed % 4 == 3, &o));
+        esp__problem *p = &o.problem;
+        esp__schedule_tensors(p, &d);
+        esp__bound_units(p, d.units, d.n_units, &b);
+        p->width = ESP__WIDTH_EXACT;
+        for (uint32_t u = 0; u < d.n_units; u++) combinations *= esp__candidates_get(p, &d.units[u])->n;
+        known = some_plan(&r, p, &d);
+        if (combinations < 20000.0 && exact_solve(p, d.units, d.n_units, known, 0, 300000, &best)) {
+            if (b.ns > best)
+                fail_msg("problem %llu: bound %llu, but the optimum is %llu", (unsigned long long)seed,
+                         (unsigned long long)b.ns, (unsigned long long)best);
+            if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += (double)b.ns >= 0.99 * (double)best;
+        }
+        esp__arena_free(&o.arena);
+    }
+    print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
+    assert_true(n >= test_repeats(120) && tight >= n / 2); /* or the bound is of no use */
+}
+
+/* No path of any size is below all of the rates that the bound of any units uses. */
+TEST(test_rates) {
+    static opened o;
+    for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {
+        rng r = {seed};
+        uint64_t all = 0;
+        assert_true(open_random(seed, 8, seed % 4 == 3, &o));
+        esp__problem *p = &o.problem;
+        esp__any w = {0};
+        for (uint32_t i = 0; i < p->n_tensors; i++) all += o.in.tensors[i].elements;
+        w.p = p, w.elements = (double)all, w.room = 1;
+        w.paths = esp__arena_get(p->arena, sizeof *w.paths);
+        w.rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.rates);
+        w.cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.cores);
+        esp__shape_make(p, all, 0, NULL, &w.shape);
+        esp__any_options(&w, 0);
+        p->width = ESP__WIDTH_EXACT;
+        for (int k = 0; k < 12; k++) {
+            uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
+            esp__unit unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
+            const uint64_t cols = o.in.tensors[0].cols;
+            if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols; /* some rows of it */
+            const esp__candidates *m = esp__candidates_get(p, &unit);
+            for (uint32_t x = 0; x < m->n; x++) {
+                uint32_t i = 0;
+                assert_true(w.least <= (double)m->paths[x].total + 1e-6);
+                for (; i < w.n; i++) {
+                    int above = 1;
+                    for (uint32_t l = 0; l < ESP__LANES; l++)
+                        above &= w.paths[i].each[l] * (double)unit.elements <= (double)m->paths[x].load[l] + 1e-6;
+                    if (above) break;
+                }
+                if (i == w.n)
+                    fail_msg("problem %llu: path %u of %llu elements is faster than every rate",
+                             (unsigned long long)seed, x, (unsigned long long)unit.elements);
+            }
+        }
+        esp__arena_free(&o.arena);
+    }
+}

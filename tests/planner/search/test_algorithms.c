@@ -1,0 +1,318 @@
+/* test_algorithms.c: Espresso's Algorithms 1 and 2: against the optimum where exhaustive search is possible, against
+ * the baselines everywhere; the order in which tensors are taken, and Lemma 1; and a simulation that goes on from a
+ * saved state against a full one. */
+/* runs: slow asan-long */
+#include "tests/lib/test.h"
+#include "planner/simulate/schedule.h"
+#include "planner/search/algorithm2.h"
+#include "planner/baselines/baselines.h"
+#include "tests/planner/open_problem.h"
+
+static void open_random(opened_problem *g, uint64_t seed, uint32_t tensors, uint32_t devices) {
+    memset(g, 0, sizeof *g);
+    problem_random(seed, tensors, devices, &g->in);
+    assert_int_equal(open_problem(g, 0), ESP_OK);
+}
+
+/* Some paths changed, from a saved state on and up to a limit: the same makespan as from the start. */
+TEST(rerun_is_generate) {
+    rng r = {5};
+    for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
+        static opened_problem g;
+        open_random(&g, seed, 40, 0);
+        esp__unit units[4 * PROBLEM_TENSORS];
+        uint32_t n_units = problem_units(&r, g.in.tensors, g.in.model.n_tensors, units);
+        esp__schedule d, changed;
+        memset(&d, 0, sizeof d);
+        memset(&changed, 0, sizeof changed);
+        esp__schedule_set_units(&g.p, &d, units, n_units);
+        for (uint32_t u = 0; u < n_units; u++) {
+            const esp__candidates *m = esp__candidates_get(&g.p, &units[u]);
+            d.paths[u] = &m->paths[rng_below(&r, m->n)];
+        }
+        esp__generate(&g.p, &d);
+        esp__rerun *rerun = esp__rerun_open(&g.p, &d);
+        for (int trial = 0; trial < 20; trial++) {
+            esp__change changes[4 * PROBLEM_TENSORS];
+            uint32_t n = 0;
+            esp__schedule_copy(&g.p, &changed, &d);
+            for (uint32_t u = rng_below(&r, n_units); u < n_units; u += 1 + rng_below(&r, n_units)) {
+                const esp__candidates *m = esp__candidates_get(&g.p, &units[u]);
+                changes[n].unit = u;
+                changed.paths[u] = changes[n++].path = &m->paths[rng_below(&r, m->n)];
+            }
+            uint64_t want = esp__generate(&g.p, &changed);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, UINT64_MAX), want);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, want + 1), want);
+            assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
+        }
+        close_problem(&g);
+    }
+}
+
+TEST(order_by_size) {
+    static opened_problem g;
+    static const uint32_t want[] = {3, 1, 4, 2, 0}; /* largest first; of equals the later in backward order */
+    simple_problem(&g, 2, 2);
+    add_tensor(&g, 10, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d;
+    memset(&d, 0, sizeof d);
+    esp__schedule_tensors(&g.p, &d);
+    const esp__ranked *ranking = esp__ranking(&g.p, &d);
+    for (int i = 0; i < 5; i++) assert_int_equal(ranking[i].unit, want[i]);
+    close_problem(&g);
+}
+
+/* Never slower than without compression, than one another; and never slower than what compresses by rule with the
+ * same codec. */
+TEST(never_worse) {
+    static const char *const schemes[] = {"fp32", "layerwise", "hitopkcomm", "byteps-compress"};
+    uint32_t better = 0, by_scheme = 0, cases = 0;
+    for (uint64_t seed = 0; seed < test_repeats(150); seed++, cases++) {
+        static opened_problem g;
+        open_random(&g, seed, 24, 0);
+        esp__schedule one, two, both, fp32 = make_schedule(&g, "fp32");
+        memset(&one, 0, sizeof one);
+        memset(&two, 0, sizeof two);
+        memset(&both, 0, sizeof both);
+        esp__schedule_tensors(&g.p, &one);
+        esp__algorithm1(&g.p, &one);
+        check_schedule(&g, &one);
+        esp__schedule_copy(&g.p, &two, &one);
+        esp__algorithm2(&g.p, &two);
+        check_schedule(&g, &two);
+        esp__espresso(&g.p, &both);
+        check_schedule(&g, &both);
+        assert_true(one.makespan <= fp32.makespan);
+        assert_true(two.makespan <= one.makespan);
+        assert_true(both.makespan <= two.makespan);
+        better += one.makespan < fp32.makespan;
+        for (int i = 0; i < 4; i++) {
+            esp__schedule d = make_schedule(&g, schemes[i]);
+            by_scheme += d.makespan < both.makespan;
+        }
+        close_problem(&g);
+    }
+    assert_true(better > cases / 4); /* or nothing was tried */
+    assert_true(by_scheme <= cases / 100);
+}
+
+/* The least makespan over all combinations of paths, in ready order. */
+static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices *choices, uint32_t u) {
+    uint64_t best = UINT64_MAX;
+    if (u == d->n_units) return esp__generate(&g->p, d);
+    for (uint32_t i = 0; i < choices[u].n; i++) {
+        d->paths[u] = choices[u].paths[i];
+        uint64_t t = optimum(g, d, choices, u + 1);
+        if (t < best) best = t;
+    }
+    return best;
+}
+
+/* Up to three tensors: the optimum, nearly always; so what Algorithm 1 does not look at (tensors before bubbles)
+ * costs little. */
+TEST(near_optimum) {
+    uint32_t cases = 0, exact = 0;
+    double worst = 0.0;
+    for (uint64_t seed = 0; cases < test_repeats(120); seed++) {
+        static opened_problem g;
+        double combinations = 1.0;
+        open_random(&g, seed, 3, 2);
+        esp__schedule d, all;
+        memset(&d, 0, sizeof d);
+        memset(&all, 0, sizeof all);
+        esp__schedule_tensors(&g.p, &d);
+        esp__schedule_tensors(&g.p, &all);
+        esp__choices *choices = esp__choices_of(&g.p, &d, esp__path_one_device);
+        for (uint32_t u = 0; u < d.n_units; u++) combinations *= choices[u].n;
+        if (combinations <= 40000 && d.n_units > 1) {
+            esp__algorithm1(&g.p, &d);
+            double off = (double)d.makespan / (double)optimum(&g, &all, choices, 0) - 1.0;
+            cases++;
+            exact += off <= 0.0;
+            if (off > worst) worst = off;
+        }
+        close_problem(&g);
+    }
+    print_message("  optimum in %u of %u cases, at most %.1f%% above it\n", exact, cases, 100.0 * worst);
+    assert_true(exact >= cases * 9 / 10);
+    assert_true(worst < 0.10);
+}
+
+/* Eight equal tensors whose compression on the GPU stands in the way of backward, and a CPU that takes three times as
+ * long. In every group of equal tensors the earliest are on the CPU (Lemma 1), and all combinations of units would do
+ * no better. */
+TEST(lemma1) {
+    static opened_problem g;
+    uint32_t moved = 0, stayed = 0;
+    simple_problem(&g, 4, 1);
+    for (int i = 0; i < 8; i++) add_tensor(&g, 100000, 250);
+    for (int k = 0; k < 2; k++) {
+        static const esp_cost_point gpu[] = {{1099511627776.0, 200e3}}, cpu[] = {{1099511627776.0, 600e3}};
+        esp_cost_curve curve = {k ? gpu : cpu, 1, 0};
+        g.in.codecs[0].compress[k] = g.in.codecs[0].decompress[k] = curve;
+    }
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d, start, trial;
+    memset(&d, 0, sizeof d);
+    memset(&start, 0, sizeof start);
+    memset(&trial, 0, sizeof trial);
+    esp__schedule_tensors(&g.p, &start);
+    const esp__form *form = &esp__form_allgather;
+    const esp__path *on_gpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_GPU, 0);
+    const esp__path *on_cpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_CPU, 0);
+    const esp__path *two[] = {on_gpu, on_cpu};
+    esp__choices choices[8];
+    for (uint32_t u = 0; u < 8; u++) {
+        start.paths[u] = on_gpu;
+        choices[u].paths = two;
+        choices[u].n = 2;
+        choices[u].like = 0;
+    }
+    esp__generate(&g.p, &start);
+    esp__schedule_copy(&g.p, &d, &start);
+    esp__algorithm2_over(&g.p, &d, choices);
+    check_schedule(&g, &d);
+    assert_true(d.makespan < start.makespan);
+    for (uint32_t u = 0; u < 8; u++) {
+        if (d.paths[u] == on_cpu) assert_int_equal(stayed, 0), moved++;
+        if (d.paths[u] == on_gpu) stayed++;
+    }
+    assert_true(moved && stayed);
+    esp__schedule_copy(&g.p, &trial, &start);
+    for (uint32_t set = 0; set < 256; set++) {
+        for (uint32_t u = 0; u < 8; u++) trial.paths[u] = two[set >> u & 1u];
+        assert_true(esp__generate(&g.p, &trial) >= d.makespan);
+    }
+    close_problem(&g);
+}
+
+/* By group, where combinations are too many, finds nearly what all combinations give. */
+TEST(by_group) {
+    uint32_t cases = 0;
+    for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
+        static opened_problem g;
+        uint64_t combinations = 1;
+        open_random(&g, seed, 10, 3);
+        esp__schedule d;
+        memset(&d, 0, sizeof d);
+        esp__schedule_tensors(&g.p, &d);
+        esp__choices *gpu = esp__choices_of(&g.p, &d, esp__path_one_device), *both = esp__choices_of(&g.p, &d, NULL);
+        esp__algorithm1_over(&g.p, &d, gpu);
+        esp__offloading o[2];
+        for (int k = 0; k < 2; k++) {
+            memset(&o[k], 0, sizeof o[k]);
+            o[k].p = &g.p;
+            o[k].d = &d;
+            esp__offload_groups(&o[k], both);
+            o[k].rerun = esp__rerun_open(&g.p, &d);
+            o[k].changes = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].changes);
+            o[k].wanted = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].wanted);
+            o[k].best = d.makespan;
+        }
+        for (uint32_t i = 0; i < o[0].n && combinations < 5000; i++)
+            combinations *= (uint64_t)o[0].groups[i].n * o[0].groups[i].n_to + 1;
+        if (combinations >= 5000) {
+            close_problem(&g);
+            continue;
+        }
+        esp__offload_all(&o[0]);
+        esp__offload_by_group(&o[1]);
+        assert_true(o[0].best <= o[1].best);
+        assert_true((double)o[1].best <= 1.10 * (double)o[0].best);
+        cases += o[0].n > 0;
+        close_problem(&g);
+    }
+    assert_true(cases > test_repeats(20));
+}
+
+static int any_cpu(const opened_problem *g, const esp__schedule *d) {
+    for (uint32_t u = 0; u < d->n_units; u++)
+        if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_PLAN_GPU)) return 1;
+    return 0;
+}
+
+/* Does what holds or sends least, of what one device can do, keep within the limits? */
+static int can_be_allowed(opened_problem *g) {
+    esp__schedule d;
+    memset(&d, 0, sizeof d);
+    esp__schedule_tensors(&g->p, &d);
+    esp__choices *choices = esp__choices_of(&g->p, &d, esp__path_one_device);
+    for (uint32_t u = 0; u < d.n_units; u++) d.paths[u] = choices[u].paths[0];
+    esp__start_least(&g->p, &d, choices);
+    return esp__schedule_allowed(&g->p, &d);
+}
+
+/* What the user rules out stays out: options, devices, chunks and groups; and limits hold. */
+TEST(constraints) {
+    static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
+    uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
+    for (uint64_t seed = 0; seed < 40; seed++)
+        for (int what = 0; what < 7; what++) {
+            static opened_problem g;
+            memset(&g, 0, sizeof g);
+            problem_random(seed, 12, 3, &g.in);
+            if (what == 1) g.in.config.forbid = cpu, g.in.config.n_forbid = 1;
+            if (what == 2) g.in.config.forbid = alltoall, g.in.config.n_forbid = 1;
+            if (what == 3) g.in.config.flags = ESP_PLAN_NO_SPLIT | ESP_PLAN_NO_MERGE;
+            if (what == 4) g.in.config.max_error = 0.05;
+            if (what == 5) g.in.config.max_volume = 0.6;
+            if (what == 6) g.in.config.max_memory_bytes = 1u << 20;
+            assert_int_equal(open_problem(&g, 0), ESP_OK);
+            esp__schedule d;
+            memset(&d, 0, sizeof d);
+            esp__espresso(&g.p, &d);
+            check_schedule(&g, &d);
+            on_cpu += what == 0 && any_cpu(&g, &d);
+            for (uint32_t u = 0; u < d.n_units && what == 0; u++)
+                chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
+            for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(option_text(&d, u), "comp@cpu >"));
+            for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(option_text(&d, u), "alltoall"));
+            if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
+            if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
+            close_problem(&g);
+        }
+    print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
+    assert_true(on_cpu && chunks && groups && limited > 40); /* or the tests above say nothing */
+}
+
+TEST(deterministic) {
+    for (uint64_t seed = 500; seed < 500 + test_repeats(30); seed++) {
+        static opened_problem g, h;
+        esp__schedule d[2];
+        open_random(&g, seed, 40, 0);
+        open_random(&h, seed, 40, 0);
+        memset(d, 0, sizeof d);
+        esp__espresso(&g.p, &d[0]);
+        esp__espresso(&h.p, &d[1]);
+        expect_same_schedule(&d[0], &d[1]);
+        close_problem(&g);
+        close_problem(&h);
+    }
+}
+
+/* Free compression: no longer than with its times. No codec, one tensor, a deadline long past: a plan all the same. */
+TEST(edges) {
+    for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
+        static opened_problem g, h;
+        esp__schedule d, free_of_cost;
+        memset(&d, 0, sizeof d);
+        memset(&free_of_cost, 0, sizeof free_of_cost);
+        memset(&g, 0, sizeof g);
+        memset(&h, 0, sizeof h);
+        problem_random(seed, 1 + (uint32_t)seed % 12, 0, &g.in);
+        problem_random(seed, 1 + (uint32_t)seed % 12, 0, &h.in);
+        if (seed % 4 == 1) g.in.n_codecs = h.in.n_codecs = 0;
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        assert_int_equal(open_problem(&h, 1), ESP_OK);
+        if (seed % 4 == 2) g.p.deadline_ns = 1;
+        esp__espresso(&g.p, &d);
+        check_schedule(&g, &d);
+        esp__espresso(&h.p, &free_of_cost);
+        check_schedule(&h, &free_of_cost);
+        assert_true(free_of_cost.makespan <= d.makespan + d.makespan / 50);
+        close_problem(&g);
+        close_problem(&h);
+    }
+}

@@ -1,0 +1,106 @@
+/* test_optimum.c: on small problems, with neither chunks nor groups, the search finds the optimum, which exact.h
+ * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
+ * not be better. */
+/* runs: slow asan-long */
+#include "tests/lib/test.h"
+#include "planner/problem/problem.h"
+#include "planner/bound/bound.h"
+#include "tests/planner/open_problem.h"
+#include "exact.h"
+
+enum { CASES = 1000, NODES = 300000 };
+
+/* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
+static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__schedule *tensors) {
+    memset(g, 0, sizeof *g);
+    problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g->in);
+    g->in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    if (g->in.model.n_tensors < 3) return 0;
+    assert_int_equal(open_problem(g, 0), ESP_OK);
+    memset(tensors, 0, sizeof *tensors);
+    esp__schedule_tensors(&g->p, tensors);
+    esp__bound_units(&g->p, tensors->units, tensors->n_units, bound);
+    g->p.bound = bound;
+    return 1;
+}
+
+/* Not a good plan: the first path of every candidate options. */
+static void plain(esp__problem *p, esp__schedule *d) {
+    memset(d, 0, sizeof *d);
+    esp__schedule_tensors(p, d);
+    for (uint32_t u = 0; u < d->n_units; u++) d->paths[u] = &esp__candidates_get(p, &d->units[u])->paths[0];
+    esp__generate(p, d);
+}
+
+TEST(test_random) {
+    static opened_problem g;
+    uint32_t n = 0, equal = 0, unknown = 0;
+    double worst = 0.0;
+    for (uint64_t seed = 0; n < test_repeats(CASES); seed++) {
+        esp__bound bound;
+        esp__schedule tensors, d;
+        uint64_t best;
+        if (!small_open(seed, &g, &bound, &tensors)) continue;
+        memset(&d, 0, sizeof d);
+        esp__search_all(&g.p, &d);
+        check_schedule(&g, &d);
+        int sure = exact_solve(&g.p, tensors.units, tensors.n_units, d.makespan, 0, NODES, &best);
+        double above = best ? 100.0 * ((double)d.makespan / (double)best - 1.0) : 0.0;
+        if (bound.ns > best)
+            fail_msg("seed %llu: bound %llu, but a plan takes %llu", (unsigned long long)seed,
+                     (unsigned long long)bound.ns, (unsigned long long)best);
+        if (above > 0.0) print_message("seed %llu: %.3f%% above the optimum\n", (unsigned long long)seed, above);
+        if (above > worst) worst = above;
+        n++;
+        equal += best == d.makespan;
+        unknown += !sure;
+        close_problem(&g);
+    }
+    print_message("%u of %u are the optimum (%u of them as far as could be seen), the worst is %.3f%% above\n", equal,
+                  n, unknown, worst);
+    assert_true(equal * 1000 >= 995 * n);
+    assert_true(worst <= 1.0);
+    assert_true(unknown * 4 < n); /* or this shows too little */
+}
+
+/* Branch and bound alone finds the optimum from a poor start; and plans are the same each time. */
+TEST(test_branch_and_bound) {
+    static opened_problem g;
+    for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
+        esp__bound bound;
+        esp__schedule tensors, a, b;
+        uint64_t best;
+        if (!small_open(seed, &g, &bound, &tensors)) continue;
+        memset(&a, 0, sizeof a);
+        esp__search_all(&g.p, &a);
+        plain(&g.p, &b);
+        if (exact_solve(&g.p, tensors.units, tensors.n_units, UINT64_MAX, 0, NODES, &best)) {
+            esp__small_exact(&g.p, &b, 10000000);
+            check_schedule(&g, &b);
+            assert_int_equal(b.makespan, best);
+        }
+        memset(&b, 0, sizeof b);
+        esp__search_all(&g.p, &b);
+        expect_same_schedule(&a, &b);
+        close_problem(&g);
+    }
+}
+
+/* However soon it has to end, branch and bound leaves a plan, and never a longer one. */
+TEST(test_few_nodes) {
+    static opened_problem g;
+    for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
+        esp__bound bound;
+        esp__schedule tensors, d;
+        uint64_t last = UINT64_MAX;
+        if (!small_open(seed, &g, &bound, &tensors)) continue;
+        plain(&g.p, &d);
+        for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) { /* never longer, whenever it ends */
+            esp__small_exact(&g.p, &d, nodes);
+            check_schedule(&g, &d);
+            assert_true(d.makespan <= last && d.makespan >= bound.ns);
+            last = d.makespan;
+        }
+        close_problem(&g);
+    }
+}

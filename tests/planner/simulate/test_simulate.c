@@ -1,0 +1,403 @@
+/* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
+ * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
+/* runs: asan-long */
+#include "tests/lib/test.h"
+#include "tests/planner/reference.h"
+#include "tests/planner/problems.h"
+
+enum { PROGRAMS = 10000 };
+
+/* The sequence of a schedule gives the reference the same times, op by op. */
+static void check_timeline(const problem_program *g, const ref_program *r, uint64_t seed) {
+    const esp__schedule *d = &g->schedule;
+    esp_plan_event *events = calloc(d->n_sequence, sizeof *events);
+    uint32_t *op = calloc(d->n_units + 1u, sizeof *op);
+    esp__timeline(&g->problem, d, events);
+    for (uint32_t i = 0; i < d->n_sequence; i++) {
+        const esp_plan_event *e = &events[i];
+        const ref_op *o =
+            e->kind == ESP_PLAN_BACKWARD ? &r->ops[e->unit] : &r->ops[r->first[e->unit] + (int)op[e->unit]++];
+        if (e->start_ns != o->start || e->end_ns != o->end || e->lanes != o->lanes)
+            fail_msg("program %llu: entry %u runs %llu to %llu, the reference %llu to %llu", (unsigned long long)seed,
+                     i, (unsigned long long)e->start_ns, (unsigned long long)e->end_ns, (unsigned long long)o->start,
+                     (unsigned long long)o->end);
+    }
+    free(op);
+    free(events);
+}
+
+static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t seed) {
+    if (got != want)
+        fail_msg("program %llu: %s takes %llu, by the reference %llu", (unsigned long long)seed, what,
+                 (unsigned long long)got, (unsigned long long)want);
+}
+
+/* (a) generated, then replayed: the reference's ready order, op by op. */
+static void one_generate(uint64_t seed, double zeros) {
+    problem_program g;
+    program_random(seed, zeros, &g);
+    ref_program *r = ref_open(&g.problem, &g.schedule);
+    uint64_t want = ref_ready_order(r);
+    expect_same(esp__generate(&g.problem, &g.schedule), want, "the generated order", seed);
+    expect_same(g.schedule.makespan, want, "the schedule", seed);
+    assert_int_equal(g.schedule.n_sequence, r->n);
+    assert_int_equal(esp__sequence_length(&g.problem, &g.schedule), r->n);
+    check_timeline(&g, r, seed);
+    expect_same(esp__replay(&g.problem, &g.schedule), want, "its replay", seed);
+    expect_same(ref_sequence(r, g.schedule.sequence, g.schedule.n_sequence), want, "the reference's replay", seed);
+    ref_close(r);
+    program_close(&g);
+}
+
+TEST(test_generate) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
+}
+
+/* Any order in which the ops could start: what is ready, in random turn. */
+static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out) {
+    const esp__schedule *d = &g->schedule;
+    uint32_t tensor = 0, n = 0, op[PROGRAM_UNITS] = {0}, ready[PROGRAM_UNITS + 1];
+    for (;;) {
+        uint32_t m = 0;
+        if (tensor < g->problem.n_tensors) ready[m++] = ESP__NEXT_BACKWARD;
+        for (uint32_t u = 0; u < d->n_units; u++)
+            if (d->units[u].first + d->units[u].n <= tensor && op[u] < d->paths[u]->n) ready[m++] = u;
+        if (!m) return n;
+        uint32_t pick = ready[rng_below(r, m)];
+        out[n++] = pick;
+        if (pick == ESP__NEXT_BACKWARD)
+            tensor++;
+        else
+            op[pick]++;
+    }
+}
+
+static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) {
+    const esp__schedule *d = &g->schedule;
+    uint32_t sequence[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS], op[PROGRAM_UNITS] = {0}, n = 0;
+    uint32_t length = random_sequence(r, g, sequence);
+    for (uint32_t i = 0; i < length; i++) {
+        uint32_t u = sequence[i];
+        if (u != ESP__NEXT_BACKWARD && d->paths[u]->ops[op[u]++].lanes & REF_LINKS) links[n++] = u;
+    }
+    return n;
+}
+
+/* The unit's next op on a link, and on; does entry `u` of a sequence take the lane? */
+static const esp__plan_op *next_link(const problem_program *g, uint32_t u, uint32_t *at) {
+    while (!(g->ops[u][*at].lanes & REF_LINKS)) ++*at;
+    return &g->ops[u][(*at)++];
+}
+static int takes(const problem_program *g, uint32_t u, uint32_t *at, uint32_t lane) {
+    return u != ESP__NEXT_BACKWARD && g->ops[u][at[u]++].lanes >> lane & 1u;
+}
+
+/* (b) links in a given order. Where collectives take no time (`instant`) such an order can make an earlier unit's op ready at
+ * a moment after a later unit's was chosen for the same moment: then more than one reading of the tie is right, and the
+ * sequence is only held to be one, with the links as asked for. */
+static void one_generate_with(uint64_t seed, int instant) {
+    problem_program g;
+    rng r = {seed + 99};
+    uint32_t links[PROGRAM_UNITS * PROGRAM_OPS], n;
+    program_random(seed, (double)(seed % 4) * 0.25, &g);
+    for (uint32_t u = 0; u < g.schedule.n_units; u++)
+        for (uint32_t k = 0; k < g.paths[u].n; k++)
+            if (!instant && g.ops[u][k].lanes & REF_LINKS && !g.ops[u][k].time.link) {
+                esp__op_time *time = &g.ops[u][k].time;
+                time->link = 1;
+                time->ns += !time->ns;
+            }
+    n = random_links(&r, &g, links);
+    ref_program *ref = ref_open(&g.problem, &g.schedule);
+    uint64_t got = esp__generate_with(&g.problem, &g.schedule, links, n);
+    for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) { /* each link runs its part of the order */
+        uint32_t in_links[PROGRAM_UNITS] = {0}, in_sequence[PROGRAM_UNITS] = {0}, i = 0, k = 0;
+        for (;; i++, k++) {
+            while (i < n && !(next_link(&g, links[i], &in_links[links[i]])->lanes >> lane & 1u)) i++;
+            while (k < g.schedule.n_sequence && !takes(&g, g.schedule.sequence[k], in_sequence, lane)) k++;
+            if (i == n || k == g.schedule.n_sequence) break;
+            assert_int_equal(links[i], g.schedule.sequence[k]);
+        }
+        assert_true(i == n && k == g.schedule.n_sequence);
+    }
+    expect_same(got,
+                instant ? ref_sequence(ref, g.schedule.sequence, g.schedule.n_sequence) : ref_link_order(ref, links, n),
+                "the order with given links", seed);
+    check_timeline(&g, ref, seed);
+    expect_same(esp__replay(&g.problem, &g.schedule), got, "its replay", seed);
+    ref_close(ref);
+    program_close(&g);
+}
+
+TEST(test_generate_with) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate_with(seed, seed % 8 == 7);
+}
+
+static void set_sequence(problem_program *g, rng *r) {
+    esp__generate(&g->problem, &g->schedule); /* takes the room */
+    g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
+}
+
+/* (c) any sequence. */
+TEST(test_replay) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
+        problem_program g;
+        rng r = {seed + 5};
+        program_random(seed, (double)(seed % 4) * 0.25, &g);
+        set_sequence(&g, &r);
+        ref_program *ref = ref_open(&g.problem, &g.schedule);
+        uint64_t want = ref_sequence(ref, g.schedule.sequence, g.schedule.n_sequence);
+        expect_same(esp__replay(&g.problem, &g.schedule), want, "a random sequence", seed);
+        check_timeline(&g, ref, seed);
+        ref_close(ref);
+        program_close(&g);
+    }
+}
+/* ---- what holds for any program ------------------------------------------------------------------------------------- */
+/* With the sequence fixed no op can become shorter to the harm of the step, nor longer to its good; one op less neither. */
+TEST(test_monotone) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
+        problem_program g;
+        rng r = {seed + 17};
+        program_random(seed, 0.1, &g);
+        if (seed % 2)
+            set_sequence(&g, &r);
+        else
+            esp__generate(&g.problem, &g.schedule);
+        uint64_t before = esp__replay(&g.problem, &g.schedule);
+        for (int trial = 0; trial < 8; trial++) {
+            uint32_t u = rng_below(&r, g.schedule.n_units);
+            uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) { /* the op, or how long it keeps a core or its links */
+                esp__op_time *time = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].time;
+                uint64_t *const parts[] = {&time->ns, &time->core, &time->link};
+                ns = parts[rng_below(&r, 3)];
+            }
+            old = *ns;
+            *ns = old ? rng_below(&r, (uint32_t)old) : 0;
+            assert_true(esp__replay(&g.problem, &g.schedule) <= before);
+            *ns = old + 1 + rng_below(&r, 5);
+            assert_true(esp__replay(&g.problem, &g.schedule) >= before);
+            *ns = old;
+        }
+        program_close(&g);
+    }
+}
+
+/* One op more at the end of a unit's path, anywhere behind the unit's last in the sequence. */
+TEST(test_an_op_more) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
+        problem_program g;
+        rng r = {seed + 3};
+        program_random(seed, 0.1, &g);
+        set_sequence(&g, &r);
+        uint64_t before = esp__replay(&g.problem, &g.schedule);
+        esp__schedule longer = g.schedule;
+        uint32_t u = rng_below(&r, g.schedule.n_units), n = g.schedule.n_sequence, after = 0, at;
+        uint32_t sequence[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS + 1], tensors = g.units[u].first + g.units[u].n;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t s = g.schedule.sequence[i];
+            if (s == u || (s == ESP__NEXT_BACKWARD && tensors && !--tensors)) after = i + 1;
+        }
+        at = after + rng_below(&r, n - after + 1);
+        memcpy(sequence, g.schedule.sequence, at * sizeof *sequence);
+        sequence[at] = u;
+        memcpy(sequence + at + 1, g.schedule.sequence + at, (n - at) * sizeof *sequence);
+        esp__plan_op *op = &g.ops[u][g.paths[u].n++];
+        op->lanes = program_lanes(&r, &g.problem, 0),
+        op->time = program_time(&r, &g.problem, op->lanes, program_ns(&r, g.problem.core_ops ? 0.0 : 0.1));
+        longer.sequence = sequence, longer.n_sequence = n + 1;
+        assert_true(esp__replay(&g.problem, &longer) >= before);
+        program_close(&g);
+    }
+}
+
+/* No step is shorter than what a lane has to do, or than a unit's chain behind its backward. */
+TEST(test_at_least) {
+    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
+        problem_program g;
+        program_random(seed, 0.1, &g);
+        uint64_t makespan = esp__generate(&g.problem, &g.schedule), load[ESP__LANES] = {0};
+        load[ESP__LANE_COMPUTE] = g.ready[g.problem.n_tensors - 1];
+        for (uint32_t u = 0; u < g.schedule.n_units; u++) {
+            const esp__path *path = g.schedule.paths[u];
+            for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += path->load[l];
+            assert_true(makespan >= g.ready[g.units[u].first + g.units[u].n - 1] + path->total);
+        }
+        for (uint32_t l = 0; l < ESP__LANES; l++) assert_true(makespan >= load[l]);
+        program_close(&g);
+    }
+}
+
+static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
+    return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
+}
+
+/* Do both keep a lane at the same time? */
+static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
+    for (uint32_t l = 0; l < ESP__LANES; l++) {
+        const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
+                       y = b->start_ns + kept(b, l);
+        if ((a->lanes & b->lanes) >> l & 1u && kept(a, l) && kept(b, l) && (x < y ? x : y) > from) return 1;
+    }
+    return 0;
+}
+
+/* The timeline: lanes never overlap, chains are in order, every op is there with its time. */
+TEST(test_timeline) {
+    esp_plan_event events[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS];
+    for (uint64_t seed = 0; seed < test_repeats(1000); seed++) {
+        problem_program g;
+        program_random(seed, 0.1, &g);
+        uint64_t makespan = esp__generate(&g.problem, &g.schedule), end[PROGRAM_UNITS], backward = 0, last = 0;
+        uint64_t load[ESP__LANES] = {0}, want[ESP__LANES] = {0};
+        uint32_t n = g.schedule.n_sequence, next[PROGRAM_UNITS] = {0}, tensor = 0;
+        esp__timeline(&g.problem, &g.schedule, events);
+        for (uint32_t i = 0; i < n; i++) {
+            const esp_plan_event *e = &events[i];
+            assert_true(e->end_ns >= e->start_ns);
+            if (e->end_ns > last) last = e->end_ns;
+            for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += kept(e, l);
+            for (uint32_t k = 0; k < i; k++) assert_false(overlap(e, &events[k]));
+            if (e->kind == ESP_PLAN_BACKWARD) {
+                assert_int_equal(e->unit, tensor++);
+                assert_true(e->start_ns >= backward);
+                assert_int_equal(e->end_ns - e->start_ns, g.compute[e->unit]);
+                backward = e->end_ns;
+                for (uint32_t u = 0; u < g.schedule.n_units; u++)
+                    if (g.units[u].first + g.units[u].n == tensor) end[u] = backward;
+                continue;
+            }
+            const esp__plan_op *op = &g.ops[e->unit][next[e->unit]++];
+            assert_true(g.units[e->unit].first + g.units[e->unit].n <= tensor);
+            assert_true(e->start_ns >= end[e->unit]);
+            end[e->unit] = e->end_ns;
+            assert_int_equal(e->end_ns - e->start_ns, op->time.ns);
+            assert_int_equal(e->core_ns, op->time.core);
+            assert_int_equal(e->link_ns, op->time.link);
+            assert_int_equal(e->lanes, op->lanes);
+            assert_int_equal(e->step, op->step);
+            assert_int_equal(e->kind, op->kind);
+        }
+        want[ESP__LANE_COMPUTE] = g.ready[g.problem.n_tensors - 1];
+        for (uint32_t u = 0; u < g.schedule.n_units; u++) {
+            assert_int_equal(next[u], g.schedule.paths[u]->n);
+            for (uint32_t l = 0; l < ESP__LANES; l++) want[l] += g.schedule.paths[u]->load[l];
+        }
+        for (uint32_t l = 0; l < ESP__LANES; l++) assert_int_equal(load[l], want[l]);
+        assert_int_equal(last, makespan);
+        assert_int_equal(tensor, g.problem.n_tensors);
+        program_close(&g);
+    }
+}
+
+/* ---- rules, one by one, by hand --------------------------------------------------------------------------------------- */
+enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
+
+typedef struct hand_op {
+    uint8_t lanes;
+    uint64_t ns;
+} hand_op;
+
+/* A program of n tensors with one unit each: compute times and up to three ops (0 lanes: none). */
+static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const hand_op (*ops)[3]) {
+    memset(g, 0, sizeof *g);
+    g->arena.on_failure = &g->on_failure;
+    g->model.n_tensors = n, g->model.tensors = g->tensors;
+    esp__problem *p = &g->problem;
+    p->arena = &g->arena, p->model = &g->model, p->n_tensors = n, p->compute = g->compute, p->ready = g->ready;
+    p->size[0] = p->size[1] = p->size[2] = 1;
+    p->n_levels = 2, p->n_lanes = 4, p->core_ops = 1;
+    p->op_templates = &g->op_template, p->n_op_templates = 1;
+    for (uint32_t u = 0; u < n; u++) {
+        g->tensors[u].elements = 1;
+        g->compute[u] = compute[u];
+        g->units[u] = (esp__unit){u, 1, 0, 1};
+        g->paths[u].ops = g->ops[u];
+        for (; g->paths[u].n < 3 && ops[u][g->paths[u].n].lanes; g->paths[u].n++) {
+            g->ops[u][g->paths[u].n].lanes = ops[u][g->paths[u].n].lanes;
+            const uint64_t ns = ops[u][g->paths[u].n].ns;
+            g->ops[u][g->paths[u].n].time = (esp__op_time){ns, ns, ns};
+            g->ops[u][g->paths[u].n].kind = ESP_PLAN_COMP;
+        }
+    }
+    esp__schedule_set_units(p, &g->schedule, g->units, n);
+    for (uint32_t u = 0; u < n; u++) g->schedule.paths[u] = &g->paths[u];
+}
+
+/* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10, Comp 0
+ * runs to 14, backward 1 to 24, Comp 1 to 28. On inter unit 0 runs 14 to 34, then unit 1 to 35. */
+TEST(test_comp_before_backward) {
+    problem_program g;
+    esp_plan_event e[6];
+    const uint32_t order[] = {ESP__NEXT_BACKWARD, 0, ESP__NEXT_BACKWARD, 0, 1, 1};
+    const uint64_t start[] = {0, 10, 14, 14, 24, 34};
+    hand(&g, 2, (uint64_t[]){10, 10}, (const hand_op[][3]){{{C, 4}, {E, 20}}, {{C, 4}, {E, 1}}});
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 35);
+    esp__timeline(&g.problem, &g.schedule, e);
+    for (uint32_t i = 0, k; i < 6; i++) { /* each of these is in the timeline, wherever two that tie stand */
+        uint32_t unit = order[i] == ESP__NEXT_BACKWARD ? i / 2 : order[i];
+        for (k = 0; k < 6; k++)
+            if ((e[k].kind == ESP_PLAN_BACKWARD) == (order[i] == ESP__NEXT_BACKWARD) && e[k].unit == unit &&
+                e[k].start_ns == start[i])
+                break;
+        assert_true(k < 6);
+    }
+    program_close(&g);
+}
+
+/* An op on two lanes takes both in its turn; what comes later does not slip into the hole before it. Unit 0 holds inter
+ * from 1 to 11; unit 1, on both links, is ready at 2 and runs from 11 to 12; unit 2, on intra, is ready at 3 and could run at
+ * once, but its turn is after unit 1: 12 to 17. */
+TEST(test_no_back_fill) {
+    problem_program g;
+    hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 17);
+    program_close(&g);
+}
+
+/* Shared cores: compression on the CPU holds compute too. Backward 0 to 5; Comp 5 to 9 stops backward 1 until 9; it ends at
+ * 14, its Comp at 18. */
+TEST(test_shared_cores) {
+    problem_program g;
+    hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 18);
+    program_close(&g);
+}
+
+/* Links in another order than they are ready in: unit 1 first. Unit 0 is ready at 1, unit 1 at 3; it runs 3 to 5 and unit 0
+ * 5 to 15. By ready order it were 1 to 11 and 11 to 13. */
+TEST(test_links_wait) {
+    problem_program g;
+    hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 13);
+    assert_int_equal(esp__generate_with(&g.problem, &g.schedule, (uint32_t[]){1, 0}, 2), 15);
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 15);
+    program_close(&g);
+}
+
+/* Under ready order a shorter op can make the step longer: why the order is stored. Inter takes what is ready first: unit 1
+ * at 4, so 4 to 6, then unit 0 (ready at 5): 6 to 16, then its Decomp to 26. With unit 1's Comp slower by 2 unit 0 goes first:
+ * 5 to 15, Decomp 15 to 25, while unit 1 runs 15 to 17. */
+TEST(test_ready_order_is_not_monotone) {
+    problem_program g;
+    hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
+    uint64_t fast = esp__generate(&g.problem, &g.schedule);
+    assert_int_equal(fast, 26);
+    g.ops[1][0].time = (esp__op_time){4, 4, 4};
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 25);
+    g.ops[1][0].time = (esp__op_time){2, 2, 2};
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* the stored order: not longer */
+    program_close(&g);
+}
+
+/* docs/design/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
+TEST(test_core_link_latency) {
+    problem_program g;
+    hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});
+    for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 1, 3};
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 15);
+    for (int u = 0; u < 2; u++) g.ops[u][0].time = (esp__op_time){6, 6, 6};
+    assert_int_equal(esp__generate(&g.problem, &g.schedule), 20);
+    program_close(&g);
+}

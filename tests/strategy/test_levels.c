@@ -1,0 +1,439 @@
+/* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`, by eight ranks
+ * in two racks of two machines. */
+/* runs: slow asan-long tsan-long */
+#include "tests/lib/test.h"
+#include "tests/strategy/run_options.h"
+
+static const char *const none[] = {"none", NULL};
+static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
+/* neighbouring ranks are in different racks, so that no order of ranks happens to be that of places */
+static const char *const places[] = {"r0/m0", "r1/m0", "r0/m1", "r1/m1", "r1/m0", "r0/m0", "r1/m1", "r0/m1"};
+
+static int count_one(void *user, const esp__option *o) {
+    uint32_t *longest = user;
+    if (o->n > *longest) *longest = o->n;
+    return 0;
+}
+
+TEST(test_counts) {
+    uint32_t longest = 0;
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
+    assert_int_equal(longest, 12);
+    /* three levels: each of the two ways to join two of them gives the tree of two levels once more */
+    assert_int_equal(esp__option_each(ESP__TREE_FLAT | ESP__TREE_OF(3), 3, 0, count_one, &longest), 63);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, count_one, &longest), 2556 - 12);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 3, 0, count_one, &longest),
+                     299271 - 63);
+    assert_int_equal(longest, ESP__MAX_STEPS);
+}
+
+static int round_trip(void *user, const esp__option *o) {
+    char text[ESP__TEXT_MAX], again[ESP__TEXT_MAX];
+    esp__option parsed;
+    assert_true(esp__option_print(o, text, sizeof text) < sizeof text);
+    if (esp__option_parse(NULL, text, &parsed)) fail_msg("%s: %s", text, esp_last_error(NULL));
+    assert_int_equal(parsed.n, o->n);
+    assert_memory_equal(parsed.steps, o->steps, o->n * sizeof *o->steps);
+    esp__option_print(&parsed, again, sizeof again);
+    assert_string_equal(text, again);
+    ++*(int *)user;
+    return 0;
+}
+
+TEST(test_text_one_to_one) {
+    int n = 0;
+    esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 1, round_trip, &n);
+    assert_int_equal(n, 6252);
+}
+
+TEST(test_bad_text) {
+    static const char *const bad[][2] = {
+        {"intra.reduce_scatter > outer.allreduce > intra.allgather", "level 'inter' inside it is in none"},
+        {"inter.reduce_scatter > outer.allreduce > inter.allgather", "level 'intra' inside it is in none"},
+        {"intra.reduce_scatter > intra-inter.allreduce > intra.allgather", "share a level"},
+        {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > intra.allgather",
+         "position 65: 'intra.allgather' cannot stand here; expected inter.allgather"},
+        {"intra.reduce_scatter > inter.allreduce > outer.allreduce",
+         "cannot stand here; expected inter.reduce_scatter"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        esp__option o;
+        assert_int_equal(esp__option_parse(NULL, bad[i][0], &o), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), bad[i][1])) fail_msg("'%s' gave: %s", bad[i][0], esp_last_error(NULL));
+    }
+}
+
+/* Every option of three levels, and their extension. */
+TEST(test_none_is_exact) {
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .extended = 1, .levels = 3};
+    p.dtype = ESP_F32;
+    p.every = (uint32_t)(10 / test_repeats(10));
+    run_plan_at(8, 0, places, &p);
+}
+
+TEST(test_lossy) {
+    plan p = {.devices = 1, .codecs = lossy, .count = 131, .steps = 10, .extended = 1, .levels = 3, .every = 31};
+    p.dtype = ESP_F32;
+    run_plan_at(8, 0, places, &p);
+}
+
+TEST(test_halves) {
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .levels = 3, .every = 17};
+    p.dtype = ESP_BF16;
+    run_plan_at(8, 0, places, &p);
+}
+
+/* Three machines in a rack: parts are cut unevenly at every level. */
+TEST(test_uneven_parts) {
+    static const char *const of_18[] = {"a/0", "a/0", "a/0", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2",
+                                        "b/0", "b/0", "b/0", "b/1", "b/1", "b/1", "b/2", "b/2", "b/2"};
+    plan p = {.devices = 1, .codecs = none, .count = 43, .steps = 1, .exact = 1, .levels = 3, .every = 23};
+    p.dtype = ESP_F32;
+    run_plan_at(18, 0, of_18, &p);
+}
+
+/* Ranks are threads, where cmocka's assertions cannot be used. */
+static atomic_int wrong;
+#define MUST(x)                                                                                                        \
+    do {                                                                                                               \
+        if (!(x) && atomic_fetch_add(&wrong, 1) < 5)                                                                   \
+            fprintf(stderr, "%s:%d: rank %d: not %s: %s\n", __FILE__, __LINE__, ctx->job.rank, #x,                     \
+                    esp_last_error(ctx));                                                                              \
+    } while (0)
+
+/* ---- links, one for each level ---------------------------------------------------------------------------------- */
+enum { LINK_COUNT = 4096 };
+typedef struct linked {
+    const char *option;
+    uint64_t bytes[3]; /* that a rank receives from ranks at levels 1, 2 and 3 */
+    uint64_t outer_ns; /* the least time of the outer lane */
+} linked;
+
+/* N floats in 2 x 2 x 2 ranks. Part of N / 2: 2 N bytes. */
+static const linked links[] = {
+    {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
+     {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
+     0},
+    {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
+    /* of two levels: inter is everything between machines */
+    {"intra.reduce_scatter > inter.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
+    {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
+    {"flat.allreduce", {0, 0, 0}, 0},
+};
+
+static void linked_body(esp_ctx *ctx, void *user) {
+    const linked *l = user;
+    static float grads[8][LINK_COUNT];
+    float *g = grads[ctx->job.rank];
+    esp_stream here = ESP_ZERO;
+    esp_stats s = ESP_ZERO;
+    esp_tensor_desc d = {.name = "w", .count = LINK_COUNT, .option = l->option, .flags = ESP_SUM};
+    for (int i = 0; i < LINK_COUNT; i++) g[i] = (float)((i * 3 + ctx->job.rank) % 17);
+    int failed = esp_tensor_add(ctx, &d, NULL) || esp_start(ctx) || esp_push(ctx, 0, g, here) || esp_wait_all(ctx);
+    if (failed) fprintf(stderr, "%s: %s\n", l->option, esp_last_error(ctx));
+    MUST(!failed);
+    for (int i = 0; i < LINK_COUNT; i++) {
+        float want = 0;
+        for (int r = 0; r < 8; r++) want += (float)((i * 3 + r) % 17);
+        MUST(g[i] == want);
+    }
+    s.struct_size = sizeof s;
+    MUST(esp_stats_read(ctx, &s) == ESP_OK);
+    MUST(s.intra_bytes == s.level_bytes[0]);
+    MUST(s.inter_bytes == s.level_bytes[1] + s.level_bytes[2]);
+    for (int k = 0; k < 3; k++)
+        if (l->bytes[k]) MUST(s.level_bytes[k] == l->bytes[k]);
+    MUST(s.level_ns[2] > 0); /* every option occupies the outermost lane */
+}
+
+/* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its level. */
+TEST(test_links) {
+    for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
+        linked l = links[k];
+        RUN_RANKS(.size = 8, .places = places, .body = linked_body, .user = &l,
+                  .config.backend = "loop:inter=2gbit,latency=10us,outer=(500mbit,100us)");
+    }
+    assert_int_equal(atomic_load(&wrong), 0);
+}
+
+/* Strategy "auto" measures three levels, and plans for them. */
+static void auto_body(esp_ctx *ctx, void *user) {
+    atomic_int *failures = user;
+    static float grads[8][3][20000];
+    esp_stream here = ESP_ZERO;
+    int bad = 0;
+    for (uint32_t t = 0; t < 3; t++) {
+        static const char *const names[] = {"a", "b", "c"};
+        esp_tensor_desc d = {.name = names[t], .count = 20000};
+        bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
+    }
+    bad |= esp_start(ctx) != ESP_OK;
+    for (int step = 0; step < 60 && !bad; step++) {
+        for (uint32_t t = 0; t < 3; t++) {
+            for (int i = 0; i < 20000; i++) grads[ctx->job.rank][t][i] = (float)((i + step) % 3 - 1);
+            bad |= esp_push(ctx, t, grads[ctx->job.rank][t], here) != ESP_OK;
+        }
+        bad |= esp_wait_all(ctx) != ESP_OK;
+    }
+    for (uint32_t t = 0; t < 3 && !bad; t++) { /* the same bits on all ranks */
+        static float roots[8][20000];
+        float *root = roots[ctx->job.rank];
+        memcpy(root, grads[ctx->job.rank][t], sizeof roots[0]);
+        bad |= esp_broadcast(ctx, root, sizeof roots[0], 0) != ESP_OK;
+        bad |= memcmp(root, grads[ctx->job.rank][t], sizeof roots[0]) != 0;
+    }
+    if (bad) atomic_fetch_add(failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
+    if (ctx->job.rank == 0) {
+        const esp__survey *v = &esp__autopilot_of(ctx)->survey;
+        const esp_plan_system *y = &v->system;
+        uint32_t points[ESP__SURVEY_LEVELS] = {0};
+        MUST(y->n_outer == 1 && y->outer[0].size == 2 && y->machines == 2 && y->ranks_per_machine == 2);
+        for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
+            for (int k = 0; k < ESP_PLAN_COLLS; k++) {
+                const esp__survey_curve *c = &v->link[level][k];
+                points[level] += c->n;
+                for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* its latency */
+            }
+        MUST(points[ESP__INTRA] && points[ESP__INTER] && points[ESP__OUTER]);
+    }
+}
+
+TEST(test_auto) {
+    atomic_int failures;
+    atomic_init(&failures, 0);
+    atomic_store(&wrong, 0);
+    RUN_RANKS(.size = 8, .places = places, .body = auto_body, .user = &failures,
+              .config.backend = "loop:inter=10gbit,latency=10us,outer=(200mbit,1ms)", .config.strategy = "auto",
+              .config.codec = "fp16");
+    assert_int_equal(atomic_load(&wrong), 0);
+}
+
+/* ---- a backend for each level -------------------------------------------------------------------------------------- */
+enum { PATIENCE_S = 60 };
+typedef struct mixed {
+    atomic_int failures;
+} mixed;
+#define EXPECT(ctx, x)                                                                                                 \
+    do {                                                                                                               \
+        if (!(x)) atomic_fetch_add(&m->failures, 1), fprintf(stderr, "%s: %s\n", #x, esp_last_error(ctx));             \
+    } while (0)
+
+/* Runs a collective on each of the two comms. Rank 0 sleeps on both backends at once, until the others come, late. */
+static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
+    const uint8_t scope[2] = {ESP__INTRA, ESP__INTER};
+    float in[2] = {1, 2}, out[2] = {0, 0};
+    void *req[2] = {NULL, NULL};
+    esp_stream here = ESP_ZERO;
+    int sleeps = 0;
+    if (ctx->job.rank) usleep(50000);
+    for (int k = 0; k < 2; k++) {
+        const esp__comm *c = &ctx->job.comms[scope[k]];
+        esp_coll coll = ESP_ZERO;
+        coll.struct_size = sizeof coll, coll.op = ESP_COLL_ALLREDUCE, coll.dtype = ESP_F32, coll.count = 1;
+        coll.src.ptr = &in[k], coll.dst.ptr = &out[k], coll.src.bytes = coll.dst.bytes = 4;
+        EXPECT(ctx, c->backend->start(c->handle, &coll, here, &req[k]) == ESP_OK);
+    }
+    for (uint64_t end = esp__now_ns() + PATIENCE_S * 1000000000ull / 2; (req[0] || req[1]) && esp__now_ns() < end;
+         sleeps++) {
+        for (int turn = 0; turn < 2; turn++) { /* before and after arming */
+            for (int k = 0; k < 2; k++) {
+                const esp__comm *c = &ctx->job.comms[scope[k]];
+                if (req[k] && c->backend->test(c->handle, req[k]) == ESP_OK) req[k] = NULL;
+            }
+            if (!turn) EXPECT(ctx, esp__comms_arm(ctx));
+        }
+        if (req[0] || req[1]) esp__comms_sleep(ctx, PATIENCE_S * 1000000ull);
+    }
+    EXPECT(ctx, !req[0] && !req[1]);
+    EXPECT(ctx, out[0] == 2.0f && out[1] == 4.0f);
+    EXPECT(ctx, sleeps < 1000); /* it slept, and did not look over and over */
+}
+
+static void mixed_body(esp_ctx *ctx, void *user) {
+    mixed *m = user;
+    static float grads[4][2][1000];
+    static const char *const options[] = {
+        "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
+        "intra.reduce > inter.allreduce > intra.broadcast"};
+    esp_stream here = ESP_ZERO;
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTRA].backend->name, "loop"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__INTER].backend->name, "shm"));
+    EXPECT(ctx, !strcmp(ctx->job.comms[ESP__FLAT].backend->name, "shm"));
+    EXPECT(ctx, ctx->job.n_parents == 2);
+    esp_barrier(ctx);
+    sleeps_on_both(ctx, m);
+    for (uint32_t t = 0; t < 2; t++) {
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = 1000, .option = options[t], .flags = ESP_SUM};
+        EXPECT(ctx, esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    EXPECT(ctx, esp_start(ctx) == ESP_OK);
+    for (int step = 0; step < 5 && !atomic_load(&m->failures); step++) {
+        for (uint32_t t = 0; t < 2; t++) {
+            for (int i = 0; i < 1000; i++) grads[ctx->job.rank][t][i] = (float)((i + step + ctx->job.rank) % 9);
+            EXPECT(ctx, esp_push(ctx, t, grads[ctx->job.rank][t], here) == ESP_OK);
+        }
+        EXPECT(ctx, esp_wait_all(ctx) == ESP_OK);
+        for (int i = 0; i < 1000; i++) {
+            float want = 0;
+            for (int r = 0; r < 4; r++) want += (float)((i + step + r) % 9);
+            if (grads[ctx->job.rank][0][i] != want || grads[ctx->job.rank][1][i] != want) {
+                EXPECT(ctx, !"the sum is wrong");
+                break;
+            }
+        }
+    }
+}
+
+TEST(test_two_backends) {
+    mixed m;
+    atomic_init(&m.failures, 0);
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = mixed_body, .user = &m,
+              .config.backend = "levels:intra=(loop),inter=(shm)");
+    assert_int_equal(atomic_load(&m.failures), 0);
+}
+
+/* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
+static void named_body(esp_ctx *ctx, void *user) {
+    static float grads[8][4];
+    float *w = grads[ctx->job.rank];
+    esp_tensor_desc d = ESP_ZERO;
+    esp_stream here = ESP_ZERO;
+    const esp__work_unit *u;
+    for (int i = 0; i < 4; i++) w[i] = 1.0f;
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, 1), "gpu") && !strcmp(esp__lane_name(ctx, ESP__LANE_OUTER), "rack"));
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, esp__scope_of(2, 3, 3)), "machine-rack"));
+    MUST(!strcmp(esp__scope_name(&ctx->job.names, ESP__FLAT), "flat"));
+    d.name = "w", d.count = 4;
+    MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    MUST(esp_start(ctx) == ESP_OK);
+    MUST(esp_push(ctx, 0, w, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK && w[3] == 1.0f);
+    u = &ctx->in_force.strategy.units[0];
+    MUST(!strcmp(ctx->in_force.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
+    MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
+}
+
+TEST(test_named_levels) {
+    static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
+    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64];
+    atomic_store(&wrong, 0);
+    assert_non_null(mkdtemp(dir));
+    snprintf(trace, sizeof trace, "%s.json", dir);
+    RUN_RANKS(.size = 8, .places = places, .body = named_body,
+              .config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", .config.trace = trace);
+    assert_int_equal(atomic_load(&wrong), 0);
+    char *text = file_text(trace);
+    assert_non_null(text);
+    for (int r = 0; r < 8; r++) { /* every rank has the lanes of all levels, and each op is in the lane of its own */
+        static const char *const names[] = {"gpu", "machine", "rack"};
+        char want[128];
+        for (int k = 0; k < 3; k++) {
+            snprintf(want, sizeof want, "\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r + 1,
+                     10 * (r + 1) + ESP__LANE_INTRA + k, names[k]);
+            if (!strstr(text, want)) fail_msg("%s is not in the trace", want);
+        }
+        snprintf(want, sizeof want, "\"cat\":\"rack\",\"pid\":%d,\"tid\":%d,", r + 1, 10 * (r + 1) + ESP__LANE_OUTER);
+        const char *at = strstr(text, want);
+        if (!at) fail_msg("%s is not in the trace", want);
+        assert_int_equal(strncmp(strstr(at, "\"name\":"), "\"name\":\"rack.allreduce ", 23), 0);
+    }
+    assert_null(strstr(text, "outer"));
+    free(text);
+    unlink(trace);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+TEST(test_bad_levels) {
+    static const char *const bad[][2] = {
+        {"levels:intra=(loop)", "has none for level 'inter'"},
+        {"levels:intra=(loop),inter=(loop),outer=(loop)", "has one for level 'outer', but this job has 2 levels"},
+        {"levels:rack=(loop)", "names 1 level, 'rack', but this job has 2 levels: name each of them"},
+        {"levels:gpu=(loop),machine=(loop),rack=(loop)", "names 3 levels, 'gpu' to 'rack', but this job has 2 levels"},
+        {"levels:intra=(loop),rack=(loop)", "'rack' is no level: expected intra, inter, outer or flat"},
+        {"levels:intar=(loop),inter=(loop)", "'intar' is no level: expected intra, inter, outer or flat"},
+        {"levels:gpu=(loop),inter-outer=(loop)", "'gpu' is no level"},
+        {"levels:intra=(loop),intra=(loop)", "'intra' is there twice"},
+        {"levels:gpu=(loop),gpu=(loop)", "'gpu' cannot name a level: two levels have this name"},
+        {"levels:cpu=(loop),node=(loop)", "'cpu' cannot name a level: a lane that is no link has this name"},
+        {"levels:gpu=(loop),my-node=(loop)", "'my-node' cannot name a level: a name has letters, digits and '_'"},
+        {"levels:gpu=(loop),2nd=(loop)", "'2nd' cannot name a level: a name has letters, digits and '_'"},
+        {"levels:gpu=(loop),machine_of_racks=(loop)", "'machine_of_racks' cannot name a level: a name has at most 15"},
+        {"levels:a=(loop),b=(loop),c=(loop),d=(loop)", "'d' cannot name a level: a job has at most 3 levels"},
+        {"levels:intra=loop,inter=(loop)", "write the level's backend in parentheses: intra=(loop)"},
+        {"levels:intra=(lop),inter=(loop)", "lop"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        esp_ctx *ctx = NULL;
+        esp_config c = {.backend = bad[k][0], .size = 1};
+        assert_true(esp_open(&c, &ctx) < 0);
+        if (!strstr(esp_last_error(NULL), bad[k][1])) fail_msg("%s: %s", bad[k][0], esp_last_error(NULL));
+    }
+}
+
+/* ---- shapes -------------------------------------------------------------------------------------------------------- */
+typedef struct shape {
+    int32_t size;
+    const char *places[8];
+    uint32_t n_levels;
+    int32_t n_local;
+    const char *raw; /* the option of strategy fp32 */
+} shape;
+
+static const shape shapes[] = {
+    {8,
+     {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"},
+     3,
+     2,
+     "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather"},
+    {8, {"0", "0", "1", "1", "2", "2", "3", "3"}, 2, 2, "intra.reduce_scatter > inter.allreduce > intra.allgather"},
+    /* racks of three machines and of one: machines are equal, so two levels remain */
+    {8,
+     {"a/0", "a/0", "a/1", "a/1", "a/2", "a/2", "b/0", "b/0"},
+     2,
+     2,
+     "intra.reduce_scatter > inter.allreduce > intra.allgather"},
+    {4, {"a/0", "a/0", "a/1", "b/0"}, 2, 0, "flat.allreduce"}, /* machines of two ranks and of one */
+    {4, {"a/0", "a/1", "b/0", "b/1"}, 3, 1, "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"},
+    {4, {"a/0", "a/0", "b/0", "b/0"}, 3, 2, "intra.reduce_scatter > inter-outer.allreduce > intra.allgather"},
+    {4, {"a/0", "a/0", "a/0", "a/0"}, 3, 4, "flat.allreduce"},
+    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"}, /* places of different depths */
+};
+
+static void shape_body(esp_ctx *ctx, void *user) {
+    const shape *s = user;
+    char option[ESP__TEXT_MAX];
+    esp_tensor_desc d = {.name = "w", .count = 8};
+    MUST(ctx->job.topo.n_levels == s->n_levels);
+    MUST(ctx->job.topo.n_local == s->n_local);
+    MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    MUST(esp_start(ctx) == ESP_OK);
+    esp__option_print(&ctx->in_force.strategy.units[0].option, option, sizeof option);
+    MUST(!strcmp(option, s->raw));
+    for (uint8_t scope = 1; scope < ESP__SCOPES;
+         scope++) { /* a group has a rank for each index, and this rank at its own */
+        int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
+        if (!esp__group_size(&ctx->job.topo, scope)) continue;
+        MUST(n == esp__group_size(&ctx->job.topo, scope));
+        MUST(index == esp__group_index(&ctx->job.topo, scope));
+        MUST(members[index] == ctx->job.rank);
+        for (int32_t i = 0; i < n; i++) MUST(esp__group_rank(ctx, scope, i) == members[i]);
+    }
+}
+
+TEST(test_shapes) {
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        shape s = shapes[k];
+        RUN_RANKS(.size = s.size, .places = s.places, .body = shape_body, .user = &s, .config.strategy = "fp32");
+    }
+    assert_int_equal(atomic_load(&wrong), 0);
+}
+
+TEST(test_bad_places) {
+    static const char *const bad[] = {"/a", "a/", "a//b", "a/b/c"};
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        esp_config c = ESP_ZERO;
+        esp_ctx *ctx = NULL;
+        c.place = bad[k];
+        assert_int_equal(esp_open(&c, &ctx), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), "esp_config.place")) fail_msg("%s", esp_last_error(NULL));
+    }
+}

@@ -1,0 +1,136 @@
+/* test_tree.c: the decision tree's counts, and every option of it executed over `loop`: in a few contexts, each with
+ * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
+ * feedback must lose nothing. */
+/* runs: slow asan-long no-tsan: thousands of strategies by what executor/test_units runs: too slow */
+#include "tests/lib/test.h"
+#include "tests/strategy/run_options.h"
+
+enum { STEPS = 20 };
+
+static int count_raw(void *user, const esp__option *o) {
+    *(int *)user += !esp__option_compresses(o);
+    return 0;
+}
+
+TEST(test_counts) {
+    int raw = 0;
+    assert_int_equal(esp__option_each(ESP__TREE_FLAT, 3, 0, count_raw, &raw), 63);
+    assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL, 3, 0, count_raw, &raw), 4278);
+    assert_int_equal(raw, 9);
+    for (uint32_t device = 1; device <= 2; device++) {
+        raw = 0;
+        assert_int_equal(esp__option_each(ESP__TREE_FLAT, device, 0, count_raw, &raw), 12);
+        assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL, device, 0, count_raw, &raw), 162);
+        assert_int_equal(raw, 9);
+    }
+}
+
+static int round_trip(void *user, const esp__option *o) {
+    char text[ESP__TEXT_MAX], again[ESP__TEXT_MAX];
+    esp__option parsed;
+    assert_true(esp__option_print(o, text, sizeof text) < sizeof text);
+    assert_int_equal(esp__option_parse(NULL, text, &parsed), ESP_OK);
+    assert_int_equal(parsed.n, o->n);
+    assert_memory_equal(parsed.steps, o->steps, o->n * sizeof *o->steps);
+    esp__option_print(&parsed, again, sizeof again);
+    assert_string_equal(text, again);
+    ++*(int *)user;
+    return 0;
+}
+
+TEST(test_text_one_to_one) {
+    int n = 0;
+    esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 1, round_trip, &n);
+    assert_true(n > 4341);
+}
+
+TEST(test_bad_text) {
+    static const char *const bad[][2] = {
+        {"", "empty"},
+        {"flat.allreduce >", "position 17"},
+        {"flat.allreduse", "position 1: 'flat.allreduse' is no step"},
+        {"flat.allreduce > flat.allgather", "position 18: 'flat.allgather' cannot stand here; expected the end"},
+        {"intra.reduce_scatter > inter.allreduce", "ends too soon; expected intra.allgather"},
+        {"intra.reduce > inter.allreduce > intra.allgather", "expected intra.broadcast"},
+        {"comp@tpu > flat.allgather > decomp@cpu", "position 1: 'comp@tpu' is no step"},
+        {"flat.allreduce flat.allreduce", "position 16: expected '>' between two steps"},
+        {"flat.allreduce +1", "position 16: expected '>' between two steps"},
+        {"flat.allreduce+1", "position 1: 'flat.allreduce+1' is no step"},
+        {"comp@cpu > flat.alltoall > comp@cpu", "expected flat.allgather, decomp@cpu, decomp@gpu"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        esp__option o;
+        assert_int_equal(esp__option_parse(NULL, bad[i][0], &o), ESP_E_ARG);
+        if (!strstr(esp_last_error(NULL), bad[i][1])) fail_msg("'%s' gave: %s", bad[i][0], esp_last_error(NULL));
+    }
+}
+
+static const char *const lossy[] = {"fp16:feedback=residual",
+                                    "bf16:feedback=residual",
+                                    "topk:ratio=0.1",
+                                    "randomk:ratio=0.1",
+                                    "dgc:ratio=0.1,momentum=0",
+                                    "efsignsgd",
+                                    "twobit:threshold=1.5",
+                                    "int8",
+                                    "chunktopk:chunk=64,k=8,decay=1",
+                                    NULL};
+static const char *const none[] = {"none", NULL};
+static const char *const topk[] = {"topk:ratio=0.05", NULL};
+static const int32_t shapes[3][2] = {{4, 2}, {6, 2}, {3, 3}};
+static const uint64_t sizes[3] = {1, 37, 515};
+
+TEST(test_all_options_run) {
+    plan p = {.devices = 3, .codecs = topk, .count = 37, .steps = 1, .dtype = ESP_F32};
+    run_plan(4, 2, &p);
+}
+
+TEST(test_none_is_exact) {
+    for (int k = 0; k < 3; k++)
+        for (int c = 0; c < 3; c++) {
+            plan p = {.devices = 1,
+                      .codecs = none,
+                      .count = sizes[c],
+                      .steps = 2,
+                      .exact = 1,
+                      .extended = 1,
+                      .dtype = ESP_F32};
+            run_plan(shapes[k][0], shapes[k][1], &p);
+        }
+}
+
+static void lossy_with(int k, int c) {
+    plan p = {.devices = 1,
+              .codecs = lossy,
+              .count = sizes[c],
+              .steps = test_repeats(STEPS),
+              .extended = 1,
+              .dtype = ESP_F32};
+    run_plan(shapes[k][0], shapes[k][1], &p);
+}
+#define LOSSY(k) /* a test for each size */                                                                            \
+    TEST(test_lossy_##k##_0) { lossy_with(k, 0); }                                                                     \
+    TEST(test_lossy_##k##_1) { lossy_with(k, 1); }                                                                     \
+    TEST(test_lossy_##k##_2) { lossy_with(k, 2); }
+LOSSY(0)
+LOSSY(1)
+LOSSY(2)
+
+/* Small integers are exact in halves, too, and so is their mean. */
+TEST(test_halves) {
+    for (esp_dtype d = ESP_F16; d <= ESP_BF16; d++) {
+        plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .dtype = d};
+        run_plan(4, 2, &p);
+        plan q = {.devices = 1, .codecs = lossy, .count = 37, .steps = 3, .exact = 0, .dtype = d};
+        q.steps = 1;
+        run_plan(4, 2, &q);
+    }
+}
+
+/* Machines of 2 and 1 ranks: only the flat tree. */
+TEST(test_unequal_machines) {
+    static const int32_t machines[3] = {1, 1, 2};
+    plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};
+    RUN_RANKS(.size = 3, .machines = machines, .body = run_body, .user = &p);
+    assert_int_equal(atomic_load(&p.failures), 0);
+}
