@@ -6,11 +6,8 @@
 static char dir[3072];
 
 static esp_ctx *open_ctx(const char *path, uint32_t flags) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.size = 1;
-    cfg.plugin_path = path;
-    cfg.flags = flags;
+    esp_config cfg = {.size = 1, .plugin_path = path, .flags = flags};
     if (esp_open(&cfg, &ctx) != ESP_OK) fail_msg("esp_open: %s", esp_last_error(NULL));
     return ctx;
 }
@@ -151,10 +148,8 @@ TEST(test_builtin_name) {
 
 TEST(test_after_start) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    d.name = "w";
-    d.count = 10;
+    esp_tensor_desc d = {.name = "w", .count = 10};
     assert_int_equal(esp_tensor_add(ctx, &d, &id), ESP_OK);
     assert_int_equal(esp_start(ctx), ESP_OK);
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_E_STATE);

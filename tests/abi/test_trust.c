@@ -84,10 +84,8 @@ TEST(test_relative, set_up, tear_down) {
 /* The search goes on past a folder that is not safe, and names it if no other has the plugin. */
 TEST(test_search, set_up, tear_down) {
     esp_ctx *other = NULL;
-    esp_config cfg = ESP_ZERO;
     char list[300];
-    cfg.log_level = ESP_LOG_ERROR;
-    cfg.plugin_path = list;
+    esp_config cfg = {.log_level = ESP_LOG_ERROR, .plugin_path = list};
     snprintf(list, sizeof list, "%s", in);
     mode(in, 0777);
     assert_int_equal(esp_open(&cfg, &other), ESP_OK);

@@ -2,17 +2,8 @@
  * Knows the backend table only. A rank that fails writes why into the shared text, and the caller asserts. */
 #ifndef RANKS_H
 #define RANKS_H
-#include <pthread.h>
+#include "tests/lib/test.h"
 #include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "espresso_impl/registry/builtin.h"
 
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
@@ -41,23 +32,16 @@ typedef struct ranks_me {
 } ranks_me;
 typedef void (*ranks_fn)(ranks_me *me);
 
-static void *ranks_alloc(void *u, esp_device d, uint64_t bytes, uint64_t align) {
-    void *p = NULL;
-    (void)u, (void)d;
-    return posix_memalign(&p, align < 64 ? 64 : align, bytes ? bytes : 1) ? NULL : p;
-}
-static void ranks_free(void *u, esp_device d, void *p, uint64_t bytes) {
-    (void)u, (void)d, (void)bytes;
-    free(p);
-}
 static __thread char ranks_said[512];
 static void ranks_log(void *u, const esp_log_event *ev) {
-    (void)u;
     if (ev->level == ESP_LOG_ERROR) snprintf(ranks_said, sizeof ranks_said, "%s", ev->message);
     if (getenv("RANKS_LOG")) fprintf(stderr, "%s: %s\n", ev->component, ev->message);
 }
-static const esp_host ranks_host = {
-    .struct_size = sizeof(esp_host), .abi_major = 1, .alloc = ranks_alloc, .free_ = ranks_free, .log = ranks_log};
+static const esp_host ranks_host = {.struct_size = sizeof(esp_host),
+                                    .abi_major = 1,
+                                    .alloc = test_host_alloc,
+                                    .free_ = test_host_free,
+                                    .log = ranks_log};
 
 __attribute__((format(printf, 2, 3))) static int ranks_fail(ranks_me *me, const char *fmt, ...) {
     va_list ap;
@@ -119,22 +103,17 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     return comm;
 }
 
-static double ranks_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 /* Starts and waits. A wait of 20 s is a failure, not a hang. */
 static esp_status ranks_wait(ranks_me *me, void *comm, void *req) {
-    double end = ranks_now() + 20;
+    double end = test_seconds() + 20;
     esp_status s;
     while ((s = me->b->test(comm, req)) == ESP_PENDING) {
         if (me->b->progress)
             me->b->progress(comm, 100000);
         else
             sched_yield();
-        if (ranks_now() > end)
-            return ranks_fail(me, "nothing moves: waits for %d", (int)me->b->late(comm, req)), ESP_E_TIMEOUT;
+        if (test_seconds() > end)
+            return ranks_fail(me, "nothing moves: waits for %d", (int)me->b->straggler(comm, req)), ESP_E_TIMEOUT;
     }
     return s;
 }
@@ -148,7 +127,6 @@ static esp_status ranks_coll(ranks_me *me, void *comm, const esp_coll *c) {
 typedef struct ranks_thread {
     ranks_me me;
     ranks_fn fn;
-    pthread_t id;
 } ranks_thread;
 static void *ranks_main(void *arg) {
     ranks_thread *t = (ranks_thread *)arg;
@@ -160,16 +138,15 @@ static inline const esp_backend *ranks_backend(const char *name) {
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
-static int ranks_are_threads; /* 1: of every backend; else of loop */
+static bool ranks_are_threads; /* of every backend; else of loop alone */
 /* Returns "" or why it failed (valid until the next run). killed: a rank that is expected to die, or -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
                              void *arg, int32_t killed) {
     static char text[512];
     ranks_thread *t = (ranks_thread *)calloc((size_t)n, sizeof *t);
-    ranks_shared *shared =
-        (ranks_shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ranks_shared *shared = test_shared(sizeof *shared);
     pthread_barrierattr_t a;
-    int threads = ranks_are_threads || !strcmp(b->name, "loop");
+    const bool threads = ranks_are_threads || !strcmp(b->name, "loop");
     pid_t pid[RANKS_MAX];
     pthread_barrierattr_init(&a);
     pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
@@ -177,20 +154,14 @@ static const char *ranks_run(const esp_backend *b, const char *params, int32_t n
     for (int32_t r = 0; r < n; r++) {
         t[r].me = (ranks_me){b, params, r, n, per_machine, shared, arg};
         t[r].fn = fn;
-        if (threads) {
-            pthread_create(&t[r].id, NULL, ranks_main, &t[r]);
-        } else if ((pid[r] = fork()) == 0) {
-            alarm(120);
-            fn(&t[r].me);
-            _exit(0);
-        }
+        if (threads || (pid[r] = child_fork(120))) continue;
+        fn(&t[r].me);
+        _exit(0);
     }
-    for (int32_t r = 0; r < n; r++) {
-        int status = 0;
-        if (threads)
-            pthread_join(t[r].id, NULL);
-        else if (waitpid(pid[r], &status, 0) == pid[r] && status && r != killed)
-            ranks_fail(&t[r].me, "ended with status 0x%x", status);
+    if (threads) run_threads(n, ranks_main, t, sizeof *t);
+    for (int32_t r = 0; r < n && !threads; r++) {
+        const int ended = child_wait(pid[r]);
+        if (ended && r != killed) ranks_fail(&t[r].me, "ended with status %d", ended);
     }
     snprintf(text, sizeof text, "%s", shared->failed ? shared->text : "");
     munmap(shared, sizeof *shared);

@@ -10,13 +10,13 @@ static const uint64_t second = 1000000000u;
 
 /* ---- the text ---- */
 TEST(good_texts) {
-    engine_link l;
+    shm_link l;
     const char *where;
-    assert_null(engine_parse_phases("1gbit", &l, &where));
+    assert_null(shm_parse_phases("1gbit", &l, &where));
     assert_int_equal(l.n, 1);
     assert_true(l.phases[0].ns_per_byte == 8.0);
     assert_int_equal(l.phases[0].latency_ns, 0);
-    assert_null(engine_parse_phases("1gbit,50us;100mbit@500ms;2.5mbit,1ms@30s", &l, &where));
+    assert_null(shm_parse_phases("1gbit,50us;100mbit@500ms;2.5mbit,1ms@30s", &l, &where));
     assert_int_equal(*where, 0);
     assert_int_equal(l.n, 3);
     assert_int_equal(l.phases[0].latency_ns, 50000);
@@ -55,8 +55,8 @@ TEST(bad_texts) {
          148, "no more than 16"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        engine_link l;
-        const char *where, *wrong = engine_parse_phases(all[i].text, &l, &where);
+        shm_link l;
+        const char *where, *wrong = shm_parse_phases(all[i].text, &l, &where);
         if (!wrong || !strstr(wrong, all[i].expected) || where - all[i].text + 1 != all[i].at)
             fail_msg("'%s': expected %s at %d, got %s at %d", all[i].text, all[i].expected, all[i].at,
                      wrong ? wrong : "no error", (int)(where - all[i].text) + 1);
@@ -92,30 +92,30 @@ TEST(errors_of_opening) {
 
 /* ---- what it costs: logical times only ---- */
 TEST(costs_follow_the_time) {
-    engine_comm m;
-    engine_nic nics[2];
-    engine_nic *at[2] = {&nics[0], &nics[1]};
+    shm_comm m;
+    shm_nic nics[2];
+    shm_nic *at[2] = {&nics[0], &nics[1]};
     const char *where;
     memset(&m, 0, sizeof m);
     memset(nics, 0, sizeof nics);
     m.nics = at;
     m.size = 2;
-    assert_null(engine_parse_phases("1gbit,1us;100mbit,2us@1s;10gbit,3us@2s", &m.link, &where));
+    assert_null(shm_parse_phases("1gbit,1us;100mbit,2us@1s;10gbit,3us@2s", &m.link, &where));
     m.link.opened_ns = 100 * second;
     uint64_t t = 100 * second;
-    assert_int_equal(engine_transfer(&m, 1, t, 1000), t + 8000);
-    assert_int_equal(engine_latency(&m, 1, t), 1000);
-    assert_int_equal(engine_transfer(&m, 1, t, 1000), t + 16000); /* behind the one before */
-    assert_int_equal(engine_latency(&m, 1, t + second - 1), 1000);
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 8000);
+    assert_int_equal(shm_latency(&m, 1, t), 1000);
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000); /* behind the one before */
+    assert_int_equal(shm_latency(&m, 1, t + second - 1), 1000);
     t += second;
-    assert_int_equal(engine_latency(&m, 1, t), 2000);
-    assert_int_equal(engine_transfer(&m, 1, t, 1000), t + 80000);
+    assert_int_equal(shm_latency(&m, 1, t), 2000);
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 80000);
     t += second;
-    assert_int_equal(engine_latency(&m, 1, t), 3000);
-    assert_int_equal(engine_transfer(&m, 1, t, 1000), t + 800);
+    assert_int_equal(shm_latency(&m, 1, t), 3000);
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 800);
     /* the link is free later than the piece is there: the later time counts */
     nics[1].tx_free_ns = 300 * second;
-    assert_int_equal(engine_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
+    assert_int_equal(shm_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
 }
 
 /* ---- the file ---- */
@@ -127,33 +127,33 @@ static void put(const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 TEST(file_is_read_again) {
-    engine_comm m;
+    shm_comm m;
     uint64_t now = 7 * second;
     memset(&m, 0, sizeof m);
     m.host = &ranks_host;
     snprintf(m.link.file, sizeof m.link.file, "%s", path);
     put("1gbit,50us\n");
-    assert_null(engine_read_link(path, &m.link));
+    assert_null(shm_read_link(path, &m.link));
     m.link.looked_ns = now;
     put("100mbit,60us\n");
-    engine_link_look(&m, now + second / 10 - 1); /* not yet */
+    shm_link_look(&m, now + second / 10 - 1); /* not yet */
     assert_true(m.link.phases[0].ns_per_byte == 8.0);
-    engine_link_look(&m, now += second / 10);
+    shm_link_look(&m, now += second / 10);
     assert_true(m.link.phases[0].ns_per_byte == 80.0);
     assert_int_equal(m.link.phases[0].latency_ns, 60000);
     static const char *const unfit[] = {"", "\n", "slow\n", "1gbit,50\n", "1gbit;1mbit@1s\n"};
     for (size_t i = 0; i < sizeof unfit / sizeof *unfit; i++) {
         put(unfit[i]);
-        engine_link_look(&m, now += second);
+        shm_link_look(&m, now += second);
         assert_true(m.link.warned);
         assert_true(m.link.phases[0].ns_per_byte == 80.0);
     }
     put("10gbit");
-    engine_link_look(&m, now += second);
+    shm_link_look(&m, now += second);
     assert_false(m.link.warned);
     assert_true(m.link.phases[0].ns_per_byte == 0.8);
     unlink(path);
-    engine_link_look(&m, now += second);
+    shm_link_look(&m, now += second);
     assert_true(m.link.phases[0].ns_per_byte == 0.8);
 }
 
@@ -218,8 +218,8 @@ TEST(results_while_it_changes) {
 /* All ranks count from the same moment: rank 0's opening, in all scopes. */
 static void one_clock(ranks_me *me) {
     uint64_t *opened = (uint64_t *)me->arg;
-    engine_comm *all = (engine_comm *)ranks_open(me, 0, NULL);
-    engine_comm *inter = all ? (engine_comm *)ranks_open(me, 2, all) : NULL;
+    shm_comm *all = (shm_comm *)ranks_open(me, 0, NULL);
+    shm_comm *inter = all ? (shm_comm *)ranks_open(me, 2, all) : NULL;
     if (all) opened[me->rank] = all->link.opened_ns;
     if (inter && inter->link.opened_ns != all->link.opened_ns) ranks_fail(me, "scopes count from different moments");
     if (all && all->link.n != 7) ranks_fail(me, "the link has %d phases", all->link.n);
@@ -246,8 +246,7 @@ static void slows_down(ranks_me *me) {
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (k == 0 && me->rank == 0) put("8mbit");
         pthread_barrier_wait(&me->shared->barrier[0]);
-        struct timespec pause = {0, 110000000};
-        nanosleep(&pause, NULL); /* both ranks look again once this is over */
+        usleep(110000); /* both ranks look again once this is over */
     }
     free(x);
     if (comm) me->b->close(comm);

@@ -5,18 +5,9 @@
 #include "backends/shm/transport.h"
 #pragma GCC diagnostic pop
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 enum { BYTES = 1 << 16 };
-
-static int n_open(void) {
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-    while (d && readdir(d)) n++;
-    if (d) closedir(d);
-    return n;
-}
 
 /* What a process of user `uid` gives away. */
 enum {
@@ -81,20 +72,19 @@ static int give_once(int listener, int fd) {
     return poll(&p, 1, 20000) == 1 ? shm_give(listener, fd) : -1;
 }
 /* Starts a process that gives memory of that kind away once. */
-static pid_t giver(int kind, uid_t uid, char name[ENGINE_LOCAL_NAME]) {
+static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
     int ends[2];
     pid_t pid;
     assert_int_equal(pipe(ends), 0);
-    if ((pid = fork()) == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!(pid = child_fork(0))) {
         if (uid && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(3);
         int listener = shm_listen(name, 1), fd = make(kind);
-        if (listener < 0 || fd < 0 || write(ends[1], name, ENGINE_LOCAL_NAME) < 0) _exit(4);
+        if (listener < 0 || fd < 0 || write(ends[1], name, SHM_LOCAL_NAME) < 0) _exit(4);
         _exit(kind == GIVES_TWO    ? give_more(listener, fd, 2)
               : kind == GIVES_NONE ? give_more(listener, fd, 0)
                                    : give_once(listener, fd) != 0);
     }
-    assert_int_equal(read(ends[0], name, ENGINE_LOCAL_NAME), ENGINE_LOCAL_NAME);
+    assert_int_equal(read(ends[0], name, SHM_LOCAL_NAME), SHM_LOCAL_NAME);
     close(ends[0]);
     close(ends[1]);
     return pid;
@@ -107,11 +97,11 @@ TEST(test_kinds) {
         "none came"};
     if (!shm_has_seals()) test_skip("this system has no seals");
     for (int kind = 0; kind < GIVES_KINDS; kind++) {
-        char name[ENGINE_LOCAL_NAME];
+        char name[SHM_LOCAL_NAME];
         const char *why = NULL;
-        const int before = n_open();
+        const int before = test_count_files("/proc/self/fd", "");
         pid_t pid = giver(kind, 0, name);
-        int fd = ask_and_take(name, &why), status;
+        int fd = ask_and_take(name, &why);
         if ((fd >= 0) != !words[kind]) fprintf(stderr, "kind %d: %d, %s\n", kind, fd, why ? why : "");
         assert_int_equal(fd >= 0, !words[kind]);
         if (words[kind]) assert_non_null(strstr(why, words[kind]));
@@ -120,51 +110,50 @@ TEST(test_kinds) {
             assert_int_equal(ftruncate(fd, BYTES * 2), -1);
             close(fd);
         }
-        waitpid(pid, &status, 0);
-        assert_int_equal(n_open(), before);
+        child_wait(pid);
+        assert_int_equal(test_count_files("/proc/self/fd", ""), before);
     }
 }
 
 /* Memory is not taken from a process of another user, */
 TEST(test_from_others) {
-    char name[ENGINE_LOCAL_NAME];
+    char name[SHM_LOCAL_NAME];
     const char *why = NULL;
-    int status;
     pid_t pid;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     pid = giver(GIVES_RIGHT, 65534, name);
     assert_int_equal(ask_and_take(name, &why), -1);
     assert_non_null(strstr(why, "what answers belongs to another user"));
     kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
+    child_wait(pid);
 }
 
 /* nor given to one, however often it asks; a rank gets it all the same. */
 TEST(test_to_others) {
-    char name[ENGINE_LOCAL_NAME];
+    char name[SHM_LOCAL_NAME];
     const char *why = NULL;
     int listener, fd, status;
-    pid_t stranger, rank;
+    pid_t other, rank;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     fd = shm_make(BYTES);
     listener = shm_listen(name, 1);
     assert_true(fd >= 0 && listener >= 0);
     assert_int_equal(shm_give(listener, fd), 0); /* nobody asks */
-    if ((stranger = fork()) == 0) {
+    if (!(other = child_fork(0))) {
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         for (int i = 0; i < 50; i++) {
             struct sockaddr_un a;
             int s = socket(AF_UNIX, SOCK_STREAM, 0), got;
-            if (connect(s, (struct sockaddr *)&a, engine_local_address(name, &a)) != 0) _exit(4);
+            if (connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0) _exit(4);
             if ((got = shm_receive(s)) >= 0) _exit(1);
             close(s);
         }
         _exit(0);
     }
-    if ((rank = fork()) == 0) {
+    if (!(rank = child_fork(0))) {
         close(fd);
         usleep(20000);
-        for (int i = 0; i < 2000; i++) { /* the stranger may fill the queue */
+        for (int i = 0; i < 2000; i++) { /* the other may fill the queue */
             int got = ask_and_take(name, &why);
             if (got >= 0) _exit(0);
             usleep(1000);
@@ -174,9 +163,9 @@ TEST(test_to_others) {
     for (int i = 0; i < 20000 && waitpid(rank, &status, WNOHANG) == 0; i++, usleep(1000))
         assert_int_equal(shm_give(listener, fd), 0);
     assert_int_equal(status, 0);
-    for (int i = 0; i < 100; i++, usleep(1000)) shm_give(listener, fd); /* the rest of the stranger's calls, in vain */
+    for (int i = 0; i < 100; i++, usleep(1000)) shm_give(listener, fd); /* the rest of the other's calls, in vain */
     close(listener);
-    waitpid(stranger, &status, 0);
-    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 4)); /* never 1: it got none */
+    const int ended = child_wait(other);
+    assert_true(ended == 0 || ended == 4); /* 1: it got memory */
     close(fd);
 }

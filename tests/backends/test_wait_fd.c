@@ -69,7 +69,7 @@ static void states(ranks_me *me) {
     } else {
         meet(me);
         expect(me, ranks_coll(me, comm, &c) == ESP_OK, "rank 0's sum");
-        expect(me, ((engine_comm *)comm)->job->wait_fd < 0, "rank 0 did not ask for a descriptor");
+        expect(me, ((shm_comm *)comm)->job->wait_fd < 0, "rank 0 did not ask for a descriptor");
     }
     meet(me);
     b->close(child);
@@ -107,7 +107,7 @@ static void no_descriptor_unasked(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     for (int i = 0; comm && i < 20; i++) expect(me, ranks_coll(me, comm, &c) == ESP_OK, "a sum");
     if (!comm) return;
-    const engine_job *j = ((engine_comm *)comm)->job;
+    const shm_job *j = ((shm_comm *)comm)->job;
     expect(me, j->wait_fd < 0 && j->socket < 0 && j->sender < 0 && j->timer < 0, "a descriptor was made unasked");
     me->b->close(comm);
 }

@@ -181,8 +181,8 @@ static void three_comms(ranks_me *me) {
             esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, N, x + g * N, x + g * N);
             if (me->b->start(comm[g], &c, none, &req[g]) != ESP_OK) ranks_fail(me, "start: %s", ranks_said);
         }
-        double end = ranks_now() + 20;
-        while (left && ranks_now() < end) {
+        double end = test_seconds() + 20;
+        while (left && test_seconds() < end) {
             for (int g = 0; g < 3; g++) {
                 esp_status s = req[g] ? me->b->test(comm[g], req[g]) : ESP_PENDING;
                 if (s == ESP_OK)
@@ -225,15 +225,15 @@ static void nobody_comes(ranks_me *me) {
     if (!comm) return;
     if (me->rank) {
         esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 100, x, x);
-        double begin = ranks_now();
+        double begin = test_seconds();
         if (me->b->start(comm, &c, none, &req) != ESP_OK) ranks_fail(me, "start: %s", ranks_said);
         if (me->b->test(comm, req) != ESP_PENDING) ranks_fail(me, "done without rank 0");
-        if (me->b->late(comm, req) != 0) ranks_fail(me, "waits for %d, not 0", (int)me->b->late(comm, req));
+        if (me->b->straggler(comm, req) != 0) ranks_fail(me, "waits for %d, not 0", (int)me->b->straggler(comm, req));
         pthread_create(&t, NULL, abort_later, arg);
         esp_status s = ranks_wait(me, comm, req);
         pthread_join(t, NULL);
-        if (s != ESP_E_PEER || ranks_now() - begin > 5)
-            ranks_fail(me, "status %d after %.3f s", (int)s, ranks_now() - begin);
+        if (s != ESP_E_PEER || test_seconds() - begin > 5)
+            ranks_fail(me, "status %d after %.3f s", (int)s, test_seconds() - begin);
         if (me->b->start(comm, &c, none, &req) != ESP_E_PEER) ranks_fail(me, "start after abort");
     } else {
         usleep(100000);
@@ -317,14 +317,14 @@ static void sleeps(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *arg[2] = {me, comm};
     pthread_t t;
     if (!comm) return;
-    double begin = ranks_now();
+    double begin = test_seconds();
     pthread_create(&t, NULL, wake_later, arg);
     me->b->progress(comm, 10000000);
     pthread_join(t, NULL);
     me->b->wake(comm); /* before the sleep: must not be lost */
     me->b->progress(comm, 10000000);
     me->b->progress(comm, 1000); /* nothing happens: the timeout ends it */
-    if (ranks_now() - begin > 5) ranks_fail(me, "slept through wake()");
+    if (test_seconds() - begin > 5) ranks_fail(me, "slept through wake()");
     me->b->close(comm);
 }
 TEST(wake_ends_sleeping) {
@@ -351,9 +351,9 @@ static void volumes(ranks_me *me) {
                  d = coll(ESP_COLL_ALLGATHER, ESP_F32, (uint64_t)me->size * 2, NULL, all);
         esp_traffic a = {.struct_size = sizeof a}, b = a;
         me->b->traffic(comm, &a);
-        double begin = ranks_now(), took;
+        double begin = test_seconds(), took;
         if (ranks_coll(me, comm, &c) != ESP_OK) break;
-        took = ranks_now() - begin;
+        took = test_seconds() - begin;
         me->b->traffic(comm, &b);
         double mine = (double)(b.inter_bytes - a.inter_bytes), sum = 0, unit = N * 4.0;
         d.src.ptr = &mine;

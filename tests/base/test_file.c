@@ -7,31 +7,14 @@
 static char folder[64], path[128];
 
 static int setup(void **state) {
-    snprintf(folder, sizeof folder, "/tmp/test_base_file_XXXXXX");
-    if (!mkdtemp(folder)) return 1;
-    snprintf(path, sizeof path, "%s/f", folder);
+    if (folder_make(state)) return -1;
+    snprintf(folder, sizeof folder, "%s", in_folder(""));
+    snprintf(path, sizeof path, "%s", in_folder("f"));
     return 0;
 }
 
 /* Names in the folder. */
-static int names(void) {
-    int n = 0;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
-    closedir(d);
-    return n;
-}
-
-static int teardown(void **state) {
-    char name[400];
-    DIR *d = opendir(folder);
-    for (struct dirent *e; (e = readdir(d));) {
-        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.' && unlink(name) != 0) rmdir(name);
-    }
-    closedir(d);
-    return rmdir(folder);
-}
+static int names(void) { return test_count_files(folder, ""); }
 
 static const char *content(const char *name) {
     static char text[64];
@@ -42,7 +25,7 @@ static const char *content(const char *name) {
     return text;
 }
 
-TEST(whole, setup, teardown) {
+TEST(whole, setup, folder_remove) {
     struct stat st;
     esp__file f;
     assert_int_equal(esp__file_check(path), 0);
@@ -69,7 +52,7 @@ TEST(whole, setup, teardown) {
     assert_int_equal(names(), 1);
 }
 
-TEST(refused, setup, teardown) {
+TEST(refused, setup, folder_remove) {
     char name[5000];
     assert_int_equal(esp__file_replace(folder, "x", 1), EISDIR);
     assert_int_equal(esp__file_check(folder), EISDIR);
@@ -83,7 +66,7 @@ TEST(refused, setup, teardown) {
 }
 
 /* The limit of a file's size stands for a full disk: write() takes a part, and then nothing. */
-TEST(full_disk, setup, teardown) {
+TEST(full_disk, setup, folder_remove) {
     static char large[1 << 17];
     const struct rlimit small = {1 << 16, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
     esp__file f;
@@ -108,18 +91,16 @@ TEST(full_disk, setup, teardown) {
 }
 
 /* What a writer that was killed left is removed by the next one. */
-TEST(killed, setup, teardown) {
-    const pid_t child = fork();
-    if (child == 0) {
+TEST(killed, setup, folder_remove) {
+    const pid_t child = child_fork(60);
+    if (!child) {
         esp__file f;
         if (esp__file_open(&f, path)) _exit(1);
         esp__file_put(&f, "half", 4);
         fflush(f.to);
         raise(SIGKILL);
     }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status));
+    assert_int_equal(child_wait(child), -SIGKILL);
     assert_int_equal(names(), 1); /* only the temporary file */
     assert_int_equal(esp__file_replace(path, "new", 3), 0);
     assert_string_equal(content(path), "new");
@@ -127,7 +108,7 @@ TEST(killed, setup, teardown) {
 }
 
 /* Two writers at once: each one's file is whole, and the last to end has its name. */
-TEST(several, setup, teardown) {
+TEST(several, setup, folder_remove) {
     esp__file a, b;
     assert_int_equal(esp__file_open(&a, path), 0);
     assert_int_equal(esp__file_open(&b, path), 0);
@@ -144,7 +125,7 @@ TEST(several, setup, teardown) {
 }
 
 /* A link in place of the path stays one; one in place of the temporary file is not followed. */
-TEST(links, setup, teardown) {
+TEST(links, setup, folder_remove) {
     char link[128], temporary[160], other[128];
     struct stat st;
     snprintf(link, sizeof link, "%s/link", folder);
@@ -164,7 +145,7 @@ TEST(links, setup, teardown) {
 }
 
 /* A pipe gets what there is; one that nobody reads holds nobody up. */
-TEST(pipes, setup, teardown) {
+TEST(pipes, setup, folder_remove) {
     char got[8] = "";
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(esp__file_check(path), 0);
@@ -176,7 +157,7 @@ TEST(pipes, setup, teardown) {
     assert_int_equal(names(), 1);
 }
 
-TEST(absolute, setup, teardown) {
+TEST(absolute, setup, folder_remove) {
     char out[PATH_MAX], want[PATH_MAX], here[PATH_MAX], far[PATH_MAX + 8];
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(folder), 0);

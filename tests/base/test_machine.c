@@ -7,13 +7,9 @@
 static char root[64];
 
 static int setup(void **state) {
-    snprintf(root, sizeof root, "/tmp/test_base_machine_XXXXXX");
-    return mkdtemp(root) ? 0 : 1;
-}
-static int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
+    if (folder_make(state)) return -1;
+    snprintf(root, sizeof root, "%s", in_folder(""));
+    return 0;
 }
 
 /* Writes root/name, and makes its folders. */
@@ -31,7 +27,7 @@ static void put(const char *name, const char *text) {
     fclose(f);
 }
 
-TEST(bound, setup, teardown) {
+TEST(bound, setup, folder_remove) {
     cpu_set_t before, one;
     int first = 0;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
@@ -46,7 +42,7 @@ TEST(bound, setup, teardown) {
 }
 
 /* A container sees its own group as the root; else the group and all above it count. */
-TEST(version_2, setup, teardown) {
+TEST(version_2, setup, folder_remove) {
     assert_int_equal(esp__cores_given(root), 0); /* nothing is there */
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
@@ -71,7 +67,7 @@ TEST(version_2, setup, teardown) {
     assert_int_equal(esp__cores_given(root), 0);
 }
 
-TEST(version_1, setup, teardown) {
+TEST(version_1, setup, folder_remove) {
     put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
     put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* of another controller */
     put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
@@ -85,7 +81,7 @@ TEST(version_1, setup, teardown) {
     assert_int_equal(esp__cores_given(root), 2);
 }
 
-TEST(facts, setup, teardown) {
+TEST(facts, setup, folder_remove) {
     char name[64];
     const esp__machine_time t = esp__machine_time_now();
     assert_true(t.all > 0 && t.busy > 0 && t.busy + t.stolen <= t.all && t.own > 0 && t.own < t.busy);

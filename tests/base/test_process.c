@@ -4,23 +4,14 @@
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* What a child's _exit gave. */
-static int ended(pid_t child) {
-    int status = -1;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 /* The child's answers as bits: of its parent's context; of one that it opens itself; of that in its own child. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);
-    int says = esp__process_same(parent) | esp__process_same(&mine) << 1, status = 0;
+    int says = esp__process_same(parent) | esp__process_same(&mine) << 1;
     pid_t child = fork();
     if (!child) _exit(esp__process_same(parent) | esp__process_same(&mine) << 1);
-    waitpid(child, &status, 0);
-    says |= WEXITSTATUS(status) << 2;
+    says |= child_wait(child) << 2;
     esp__process_close(&mine);
     return says;
 }
@@ -36,7 +27,7 @@ TEST(children_are_others) {
         pid_t child = kind & 2 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
         assert_true(child >= 0);
         if (!child) _exit(child_says(&p));
-        assert_int_equal(ended(child), 2);
+        assert_int_equal(child_wait(child), 2);
         assert_int_equal(esp__process_same(&p), 1);
         p.page = page;
         esp__process_close(&p);

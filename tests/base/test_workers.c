@@ -65,11 +65,7 @@ static void *caller(void *arg) {
 
 TEST(test_two_callers) {
     esp__workers *workers;
-    pthread_t a, b;
     assert_int_equal(esp__workers_open(NULL, 3, &workers), ESP_OK);
-    assert_int_equal(pthread_create(&a, NULL, caller, workers), 0);
-    assert_int_equal(pthread_create(&b, NULL, caller, workers), 0);
-    pthread_join(a, NULL);
-    pthread_join(b, NULL);
+    run_threads(2, caller, workers, 0);
     esp__workers_close(workers);
 }

@@ -9,13 +9,7 @@
 
 enum { TEAM = 3, MOST = 1000, ELEMENTS = 300000, TENSORS = 3 };
 
-static int n_threads(void) {
-    DIR *d = opendir("/proc/self/task");
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d)) != NULL;) n += e->d_name[0] != '.';
-    if (d) closedir(d);
-    return n;
-}
+static int n_threads(void) { return test_count_files("/proc/self/task", ""); }
 
 /* ---- one loop ------------------------------------------------------------------------------------------------- */
 typedef struct loop {
@@ -55,10 +49,7 @@ static loop *loop_new(esp__workers *w, uint64_t n, uint64_t grain) {
 }
 
 static atomic_int offers, waiting, quit;
-static void offer(esp_ctx *ctx) {
-    (void)ctx;
-    atomic_fetch_add(&offers, 1);
-}
+static void offer(esp_ctx *ctx) { atomic_fetch_add(&offers, 1); }
 
 /* The library's thread: runs one loop after the other until `quit`, at least once with help. */
 static void *cpu_main(void *arg) {
@@ -304,14 +295,9 @@ TEST(test_a_step_allocates_nothing) {
 /* libgomp's team does not survive a fork: a region in the child would wait for it for ever. */
 TEST(test_in_a_forked_child) {
     const uint64_t here = steps("openmp", "efsignsgd", OUTSIDE);
-    const pid_t child = fork();
-    if (!child) {
-        alarm(60);
-        _exit(steps("openmp", "efsignsgd", OUTSIDE) != here);
-    }
-    int status = -1;
-    assert_true(waitpid(child, &status, 0) == child);
-    assert_int_equal(status, 0);
+    const pid_t child = child_fork(60);
+    if (!child) _exit(steps("openmp", "efsignsgd", OUTSIDE) != here);
+    assert_int_equal(child_wait(child), 0);
 }
 
 int main(void) {

@@ -36,17 +36,14 @@ static char cf_message[1024]; /* the last error that a codec logged */
 static int64_t cf_live;       /* allocations not yet freed */
 
 static void *cf_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    (void)user, (void)d;
     cf_live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
+    return test_host_alloc(user, d, bytes, align);
 }
 static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
     cf_live--;
-    free(p);
+    test_host_free(user, d, p, bytes);
 }
 static void cf_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
 }
 /* Two threads, for the thread sanitizer; the caller takes the even pieces. */
@@ -65,7 +62,6 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
                            void *arg) {
     cf_half even = {n, grain, 0, body, arg}, odd = {n, grain, 1, body, arg};
     pthread_t t;
-    (void)user;
     assert_int_equal(pthread_create(&t, NULL, cf_half_run, &odd), 0);
     cf_half_run(&even);
     assert_int_equal(pthread_join(t, NULL), 0);
@@ -136,10 +132,7 @@ static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **
     return *table ? (*table)->open((const esp_host *)user, strchr(inner, ':') ? strchr(inner, ':') + 1 : "", self)
                   : ESP_E_NOT_FOUND;
 }
-static void cf_inner_close(void *user, const esp_codec *table, void *self) {
-    (void)user;
-    table->close(self);
-}
+static void cf_inner_close(void *user, const esp_codec *table, void *self) { table->close(self); }
 
 /* ---- memory that faults right behind its end ----------------------------------------------------------------- */
 typedef struct cf_fenced {
@@ -270,10 +263,7 @@ CF_UNUSED static esp_payload_header cf_header(const cf_part *p) {
 
 /* ---- inputs --------------------------------------------------------------------------------------------------- */
 static uint64_t cf_seed = 1;
-CF_UNUSED static uint32_t cf_random(void) {
-    cf_seed = cf_seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(cf_seed >> 32);
-}
+CF_UNUSED static uint32_t cf_random(void) { return test_random32(&cf_seed); }
 /* Roughly normal, sigma about 0.6. */
 CF_UNUSED static float cf_normal(void) {
     double s = 0;

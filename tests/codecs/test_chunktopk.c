@@ -2,7 +2,7 @@
  * remains, decay; difficult chunks one after the other, NaN, corrupt payloads, sizes in bits. */
 #include "tests/lib/test.h"
 #include <float.h>
-#include "tests/codecs/codec_rig.h"
+#include "tests/codecs/one_codec.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
@@ -67,14 +67,14 @@ static uint64_t ref_chunk(const unsigned char *record, const float *x, uint64_t 
 enum { ANY, FEW, SPARSE, STEPS, CONSTANT, ZERO, KINDS };
 static float number(int kind, uint64_t i, int step) {
     switch (kind) {
-    case FEW: return 0.25f * (float)((int)(rig_random() % 7) - 3); /* many ties */
-    case SPARSE: return rig_random() % 97 ? 0.0f : rig_uniform();  /* fewer than k are not zero */
+    case FEW: return 0.25f * (float)((int)(codec_random() % 7) - 3);  /* many ties */
+    case SPARSE: return codec_random() % 97 ? 0.0f : codec_uniform(); /* fewer than k are not zero */
     case STEPS:
-        return ldexpf(rig_uniform(),
+        return ldexpf(codec_uniform(),
                       (int)((i / 4096 * 37 + (uint64_t)step) % 60) - 40); /* each chunk other than the last */
     case CONSTANT: return i / 4096 % 2 ? -0.375f : 3e-39f;                /* all equal */
     case ZERO: return i % 2 ? -0.0f : 0.0f;
-    default: return rig_uniform() * rig_uniform() * rig_uniform();
+    default: return codec_uniform() * codec_uniform() * codec_uniform();
     }
 }
 
@@ -86,7 +86,7 @@ typedef struct shape {
 
 /* feedback: 0 none, 1 plain, 2 the codec's own */
 static void one_case(const shape *s, uint64_t n, int kind, int feedback, const char *simd, int threads) {
-    rig r = rig_open(rig_codec("chunktopk"), s->params, n, simd, threads);
+    opened_codec r = codec_open(codec_named("chunktopk"), s->params, n, simd, threads);
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4), sent[4096];
     const float beta = feedback == 2 ? s->decay : 0.9f, gamma = feedback == 2 ? 1.0f : 0.7f;
     r.args.beta = 0.9f, r.args.gamma = 0.7f, r.args.scale = 0.5f;
@@ -98,10 +98,10 @@ static void one_case(const shape *s, uint64_t n, int kind, int feedback, const c
             phi[i] = feedback ? e + x : g[i];
             out[i] = (float)(i % 5);
         }
-        assert_int_equal(rig_compress(&r, g, feedback > 0), ESP_OK);
-        const esp_payload_header h = rig_header(&r);
+        assert_int_equal(codec_compress(&r, g, feedback > 0), ESP_OK);
+        const esp_payload_header h = codec_header(&r);
         assert_true(h.count == n && h.flags == 0 && h.aux == 0 && r.used == ESP_PAYLOAD_HEADER + h.body_bytes);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
         const unsigned char *record = (const unsigned char *)esp_payload_body(&r.payload);
         for (uint64_t at = 0; at < n; at += s->chunk) {
             const uint64_t m = n - at < s->chunk ? n - at : s->chunk;
@@ -114,7 +114,7 @@ static void one_case(const shape *s, uint64_t n, int kind, int feedback, const c
         assert_true(record == (const unsigned char *)esp_payload_body(&r.payload) + h.body_bytes);
     }
     free(g), free(phi), free(out);
-    rig_close(&r);
+    codec_close(&r);
 }
 TEST(against_reference) {
     static const shape shapes[] = {{"", 4096, 64, 0.95f},
@@ -140,12 +140,12 @@ TEST(bytes_of_a_chunk) {
     } want[] = {{0, 0},      {1, 4 + 2},  {64, 4 + 2},     {65, 4 + 4},
                 {4095, 116}, {4096, 116}, {4097, 116 + 6}, {1u << 20, 256 * 116}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        rig r = rig_open(rig_codec("chunktopk"), "", want[i].count, NULL, 0);
+        opened_codec r = codec_open(codec_named("chunktopk"), "", want[i].count, NULL, 0);
         float *g = calloc(want[i].count + 1, 4);
-        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         assert_int_equal(r.used, ESP_PAYLOAD_HEADER + want[i].body);
         free(g);
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
@@ -155,28 +155,28 @@ TEST(known_bytes) {
     /* indices 2, 9, 15; index + 16 sign + 32 high: 0x32, 0x29, 0x1F, 6 bits each */
     const unsigned char want[7] = {0x80, 0x3F, 0x80, 0x40, 0x72, 0xFA, 0x01};
     for (int l = 0; l < 3; l++) {
-        rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=3", 16, levels[l], 0);
-        assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
+        opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, levels[l], 0);
+        assert_int_equal(codec_compress(&r, in, 1), ESP_OK);
         assert_int_equal(r.used, ESP_PAYLOAD_HEADER + 7);
         assert_memory_equal(esp_payload_body(&r.payload), want, 7);
         for (int i = 0; i < 16; i++) assert_true(r.residual[i] == (i == 2 ? -1 : i == 9 ? -1 : i == 15 ? 0 : in[i]));
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
 /* Decay is the method's own memory: what stays unsent shrinks by 0.95 a step, but not with plain feedback. */
 TEST(decay) {
     for (int own = 0; own < 2; own++) {
-        rig r = rig_open(rig_codec("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
+        opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
         float g[16] = {1, 0.125f}, expect = 0.125f;
         r.args.flags = own ? ESP_ARG_OWN_MEMORY : 0;
         for (int step = 0; step < 20; step++) {
-            assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+            assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
             g[1] = 0;
             if (own && step) expect *= 0.95f;
             assert_true(r.residual[1] == expect);
         }
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
@@ -184,18 +184,18 @@ TEST(decay) {
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX, 0x1.fffffcp127f, FLT_MIN, 0x1p-149f * 3};
     for (int t = 0; t < 4; t++) {
-        rig r = rig_open(rig_codec("chunktopk"), "", 4096, NULL, 0);
+        opened_codec r = codec_open(codec_named("chunktopk"), "", 4096, NULL, 0);
         float g[4096], out[4096];
         for (int i = 0; i < 4096; i++) g[i] = i % 64 == 5 ? (i % 128 > 64 ? -tops[t] : tops[t]) : 0;
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_header(&r).flags, 0);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_header(&r).flags, 0);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
         for (int i = 0; i < 4096; i++) {
             assert_true(isfinite(out[i]) && isfinite(r.residual[i]));
             assert_true((double)out[i] + (double)r.residual[i] == (double)g[i]);
             assert_true(g[i] == 0 || fabsf(out[i]) >= 0.99f * tops[t] || tops[t] < FLT_MIN);
         }
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
@@ -205,19 +205,19 @@ TEST(not_finite) {
     for (int b = 0; b < 4; b++)
         for (int p = 0; p < 4; p++)
             for (int k = 0; k < 6; k++) {
-                rig r = rig_open(rig_codec("chunktopk"), "", 70000, levels[(b + p) % 3], k & 1);
+                opened_codec r = codec_open(codec_named("chunktopk"), "", 70000, levels[(b + p) % 3], k & 1);
                 float *g = calloc(70000, 4), *out = calloc(70000, 4);
-                for (int i = 0; i < 70000; i++) g[i] = rig_uniform();
+                for (int i = 0; i < 70000; i++) g[i] = codec_uniform();
                 g[places[p]] = bad[b];
                 for (int i = 0; i < 70000; i++) r.residual[i] = 0.5f;
                 r.args.flags = k >> 1 == 2 ? ESP_ARG_OWN_MEMORY : 0;
-                assert_int_equal(rig_compress(&r, g, k >> 1 > 0), ESP_OK);
-                assert_true(rig_header(&r).flags == ESP_PAYLOAD_NONFINITE && r.used == ESP_PAYLOAD_HEADER);
+                assert_int_equal(codec_compress(&r, g, k >> 1 > 0), ESP_OK);
+                assert_true(codec_header(&r).flags == ESP_PAYLOAD_NONFINITE && r.used == ESP_PAYLOAD_HEADER);
                 for (int i = 0; i < 70000; i++) assert_true(r.residual[i] == 0.5f);
-                assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+                assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
                 for (int i = 0; i < 70000; i++) assert_true(isnan(out[i]));
                 free(g), free(out);
-                rig_close(&r);
+                codec_close(&r);
             }
 }
 
@@ -226,17 +226,17 @@ TEST(corrupt) {
     enum { N = 4096 + 1000, LAST = 116 }; /* the last record: 16 codes for 1000 elements */
     float g[N], out[N];
     unsigned char good[256];
-    for (int i = 0; i < N; i++) g[i] = rig_uniform(), out[i] = 77;
-    rig r = rig_open(rig_codec("chunktopk"), "", N, NULL, 0);
+    for (int i = 0; i < N; i++) g[i] = codec_uniform(), out[i] = 77;
+    opened_codec r = codec_open(codec_named("chunktopk"), "", N, NULL, 0);
     unsigned char *body = (unsigned char *)esp_payload_body(&r.payload);
-    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal(r.used, ESP_PAYLOAD_HEADER + 116 + 4 + 28);
     memcpy(good, body, r.used - ESP_PAYLOAD_HEADER);
 #define DAMAGE(...)                                                                                                    \
     do {                                                                                                               \
         memcpy(body, good, r.used - ESP_PAYLOAD_HEADER);                                                               \
         __VA_ARGS__;                                                                                                   \
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);                                \
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);                              \
     } while (0)
     DAMAGE(body[0] = 0x80, body[1] = 0x7F);        /* low is Inf */
     DAMAGE(body[2] = 0xC0, body[3] = 0x7F);        /* high is NaN */
@@ -248,13 +248,13 @@ TEST(corrupt) {
     ((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 0;
     for (int i = 0; i < N; i++) assert_true(out[i] == 77);
     memcpy(body, good, r.used - ESP_PAYLOAD_HEADER);
-    assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
-    rig_close(&r);
-    r = rig_open(rig_codec("chunktopk"), "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
-    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+    assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+    codec_close(&r);
+    r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)esp_payload_body(&r.payload))[6] |= 4;
-    assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
-    rig_close(&r);
+    assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
+    codec_close(&r);
 }
 
 TEST(parameters) {
@@ -272,10 +272,10 @@ TEST(parameters) {
                {"decay=1.5", "from 0 to 1"},
                {"decay=-1", "from 0 to 1"},
                {"ratio=0.1", "unknown parameter 'ratio'"}};
-    const esp_codec *c = rig_codec("chunktopk");
+    const esp_codec *c = codec_named("chunktopk");
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(c->open(&rig_host, bad[i].params, &self), ESP_E_ARG);
-        if (!strstr(rig_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, rig_message);
+        assert_int_equal(c->open(&codec_host, bad[i].params, &self), ESP_E_ARG);
+        if (!strstr(codec_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, codec_message);
     }
 }

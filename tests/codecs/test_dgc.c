@@ -1,6 +1,6 @@
 /* test_dgc.c: momentum, masking, warm-up and conservation of deep gradient compression, against plain loops. */
 #include "tests/lib/test.h"
-#include "codec_rig.h"
+#include "one_codec.h"
 
 enum { STEPS = 20 };
 
@@ -26,15 +26,15 @@ TEST(as_the_paper_has_it) {
             uint64_t n = sizes[z], k = (n + 99) / 100;
             char params[80];
             snprintf(params, sizeof params, "momentum=0.75,nesterov=%d,masking=%d", mode & 1, mode >> 1);
-            rig r = rig_open(rig_codec("dgc"), params, n, NULL, z & 1);
+            opened_codec r = codec_open(codec_named("dgc"), params, n, NULL, z & 1);
             reference ref = {calloc(n, 4), calloc(n, 4), 0.75f, mode & 1, mode >> 1};
             float *g = malloc(n * 4), *out = malloc(n * 4);
             r.args.flags = ESP_ARG_OWN_MEMORY;
             for (int step = 0; step < STEPS; step++) {
-                for (uint64_t i = 0; i < n; i++) g[i] = rig_uniform();
+                for (uint64_t i = 0; i < n; i++) g[i] = codec_uniform();
                 r.args.step = (uint64_t)step;
-                assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-                assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+                assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+                assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
                 reference_step(&ref, g, n);
                 uint64_t sent = 0;
                 float least = INFINITY, most = 0;
@@ -56,20 +56,20 @@ TEST(as_the_paper_has_it) {
                     assert_true(((float *)r.state.ptr)[i] == ref.u[i]);
                 }
             }
-            free(ref.u), free(ref.v), free(g), free(out), rig_close(&r);
+            free(ref.u), free(ref.v), free(g), free(out), codec_close(&r);
         }
 }
 
 /* Without the flag momentum stays out: top-k with plain feedback, and the state is not touched. */
 TEST(later_comps_are_plain) {
     enum { N = 5000 };
-    rig r = rig_open(rig_codec("dgc"), "", N, NULL, 0);
+    opened_codec r = codec_open(codec_named("dgc"), "", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4), *in = calloc(N, 4);
     assert_int_equal(r.state.bytes, N * 4);
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < N; i++) g[i] = (float)(int)(rig_random() % 201) - 100.0f, in[i] += g[i];
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+        for (int i = 0; i < N; i++) g[i] = (float)(int)(codec_random() % 201) - 100.0f, in[i] += g[i];
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
     }
     for (int i = 0; i < N; i++) {
         assert_true(out[i] + r.residual[i] == in[i]); /* whole numbers: exact */
@@ -77,56 +77,56 @@ TEST(later_comps_are_plain) {
     }
     memcpy(in, r.residual, N * 4);
     r.args.flags = ESP_ARG_OWN_MEMORY;
-    assert_int_equal(rig_compress(&r, g, 0), ESP_OK); /* no memory at all: top-k of g */
-    assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK); /* no memory at all: top-k of g */
+    assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     for (int i = 0; i < N; i++) assert_true(out[i] == 0.0f || out[i] == g[i]);
     assert_memory_equal(in, r.residual, N * 4);
-    free(g), free(out), free(in), rig_close(&r);
+    free(g), free(out), free(in), codec_close(&r);
 }
 
 /* All that enters v comes out or is still there, over many steps. */
 TEST(conserves) {
     enum { N = 3000 };
-    rig r = rig_open(rig_codec("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
+    opened_codec r = codec_open(codec_named("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
     float *g = malloc(N * 4), *out = calloc(N, 4);
     double *entered = calloc(N, 8);
     r.args.flags = ESP_ARG_OWN_MEMORY;
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < N; i++) {
-            g[i] = rig_uniform();
+            g[i] = codec_uniform();
             entered[i] += (double)(0.5f * ((float *)r.state.ptr)[i] + g[i]);
         }
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
     }
     for (int i = 0; i < N; i++) assert_true(fabs((double)out[i] + r.residual[i] - entered[i]) < 1e-4);
-    free(g), free(out), free(entered), rig_close(&r);
+    free(g), free(out), free(entered), codec_close(&r);
 }
 
 TEST(warm_up) {
     enum { N = 100000 };
     const double expect[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625, 0.0009765625};
-    rig r = rig_open(rig_codec("dgc"), "ratio=0.0009765625,warmup=40", N, NULL, 1);
+    opened_codec r = codec_open(codec_named("dgc"), "ratio=0.0009765625,warmup=40", N, NULL, 1);
     float *g = malloc(N * 4);
     uint64_t before = ~0ull;
-    for (int i = 0; i < N; i++) g[i] = rig_uniform();
+    for (int i = 0; i < N; i++) g[i] = codec_uniform();
     for (uint64_t step = 0; step <= 50; step++) {
         r.args.step = step;
-        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         assert_true(r.used <= r.payload.data.bytes);
-        assert_true(rig_header(&r).aux <= before);
-        before = rig_header(&r).aux;
+        assert_true(codec_header(&r).aux <= before);
+        before = codec_header(&r).aux;
         if (step % 10 == 0) assert_true(fabs((double)before - expect[step / 10] * N) <= 1.0);
-        assert_int_equal(rig_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
     }
     r.args.step = 0; /* bound() holds the largest k exactly */
-    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
-    rig_close(&r);
-    r = rig_open(rig_codec("dgc"), "ratio=0.3,warmup=40", N, NULL, 1); /* nothing to warm up to */
-    assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
-    assert_int_equal(rig_header(&r).aux, 30000);
-    free(g), rig_close(&r);
+    codec_close(&r);
+    r = codec_open(codec_named("dgc"), "ratio=0.3,warmup=40", N, NULL, 1); /* nothing to warm up to */
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
+    assert_int_equal(codec_header(&r).aux, 30000);
+    free(g), codec_close(&r);
 }
 
 /* The sample's size and place decide the speed only. */
@@ -134,20 +134,20 @@ TEST(sample_changes_nothing) {
     enum { N = 300000 };
     const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};
     float *g = malloc(N * 4);
-    rig first = {0};
-    for (int i = 0; i < N; i++) g[i] = rig_uniform() * (i % 1000 < 10 ? 9.0f : 1.0f);
+    opened_codec first = {0};
+    for (int i = 0; i < N; i++) g[i] = codec_uniform() * (i % 1000 < 10 ? 9.0f : 1.0f);
     for (int v = 0; v < 4; v++) {
-        rig r = rig_open(rig_codec("dgc"), params[v], N, NULL, 1);
+        opened_codec r = codec_open(codec_named("dgc"), params[v], N, NULL, 1);
         r.args.seed = (uint64_t)v;
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
         if (v) {
             assert_memory_equal(r.payload.data.ptr, first.payload.data.ptr, r.used);
-            rig_close(&r);
+            codec_close(&r);
         } else {
             first = r;
         }
     }
-    free(g), rig_close(&first);
+    free(g), codec_close(&first);
 }
 
 TEST(bad_parameters) {
@@ -155,8 +155,8 @@ TEST(bad_parameters) {
                                "warmup=1.5",    "sample=0",   "nesterov=yes"};
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        rig_message[0] = 0;
-        assert_int_equal(rig_codec("dgc")->open(&rig_host, bad[i], &self), ESP_E_ARG);
-        assert_non_null(strstr(rig_message, "momentum=0.9"));
+        codec_message[0] = 0;
+        assert_int_equal(codec_named("dgc")->open(&codec_host, bad[i], &self), ESP_E_ARG);
+        assert_non_null(strstr(codec_message, "momentum=0.9"));
     }
 }

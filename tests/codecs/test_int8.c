@@ -2,7 +2,7 @@
  * rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set, corrupt payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
-#include "tests/codecs/codec_rig.h"
+#include "tests/codecs/one_codec.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
@@ -26,18 +26,18 @@ static void ref_check(float x, float unit, int level, float rest, int feedback) 
 static void block_case(uint64_t n, uint64_t block, int feedback, const char *simd, int threads) {
     char params[32];
     snprintf(params, sizeof params, "block=%d", (int)block);
-    rig r = rig_open(rig_codec("int8"), params, n, simd, threads);
+    opened_codec r = codec_open(codec_named("int8"), params, n, simd, threads);
     const uint64_t blocks = (n + block - 1) / block;
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4);
     r.args.beta = 0.9f, r.args.gamma = 0.7f;
     for (int step = 0; step < 2; step++) {
         for (uint64_t i = 0; i < n; i++) {
-            g[i] = rig_uniform() * (i / 77 % 3 ? 1.0f : 1e-6f);
+            g[i] = codec_uniform() * (i / 77 % 3 ? 1.0f : 1e-6f);
             const float e = 0.9f * r.residual[i], x = 0.7f * g[i];
             phi[i] = feedback ? e + x : g[i];
         }
-        assert_int_equal(rig_compress(&r, g, feedback), ESP_OK);
-        const esp_payload_header h = rig_header(&r);
+        assert_int_equal(codec_compress(&r, g, feedback), ESP_OK);
+        const esp_payload_header h = codec_header(&r);
         assert_true(h.count == n && h.flags == 0 && h.body_bytes == 4 * blocks + n && h.aux == 0);
         const unsigned char *body = (const unsigned char *)esp_payload_body(&r.payload);
         for (uint64_t b = 0; b < blocks; b++) {
@@ -48,7 +48,7 @@ static void block_case(uint64_t n, uint64_t block, int feedback, const char *sim
             for (uint64_t i = at; i < at + m; i++)
                 ref_check(phi[i], unit, (int8_t)body[4 * blocks + i], r.residual[i], feedback);
         }
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
         for (uint64_t i = 0; i < n; i++) {
             float unit;
             memcpy(&unit, body + 4 * (i / block), 4);
@@ -56,7 +56,7 @@ static void block_case(uint64_t n, uint64_t block, int feedback, const char *sim
         }
     }
     free(g), free(phi), free(out);
-    rig_close(&r);
+    codec_close(&r);
 }
 TEST(blocks_against_reference) {
     static const uint64_t sizes[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 1000, 1025, 70001}, blocks[] = {32, 256, 1024};
@@ -72,24 +72,24 @@ TEST(known_bytes) {
     const float keeps[12] = {0, 0.5f, -0.5f, 0.5f, -0.5f, 0.5f, 0, 0.5f, 0, 0.25f, 0.25f, 0};
     float zeros[40] = {0}, same[40];
     for (int l = 0; l < 3; l++) {
-        rig r = rig_open(rig_codec("int8"), "", 12, levels[l], 0);
-        assert_int_equal(rig_compress(&r, in, 1), ESP_OK);
+        opened_codec r = codec_open(codec_named("int8"), "", 12, levels[l], 0);
+        assert_int_equal(codec_compress(&r, in, 1), ESP_OK);
         const unsigned char *body = (const unsigned char *)esp_payload_body(&r.payload);
         float unit;
         memcpy(&unit, body, 4);
         assert_true(unit == 1.0f);
         assert_memory_equal(body + 4, want, 12);
         for (int i = 0; i < 12; i++) assert_true(r.residual[i] == keeps[i]);
-        rig_close(&r);
-        r = rig_open(rig_codec("int8"), "block=32", 40, levels[l], 0);
-        assert_int_equal(rig_compress(&r, zeros, 1), ESP_OK);
+        codec_close(&r);
+        r = codec_open(codec_named("int8"), "block=32", 40, levels[l], 0);
+        assert_int_equal(codec_compress(&r, zeros, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 48; i++) assert_int_equal(body[i], 0);
         for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f; /* all of a block are the largest */
-        assert_int_equal(rig_compress(&r, same, 1), ESP_OK);
+        assert_int_equal(codec_compress(&r, same, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 40; i++) assert_int_equal((int8_t)body[8 + i], i < 32 ? -127 : 127);
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
@@ -98,49 +98,49 @@ TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f, 0x1p-99f,     0x1.000002p-100f,
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
     for (size_t t = 0; t < sizeof tops / sizeof *tops; t++) {
-        rig r = rig_open(rig_codec("int8"), "", 300, NULL, 0);
+        opened_codec r = codec_open(codec_named("int8"), "", 300, NULL, 0);
         float g[300], out[300];
-        for (int i = 0; i < 300; i++) g[i] = tops[t] * (i % 256 == 7 ? -1.0f : rig_uniform());
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_header(&r).flags, 0);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+        for (int i = 0; i < 300; i++) g[i] = tops[t] * (i % 256 == 7 ? -1.0f : codec_uniform());
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_header(&r).flags, 0);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
         for (int i = 0; i < 300; i++) {
             assert_true(isfinite(out[i]) && isfinite(r.residual[i]));
             assert_true((double)out[i] + (double)r.residual[i] == (double)g[i]);
             if (tops[t] >= 0x1p-99f) assert_true(fabsf(r.residual[i]) <= tops[t] / 253);
         }
-        rig_close(&r);
+        codec_close(&r);
     }
 }
 
 /* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more than f32 has. */
 TEST(half_a_unit) {
-    rig r = rig_open(rig_codec("int8"), "", 3, NULL, 0);
+    opened_codec r = codec_open(codec_named("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
         float g[3] = {ldexpf(127, k), nextafterf(ldexpf(0.5f, k), 0), nextafterf(ldexpf(-0.5f, k), 0)}, out[3];
         memset(r.residual, 0, sizeof g);
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
         for (int i = 0; i < 3; i++) assert_true((double)out[i] + (double)r.residual[i] == (double)g[i]);
     }
-    rig_close(&r);
+    codec_close(&r);
 }
 
 TEST(blocks_not_finite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
         for (int k = 0; k < 4; k++) {
-            rig r = rig_open(rig_codec("int8"), "block=32", 100000, NULL, k >> 1);
+            opened_codec r = codec_open(codec_named("int8"), "block=32", 100000, NULL, k >> 1);
             float *g = calloc(100000, 4), *out = calloc(100000, 4);
             r.residual[3] = 2.5f, g[70001] = bad[b];
-            assert_int_equal(rig_compress(&r, g, k & 1), ESP_OK);
-            assert_int_equal(rig_header(&r).flags, ESP_PAYLOAD_NONFINITE);
+            assert_int_equal(codec_compress(&r, g, k & 1), ESP_OK);
+            assert_int_equal(codec_header(&r).flags, ESP_PAYLOAD_NONFINITE);
             assert_int_equal(r.used, ESP_PAYLOAD_HEADER);
             assert_true(r.residual[3] == 2.5f && r.residual[4] == 0);
-            assert_int_equal(rig_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
+            assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
             for (int i = 0; i < 100000; i++) assert_true(isnan(out[i]));
             free(g), free(out);
-            rig_close(&r);
+            codec_close(&r);
         }
 }
 
@@ -168,9 +168,9 @@ static team team_open(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
         setenv("ESPRESSO_SIMD", simd, 1);
     else
         unsetenv("ESPRESSO_SIMD");
-    rig_host.parallel_for = threads ? rig_parallel : NULL;
-    t.codec = rig_codec("int8");
-    assert_int_equal(t.codec->open(&rig_host, "shared=1", &t.self), ESP_OK);
+    codec_host.parallel_for = threads ? codec_parallel : NULL;
+    t.codec = codec_named("int8");
+    assert_int_equal(t.codec->open(&codec_host, "shared=1", &t.self), ESP_OK);
     for (uint32_t r = 0; r < 2; r++) {
         esp_bound b = {.struct_size = sizeof b};
         assert_int_equal(t.codec->bound(t.self, &like, r, r ? sums : ranks, &b), ESP_OK);
@@ -274,7 +274,7 @@ static void team_case(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
     for (int step = 0; step < 2; step++) {
         for (uint32_t r = 0; r < ranks; r++)
             for (uint64_t i = 0; i < n; i++) {
-                t.g[r][i] = rig_uniform() * (r == 1 ? 3.0f : 0.5f);
+                t.g[r][i] = codec_uniform() * (r == 1 ? 3.0f : 0.5f);
                 phi[r * n + i] = t.g[r][i] + t.e[r][i];
             }
         team_compress(&t, 1);
@@ -405,16 +405,16 @@ TEST(corrupt) {
     team_close(&t);
 
     static const uint32_t units[] = {0x7F800000u, 0x7FC00000u, 0x80000000u, 0xBF800000u};
-    rig r = rig_open(rig_codec("int8"), "", 300, NULL, 0);
+    opened_codec r = codec_open(codec_named("int8"), "", 300, NULL, 0);
     float g[300] = {1}, o[300];
     for (int u = 0; u < 4; u++) {
-        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         memcpy((unsigned char *)esp_payload_body(&r.payload) + 4, &units[u], 4);
         for (int i = 0; i < 300; i++) o[i] = 77;
-        assert_int_equal(rig_decompress(&r, NULL, 1, o, ESP_OUT_SET), ESP_E_CORRUPT);
+        assert_int_equal(codec_decompress(&r, NULL, 1, o, ESP_OUT_SET), ESP_E_CORRUPT);
         for (int i = 0; i < 300; i++) assert_true(o[i] == 77);
     }
-    rig_close(&r);
+    codec_close(&r);
 }
 
 TEST(parameters) {
@@ -429,15 +429,15 @@ TEST(parameters) {
                {"shared=1,block=256", "leave block= out"},
                {"range=1", "unknown parameter 'range'"}};
     static const char *const good[] = {"", "block=32", "block=1024", "shared=1", "shared=0,block=64"};
-    const esp_codec *c = rig_codec("int8");
+    const esp_codec *c = codec_named("int8");
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(c->open(&rig_host, bad[i].params, &self), ESP_E_ARG);
-        if (!strstr(rig_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, rig_message);
+        assert_int_equal(c->open(&codec_host, bad[i].params, &self), ESP_E_ARG);
+        if (!strstr(codec_message, bad[i].says)) fail_msg("%s: %s", bad[i].params, codec_message);
     }
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         esp_traits t = {.struct_size = sizeof t, .caps = c->caps, .n_rounds = c->n_rounds, .rounds = c->rounds};
-        assert_int_equal(c->open(&rig_host, good[i], &self), ESP_OK);
+        assert_int_equal(c->open(&codec_host, good[i], &self), ESP_OK);
         assert_int_equal(c->traits(self, &t), ESP_OK);
         assert_int_equal(t.n_rounds, i == 3 ? 2 : 1);
         assert_int_equal((t.caps & ESP_CODEC_REDUCIBLE) != 0, i == 3);
@@ -453,7 +453,7 @@ TEST(shared_model) {
     float *out = malloc(N * 4);
     double lost = 0, whole = 0;
     for (uint64_t i = 0; i < N; i++) {
-        const double a = ((double)rig_random() + 1) / 4294967296.0, b = (double)rig_random() / 4294967296.0;
+        const double a = ((double)codec_random() + 1) / 4294967296.0, b = (double)codec_random() / 4294967296.0;
         t.g[0][i] = (float)(sqrt(-2 * log(a)) * cos(2 * 3.14159265358979 * b));
     }
     team_compress(&t, 0);

@@ -69,7 +69,6 @@ TEST(tables) {
 /* dgc says that the trainer's momentum must be off, unless its own is. */
 static char said[256];
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_INFO) (void)snprintf(said, sizeof said, "%s", ev->message);
 }
 TEST(momentum) {

@@ -1,7 +1,7 @@
 /* test_powersgd.c: the codec alone: several ranks' calls in one thread, whose bodies the test sums. Against a plain reference in
  * double; exact cases, zeros, shapes, the start, bits on every instruction set, NaN, corrupt payloads, lists. */
 #include "tests/lib/test.h"
-#include "tests/codecs/codec_rig.h"
+#include "tests/codecs/one_codec.h"
 
 enum { RANKS_MAX = 4 };
 
@@ -31,9 +31,9 @@ static job job_open(const char *params, uint64_t m, uint64_t n, int ranks, int f
         setenv("ESPRESSO_SIMD", simd, 1);
     else
         unsetenv("ESPRESSO_SIMD");
-    rig_host.parallel_for = threads ? rig_parallel : NULL;
-    j.codec = rig_codec("powersgd");
-    assert_int_equal(j.codec->open(&rig_host, params, &j.self), ESP_OK);
+    codec_host.parallel_for = threads ? codec_parallel : NULL;
+    j.codec = codec_named("powersgd");
+    assert_int_equal(j.codec->open(&codec_host, params, &j.self), ESP_OK);
     j.m = m, j.n = n, j.ranks = ranks, j.feedback = feedback;
     uint64_t scratch = 0, state = 0;
     for (uint32_t r = 0; r < 2; r++) {
@@ -134,10 +134,10 @@ static void job_step(job *j) {
 /* A matrix of rank `rank`, plus noise. */
 static void matrix_fill(float *g, uint64_t m, uint64_t n, uint64_t rank, float noise) {
     float *a = malloc((m + n) * (rank + 1) * 4), *b = a + m * rank;
-    for (uint64_t i = 0; i < (m + n) * rank; i++) a[i] = rig_uniform();
+    for (uint64_t i = 0; i < (m + n) * rank; i++) a[i] = codec_uniform();
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t k = 0; k < n; k++) {
-            float x = noise * rig_uniform();
+            float x = noise * codec_uniform();
             for (uint64_t r = 0; r < rank; r++) x += a[i * rank + r] * b[k * rank + r] / (float)(1 + 3 * r);
             g[i * n + k] = x;
         }
@@ -287,7 +287,7 @@ TEST(test_start) {
     double first[2], last[2], least = 1;
     for (int cold = 0; cold < 2; cold++) {
         job j = job_open(cold ? "rank=2,start=cold" : "rank=2,start=warm", 60, 80, 2, 0, NULL, 0);
-        rig_random_state = 99;
+        codec_random_state = 99;
         matrix_fill(j.g[0], 60, 80, 12, 0.2f), matrix_fill(j.g[1], 60, 80, 12, 0.2f);
         assert_true((j.state[0].bytes == 0) == cold);
         double sum = 0;
@@ -320,7 +320,7 @@ TEST(test_bits) {
             char params[32];
             snprintf(params, sizeof params, "rank=%d", (int)shapes[i][2]);
             job j = job_open(params, shapes[i][0], shapes[i][1], 1, 1, levels[way / 2], way % 2);
-            rig_random_state = 5 + i;
+            codec_random_state = 5 + i;
             matrix_fill(j.g[0], j.m, j.n, 3, 0.5f);
             job_step(&j);
             job_step(&j);
@@ -420,7 +420,7 @@ TEST(test_corrupt) {
 TEST(test_list) {
     job one = job_open("rank=2", 20, 300, 1, 1, NULL, 0), two = job_open("rank=2", 20, 300, 2, 1, NULL, 0);
     for (int k = 0; k < 2; k++) {
-        rig_random_state = 17u + (unsigned)k;
+        codec_random_state = 17u + (unsigned)k;
         matrix_fill(two.g[k], 20, 300, 5, 1);
     }
     const uint64_t offset[2] = {0, 6000};
@@ -491,12 +491,12 @@ TEST(test_params) {
     static const char *const bad[][2] = {
         {"rank=0", "rank=0"},          {"rank=65", "rank=65"}, {"rank=1.5", "rank=1.5"},
         {"start=hot", "warm or cold"}, {"k=3", "k"},           {"rank", "rank"}};
-    const esp_codec *c = rig_codec("powersgd");
+    const esp_codec *c = codec_named("powersgd");
     void *self;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(c->open(&rig_host, bad[i][0], &self), ESP_E_ARG);
-        if (!strstr(rig_message, bad[i][1])) fail_msg("'%s' gave: %s", bad[i][0], rig_message);
+        assert_int_equal(c->open(&codec_host, bad[i][0], &self), ESP_E_ARG);
+        if (!strstr(codec_message, bad[i][1])) fail_msg("'%s' gave: %s", bad[i][0], codec_message);
     }
-    assert_int_equal(c->open(&rig_host, "start=cold,rank=64", &self), ESP_OK);
+    assert_int_equal(c->open(&codec_host, "start=cold,rank=64", &self), ESP_OK);
     c->close(self);
 }

@@ -1,7 +1,7 @@
 /* test_randomk.c: the draw is a fair one without replacement, alike on all ranks; its payloads add up. */
 #include "tests/lib/test.h"
 #include "codecs/randomk.h"
-#include "codec_rig.h"
+#include "one_codec.h"
 
 static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64_t *out) {
     randomk_perm p = randomk_perm_of(key, count);
@@ -91,14 +91,14 @@ TEST(no_trace_of_the_grid) {
 
 static float *random_array(uint64_t n) {
     float *x = malloc((n + 1) * 4);
-    for (uint64_t i = 0; i < n; i++) x[i] = rig_uniform();
+    for (uint64_t i = 0; i < n; i++) x[i] = codec_uniform();
     return x;
 }
 
 /* What the draw depends on, and what not. */
 TEST(draw_key) {
     float *g = random_array(10000);
-    rig r = rig_open(rig_codec("randomk"), "", 10000, NULL, 0);
+    opened_codec r = codec_open(codec_named("randomk"), "", 10000, NULL, 0);
     esp_codec_args plain = r.args;
     uint64_t keys[7];
     for (int i = 0; i < 7; i++) {
@@ -106,11 +106,11 @@ TEST(draw_key) {
         r.tensor.key = 4711 + (i == 1);
         r.args.seed = i == 2, r.args.step = i == 3, r.args.comp_index = i == 4, r.offset = i == 5;
         r.args.source = i == 6; /* the rank: left out */
-        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
-        keys[i] = rig_header(&r).aux;
+        assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
+        keys[i] = codec_header(&r).aux;
         for (int j = 0; j < i; j++) assert_int_equal(keys[i] == keys[j], i == 6 && j == 0);
     }
-    free(g), rig_close(&r);
+    free(g), codec_close(&r);
 }
 
 TEST(sent_and_kept) {
@@ -120,104 +120,104 @@ TEST(sent_and_kept) {
         for (int q = 0; q < 3; q++) {
             uint64_t n = sizes[z], sent = 0;
             float *g = random_array(n), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4);
-            rig first = {0};
+            opened_codec first = {0};
             for (int v = 0; v < 6; v++) {
-                rig r = rig_open(rig_codec("randomk"), ratios[q], n, levels[v % 3], v / 3);
+                opened_codec r = codec_open(codec_named("randomk"), ratios[q], n, levels[v % 3], v / 3);
                 for (uint64_t i = 0; i < n; i++) r.residual[i] = (float)i, phi[i] = (float)i + g[i];
-                assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
+                assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
                 if (v) {
                     assert_memory_equal(first.payload.data.ptr, r.payload.data.ptr, first.used);
                     assert_memory_equal(first.residual, r.residual, n * 4);
-                    rig_close(&r);
+                    codec_close(&r);
                 } else {
                     first = r;
                 }
             }
-            assert_int_equal(rig_decompress(&first, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+            assert_int_equal(codec_decompress(&first, NULL, 1, out, ESP_OUT_SET), ESP_OK);
             for (uint64_t i = 0; i < n; i++) {
                 assert_true(out[i] + first.residual[i] == phi[i]);
                 assert_true(out[i] == 0.0f || first.residual[i] == 0.0f);
                 sent += out[i] != 0.0f;
             }
             assert_int_equal(sent, n ? (uint64_t)fmax(1, ceil(atof(ratios[q] + 6) * (double)n)) : 0);
-            free(g), free(phi), free(out), rig_close(&first);
+            free(g), free(phi), free(out), codec_close(&first);
         }
 }
 
 /* Summed bodies decode to the sum of what each decodes to; a NaN from any rank reaches everybody. */
 TEST(summed_bodies) {
     enum { N = 9000, RANKS = 5 };
-    rig r[RANKS];
+    opened_codec r[RANKS];
     float *sum = calloc(N, 4), *out = malloc(N * 4), *body0 = NULL;
     for (int i = 0; i < RANKS; i++) {
         float *g = malloc(N * 4);
         for (int j = 0; j < N; j++) g[j] = (float)((j * 7 + i * 13) % 101);
-        r[i] = rig_open(rig_codec("randomk"), "ratio=0.1", N, NULL, 0);
+        r[i] = codec_open(codec_named("randomk"), "ratio=0.1", N, NULL, 0);
         r[i].args.source = (uint32_t)i;
-        assert_int_equal(rig_compress(&r[i], g, 0), ESP_OK);
-        assert_int_equal(rig_decompress(&r[i], NULL, 1, sum, ESP_OUT_SUM), ESP_OK);
+        assert_int_equal(codec_compress(&r[i], g, 0), ESP_OK);
+        assert_int_equal(codec_decompress(&r[i], NULL, 1, sum, ESP_OUT_SUM), ESP_OK);
         free(g);
     }
     body0 = esp_payload_body(&r[0].payload);
     for (int i = 1; i < RANKS; i++)
-        for (uint64_t j = 0; j < rig_header(&r[0]).body_bytes / 4; j++)
+        for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
             body0[j] += ((float *)esp_payload_body(&r[i].payload))[j];
-    assert_int_equal(rig_decompress(&r[0], NULL, 1, out, ESP_OUT_SET), ESP_OK);
+    assert_int_equal(codec_decompress(&r[0], NULL, 1, out, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(out, sum, N * 4);
     float *bad = calloc(N, 4);
     bad[N - 1] = -INFINITY;
     memcpy(out, r[1].residual, N * 4);
-    assert_int_equal(rig_compress(&r[1], bad, 1), ESP_OK);
+    assert_int_equal(codec_compress(&r[1], bad, 1), ESP_OK);
     assert_memory_equal(out, r[1].residual, N * 4);
-    assert_int_equal(rig_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
+    assert_int_equal(codec_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
     assert_int_equal(r[1].used, r[0].used); /* full size: it takes part in the sum */
-    for (uint64_t j = 0; j < rig_header(&r[0]).body_bytes / 4; j++)
+    for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
         body0[j] += ((float *)esp_payload_body(&r[1].payload))[j];
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(rig_decompress(&r[i], NULL, 1, out, ESP_OUT_SET), ESP_OK);
-        for (int j = 0; j < N; j++) assert_int_equal(rig_bits(out[j]), 0x7fc00000u);
+        assert_int_equal(codec_decompress(&r[i], NULL, 1, out, ESP_OUT_SET), ESP_OK);
+        for (int j = 0; j < N; j++) assert_int_equal(codec_bits(out[j]), 0x7fc00000u);
     }
-    for (int i = 0; i < RANKS; i++) rig_close(&r[i]);
+    for (int i = 0; i < RANKS; i++) codec_close(&r[i]);
     free(sum), free(out), free(bad);
 }
 
 /* unbiased=1: the mean over draws is the input, and nothing is fed back. */
 TEST(unbiased) {
     enum { N = 200, DRAWS = 8000 };
-    rig r = rig_open(rig_codec("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);
+    opened_codec r = codec_open(codec_named("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);
     float *g = random_array(N), *sum = calloc(N, 4);
     for (int s = 0; s < DRAWS; s++) {
         r.args.step = (uint64_t)s;
-        assert_int_equal(rig_compress(&r, g, 1), ESP_OK);
-        assert_int_equal(rig_decompress(&r, NULL, 1, sum, ESP_OUT_SUM), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
+        assert_int_equal(codec_decompress(&r, NULL, 1, sum, ESP_OUT_SUM), ESP_OK);
     }
     for (int i = 0; i < N; i++) {
         assert_true(r.residual[i] == 0.0f);
         assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* var: d/k - 1 */
     }
-    free(g), free(sum), rig_close(&r);
+    free(g), free(sum), codec_close(&r);
 }
 
 TEST(many_payloads_and_corruption) {
     enum { N = 5000, MANY = 6 };
-    rig r = rig_open(rig_codec("randomk"), "ratio=0.05", N, NULL, 1);
+    opened_codec r = codec_open(codec_named("randomk"), "ratio=0.05", N, NULL, 1);
     esp_payload p[MANY];
     float *one = calloc(N, 4), *all = malloc(N * 4);
     for (int i = 0; i < MANY; i++) {
         float *g = random_array(N);
         r.args.step = (uint64_t)i / 2; /* two of each draw */
-        assert_int_equal(rig_compress(&r, g, 0), ESP_OK);
+        assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         p[i].data = (esp_buf){malloc(r.used), r.used, {ESP_CPU, 0}};
         memcpy(p[i].data.ptr, r.payload.data.ptr, r.used);
         free(g);
     }
     r.args.scale = 0.5f;
-    for (int i = 0; i < MANY; i++) assert_int_equal(rig_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
-    assert_int_equal(rig_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
+    for (int i = 0; i < MANY; i++) assert_int_equal(codec_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
+    assert_int_equal(codec_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(one, all, N * 4);
     for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* any bit of the header but the draw key */
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        esp_status st = rig_decompress(&r, p, MANY, all, ESP_OUT_SUM);
+        esp_status st = codec_decompress(&r, p, MANY, all, ESP_OUT_SUM);
         /* "holds NaN" or "empty" in place of no flag is another payload, not a corrupt one */
         assert_int_equal(st, bit == 48 || bit == 49 ? ESP_OK : ESP_E_CORRUPT);
         if (st != ESP_OK) assert_memory_equal(one, all, N * 4);
@@ -225,7 +225,7 @@ TEST(many_payloads_and_corruption) {
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
     r.payload.data.bytes = r.used - 1;
-    assert_int_equal(rig_compress(&r, one, 0), ESP_E_TOO_SMALL);
+    assert_int_equal(codec_compress(&r, one, 0), ESP_E_TOO_SMALL);
     for (int i = 0; i < MANY; i++) free(p[i].data.ptr);
-    free(one), free(all), rig_close(&r);
+    free(one), free(all), codec_close(&r);
 }

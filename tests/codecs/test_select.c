@@ -4,10 +4,7 @@
 
 enum { KINDS = 12 };
 static uint64_t test_rng = 1;
-static uint32_t test_random(void) {
-    test_rng = test_rng * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(test_rng >> 33);
-}
+static uint32_t test_random(void) { return test_random32(&test_rng) >> 1; }
 static float test_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, 4);
@@ -47,14 +44,10 @@ static int test_by_index(const void *a, const void *b) {
     return p->i < q->i ? -1 : 1;
 }
 
-static const float *test_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
-    (void)n, (void)buf;
-    return (const float *)arg + at;
-}
+static const float *test_load(const void *arg, uint64_t at, uint64_t n, float *buf) { return (const float *)arg + at; }
 
 /* Workers that take pieces in reverse order, so that nothing may depend on order. */
 static void test_for(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
-    (void)user;
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
         body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
 }

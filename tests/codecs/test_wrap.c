@@ -93,7 +93,6 @@ TEST(mixed_kinds) {
 static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay, const uint64_t *offset,
                               const esp_buf *scratch, uint32_t n) {
     esp_codec_args a = {.struct_size = sizeof a, .seed = 42, .n_payloads = 1, .n_tensors = 1, .beta = 1, .gamma = 1};
-    (void)p;
     a.n_reduced = n;
     a.tensor = t;
     a.payload = pay;
@@ -137,7 +136,6 @@ TEST(summed_bodies) {
 }
 
 static esp_status no_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
-    (void)self, (void)h;
     *out = (esp_values){0, like->count, 4}; /* 4 bytes more than there are */
     return ESP_OK;
 }

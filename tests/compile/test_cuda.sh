@@ -19,6 +19,6 @@ tail -n 1 "$tmp/kernels"
 exports=$(nm -D --defined-only "$plugin" | awk '{ print $3 }')
 [ "$exports" = espresso_plugin_v1 ] || { echo "exports more than its entry: $exports"; exit 1; }
 "$ESPRESSO_COMMAND" plugins "./$plugin" >"$tmp/listed" 2>&1 || { cat "$tmp/listed"; exit 1; }
-for name in $(sed -n 's/^CUDA_TWINS(\(.*\))$/\1/p' codecs/cuda/twins.inc); do
+for name in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
     grep -q "$name" "$tmp/listed" || { echo "codec $name is not listed:"; cat "$tmp/listed"; exit 1; }
 done

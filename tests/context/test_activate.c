@@ -2,7 +2,7 @@
  * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "tests/executor/units_rig.h"
+#include "tests/executor/small_model.h"
 
 static esp_stream here;
 
@@ -15,7 +15,6 @@ static pthread_barrier_t quiet; /* of all ranks: between two of them no message 
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = NULL;
-    (void)user, (void)d;
     if (left == 0) return NULL;
     if (left > 0) left--;
     if (posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1)) return NULL;
@@ -23,7 +22,6 @@ static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     return p;
 }
 static void give(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
     if (p) atomic_fetch_sub(&live, 1);
     free(p);
 }
@@ -31,8 +29,7 @@ static void give(void *user, esp_device d, void *p, uint64_t bytes) {
 /* Do the ranks hold no more than before? Their peers' threads may be about to give back the last message that they handed
  * over. */
 static int lives_again(long lives) {
-    const struct timespec pause = {0, 1000000};
-    for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) nanosleep(&pause, NULL);
+    for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
     return atomic_load(&live) <= lives;
 }
 
@@ -61,14 +58,14 @@ static void train(esp_ctx *ctx, book *b) {
 static void check_books(esp_ctx *ctx, const book *b) {
     static _Thread_local float held[TOTAL];
     memset(held, 0, sizeof held);
-    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
-        const esp__feedback *f = &ctx->in_force.feedback[k];
+    for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
+        const esp__feedback *f = &ctx->active.feedback[k];
         uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
         for (uint64_t i = 0; f->residual && f->owner_replica && i < f->count; i++) held[first + i] += f->residual[i];
     }
     for (uint32_t t = 0; t < TENSORS; t++)
-        for (uint64_t i = 0; ctx->model.tensors[t].carry && i < counts[t]; i++)
-            held[begins[t] + i] += ctx->model.tensors[t].carry[i];
+        for (uint64_t i = 0; ctx->model.tensors[t].pending_residual && i < counts[t]; i++)
+            held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
     CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
     double worst = 0;
     for (int i = 0; i < TOTAL; i++) worst = fmax(worst, fabs(b->out[i] + (double)held[i] - b->in[i]));
@@ -98,7 +95,7 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         if (s == ESP_OK) break;
         failed++;
         CHECK(s == ESP_E_NOMEM);
-        CHECK(esp_rank(ctx) == 1 || says(ctx, "rank 1"));
+        CHECK(esp_rank(ctx) == 1 || error_has(ctx, "rank 1"));
         CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the one before is in force */
         pthread_barrier_wait(&quiet);
         CHECK(lives_again(lives));
@@ -118,31 +115,19 @@ static const esp_host scarce = {.struct_size = sizeof scarce, .alloc = take, .fr
 
 TEST(a_change_without_memory_changes_nothing) {
     task k = {.codec = "topk:ratio=0.1", .option = TREE_COMP, .dtype = ESP_F32};
-    test_job j = {.size = 4, .per_machine = 2, .body = body_memory_ends, .user = &k};
-    atomic_store(&failures, 0);
-    j.config.log_level = ESP_LOG_ERROR;
-    j.config.codec = k.codec;
-    j.config.host = &scarce;
     assert_int_equal(pthread_barrier_init(&quiet, NULL, 4), 0);
-    test_run(&j);
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = body_memory_ends, .user = &k, .config.codec = k.codec,
+              .config.host = &scarce);
     pthread_barrier_destroy(&quiet);
-    for (int r = 0; r < 4; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
 }
 
 /* ---- many tensors ---------------------------------------------------------------------------------------------------------- */
 static atomic_ulong taken; /* bytes, also of blocks that were given back */
 static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    void *p = NULL;
-    (void)user, (void)d;
     atomic_fetch_add(&taken, bytes);
-    return posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1) ? NULL : p;
+    return test_host_alloc(user, d, bytes, align);
 }
-static void give_counted(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
-}
-static const esp_host counting = {.struct_size = sizeof counting, .alloc = take_counted, .free_ = give_counted};
+static const esp_host counting = {.struct_size = sizeof counting, .alloc = take_counted, .free_ = test_host_free};
 
 static void body_start(esp_ctx *ctx, void *user) {
     char name[16];
@@ -190,16 +175,13 @@ static void *push_main(void *arg) {
 static void body_race(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "w", .count = LARGE};
     float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
-    (void)user;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     for (int round = 0; round < 40; round++) {
         pthread_barrier_t go;
-        pthread_t thread[2];
         pusher p[2] = {{ctx, &go, zeros, 1, ESP_OK}, {ctx, &go, ones, 0, ESP_OK}};
         for (uint64_t i = 0; i < LARGE; i++) zeros[i] = 7.0f, ones[i] = 1.0f;
         pthread_barrier_init(&go, NULL, 2);
-        for (int k = 0; k < 2; k++) pthread_create(&thread[k], NULL, push_main, &p[k]);
-        for (int k = 0; k < 2; k++) pthread_join(thread[k], NULL);
+        run_threads(2, push_main, p, sizeof *p);
         pthread_barrier_destroy(&go);
         CHECK((p[0].status == ESP_OK) != (p[1].status == ESP_OK));
         CHECK(p[0].status == ESP_OK || p[0].status == ESP_E_STATE);

@@ -11,7 +11,6 @@ static char refusal[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
 
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->component && !strcmp(ev->component, "memory") && ev->level == ESP_LOG_INFO &&
         strstr(ev->message, "MiB for payloads and groups") && strstr(ev->message, "the backends take "))
         atomic_fetch_add(&said, 1);
@@ -35,7 +34,6 @@ static int start(esp_ctx *ctx) {
 
 static void just_start(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
-    (void)user;
     esp_stats *s = &stats[esp_rank(ctx)];
     if (start(ctx)) step(ctx, g);
     s->struct_size = sizeof *s;
@@ -45,18 +43,13 @@ static void just_start(esp_ctx *ctx, void *user) {
 
 static void run(int32_t size, const char *codec, const char *most, void (*body)(esp_ctx *, void *)) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear};
-    test_job j;
-    memset(&j, 0, sizeof j);
     memset(stats, 0, sizeof stats);
-    j.size = size, j.per_machine = size, j.body = body;
-    j.config.codec = codec, j.config.host = &host, j.config.log_level = ESP_LOG_INFO;
-    atomic_store(&failures, 0), atomic_store(&refused, 0), atomic_store(&said, 0);
+    atomic_store(&refused, 0), atomic_store(&said, 0);
     *refusal = 0;
     if (most) setenv("ESPRESSO_MEMORY_MAX", most, 1);
-    test_run(&j);
+    RUN_RANKS(.size = size, .per_machine = size, .body = body, .config.codec = codec, .config.host = &host,
+              .config.log_level = ESP_LOG_INFO);
     unsetenv("ESPRESSO_MEMORY_MAX");
-    for (int32_t r = 0; r < size; r++) assert_int_equal(j.open_status[r], ESP_OK);
-    assert_int_equal(atomic_load(&failures), 0);
 }
 
 /* An allgather of payloads needs room for those of all ranks; feedback does not depend on them. */
@@ -100,7 +93,6 @@ TEST(is_refused) {
 static void change(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
     char next[256];
-    (void)user;
     if (!start(ctx)) atomic_fetch_add(&failures, 1);
     step(ctx, g);
     snprintf(next, sizeof next, text, "topk:ratio=0.01 comp@cpu > flat.allgather > decomp@cpu");

@@ -28,7 +28,6 @@ static void *hostile_main(void *arg) {
     hello_bytes garbage = {.n = sizeof garbage.data}, sent[2];
     char answer[4096];
     int fds[3];
-    (void)arg;
     for (int i = 0; i < 3; i++) fds[i] = hello_connect(hostile.root, 1000);
     memset(garbage.data, 'x', sizeof garbage.data);
     hello_send(fds[0], &garbage);
@@ -49,11 +48,8 @@ static void body(esp_ctx *ctx, void *user) {
     const int32_t origin = esp_rank(ctx);
     const esp_stream here = ESP_ZERO;
     float *g = run.last[origin];
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    (void)user;
-    d.name = "w";
-    d.count = N;
+    esp_tensor_desc d = {.name = "w", .count = N};
     esp_status s = esp_tensor_add(ctx, &d, &id);
     if (!s) s = esp_start(ctx);
     if (!s && run.tcp) standby_over_tcp(ctx);
@@ -78,20 +74,13 @@ static void body(esp_ctx *ctx, void *user) {
 }
 
 static void train(const char *codec, int32_t first, int32_t second, int tcp) {
-    static test_job job;
     memset(&run, 0, sizeof run);
-    memset(&job, 0, sizeof job);
     run.leaves[first] = 10;
     if (second >= 0) run.leaves[second] = 20;
     run.tcp = tcp;
     run.steps = 30;
-    job.size = SIZE;
-    job.config.codec = codec;
-    job.config.timeout_ms = 20000;
-    job.config.log_level = ESP_LOG_ERROR;
-    job.config.progress = "threads";
-    job.body = body;
-    test_run(&job);
+    RUN_RANKS(.size = SIZE, .body = body, .config.codec = codec, .config.timeout_ms = 20000,
+              .config.progress = "threads");
     for (int32_t r = 0, n = 0; r < SIZE; r++) {
         n += !run.leaves[r];
         if (run.leaves[r]) continue;
@@ -130,10 +119,7 @@ TEST(test_tcp) {
         for (struct ifaddrs *a = list; a; a = a->ifa_next)
             others += a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK);
     freeifaddrs(list);
-    if (!others) {
-        print_message("skipped: this machine has no address but the loopback\n");
-        skip();
-    }
+    if (!others) test_skip("this machine has no address but the loopback");
     train(NULL, 0, 3, 1);
 }
 

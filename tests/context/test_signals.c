@@ -65,15 +65,12 @@ static void body(esp_ctx *ctx, void *user) {
 TEST(all_threads) {
     char stats[64];
     pthread_barrier_t all;
-    test_job j = {.size = RANKS, .body = body, .user = &all};
     snprintf(stats, sizeof stats, "/tmp/test_signals_%d.prom", (int)getpid());
     setenv("ESPRESSO_STATS", stats, 1);
     pthread_barrier_init(&all, NULL, RANKS);
     own[RANKS] = gettid();
-    j.config.strategy = "auto:steps=5";
-    j.config.codec = "fp16";
-    j.config.cpu_workers = 2;
-    test_run(&j);
+    RUN_RANKS(.size = RANKS, .body = body, .user = &all, .config.strategy = "auto:steps=5", .config.codec = "fp16",
+              .config.cpu_workers = 2);
     unlink(stats);
     assert_int_equal(atomic_load(&wrong), 0);
     /* of each rank: the watch, one worker beside the caller, the two lanes; of rank 0 the statistics */

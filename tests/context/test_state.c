@@ -9,7 +9,7 @@ enum { N = 777, RANKS = 4 };
 static const char *const two =
     "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "
     "decomp@cpu > intra.allgather";
-static char dir[] = "/tmp/test_state_XXXXXX", path[64];
+static char path[64];
 
 static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const char *codec, uint64_t seed) {
     RUN_RANKS(.size = size, .per_machine = 2, .body = body, .user = user, .config.codec = codec, .config.seed = seed,
@@ -17,11 +17,8 @@ static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const
 }
 
 static void start(esp_ctx *ctx, uint64_t count, const char *option) {
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    d.name = "first.weight";
-    d.count = count;
-    d.option = option;
+    esp_tensor_desc d = {.name = "first.weight", .count = count, .option = option};
     CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
     d.name = "last.bias";
     d.count = 10;
@@ -86,17 +83,16 @@ TEST(test_resumed_run_is_bit_identical) {
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
-    snprintf(after, sizeof after, "%s.carry", path);
+    snprintf(after, sizeof after, "%s.pending_residual", path);
     start(ctx, N, NULL);
-    (void)user;
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
-    CHECK(ctx->model.tensors[0].carry != NULL);
+    CHECK(ctx->model.tensors[0].pending_residual != NULL);
     CHECK(esp_state_save(ctx, after) == ESP_OK);
     step(ctx, 3, out);
-    CHECK(ctx->model.tensors[0].carry == NULL);
+    CHECK(ctx->model.tensors[0].pending_residual == NULL);
     CHECK(esp_state_load(ctx, after) == ESP_OK);
-    CHECK(ctx->model.tensors[0].carry != NULL);
+    CHECK(ctx->model.tensors[0].pending_residual != NULL);
     CHECK(ctx->steps.step == 3);
     step(ctx, 3, again);
     CHECK(memcmp(out, again, sizeof out) == 0);
@@ -128,8 +124,8 @@ static uint64_t fingerprint(const esp_ctx *ctx) {
     uint64_t h = ESP__HASH0;
     h = esp__hash64(h, &ctx->steps.step, sizeof ctx->steps.step);
     h = esp__hash64(h, &ctx->config.seed, sizeof ctx->config.seed);
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }
@@ -140,7 +136,6 @@ static void body_memory(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
     uint64_t saved, other;
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, two);
     for (int k = 0; k < 2; k++) step(ctx, k, out);
@@ -167,7 +162,6 @@ static void body_damage(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
     uint64_t before, n;
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, NULL);
     step(ctx, 0, out);
@@ -198,7 +192,6 @@ TEST(test_damage_is_found) { run(1, body_damage, NULL, "topk:ratio=0.05", 0); }
 /* ---- other versions of the format ---- */
 static void body_versions(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
-    (void)user;
     t->end = sizeof t->data;
     start(ctx, N, two);
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_OK);
@@ -223,7 +216,7 @@ static uint64_t saved_strategy;
 
 static void body_save_strategy(esp_ctx *ctx, void *user) {
     body_first_half(ctx, user);
-    if (esp_rank(ctx) == 0) saved_strategy = ctx->in_force.strategy.hash;
+    if (esp_rank(ctx) == 0) saved_strategy = ctx->active.strategy.hash;
 }
 
 /* Loaded at once, and after some steps that the autopilot had begun to measure. */
@@ -234,12 +227,12 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
     for (int k = 0; k < *(const int *)user; k++) step(ctx, 90 + k, out);
     CHECK(!compresses(ctx));
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(compresses(ctx) && ctx->in_force.strategy.hash == saved_strategy && ctx->steps.step == 3);
+    CHECK(compresses(ctx) && ctx->active.strategy.hash == saved_strategy && ctx->steps.step == 3);
     for (int k = 3; k < 6; k++) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->in_force.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
+    CHECK(ctx->active.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -251,20 +244,19 @@ TEST(test_auto_takes_the_saved_strategy) {
 static void body_auto_refuses(esp_ctx *ctx, void *user) {
     char name[160], kept[200];
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
-    const uint64_t before = fingerprint(ctx), strategy = ctx->in_force.strategy.hash;
+    const uint64_t before = fingerprint(ctx), strategy = ctx->active.strategy.hash;
     snprintf(name, sizeof name, "%s.r1of4", path);
     snprintf(kept, sizeof kept, "%s.kept", name);
     if (esp_rank(ctx) == 1) CHECK(rename(name, kept) == 0);
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
-    CHECK(fingerprint(ctx) == before && ctx->in_force.strategy.hash == strategy);
+    CHECK(fingerprint(ctx) == before && ctx->active.strategy.hash == strategy);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
     step(ctx, 1, out); /* the context goes on */
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->in_force.strategy.hash == saved_strategy);
+    CHECK(ctx->active.strategy.hash == saved_strategy);
 }
 TEST(test_auto_keeps_its_strategy_on_failure) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -274,15 +266,14 @@ TEST(test_auto_keeps_its_strategy_on_failure) {
 /* A program that set a strategy itself keeps it, under the autopilot as without. */
 static void body_program_decides(esp_ctx *ctx, void *user) {
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_strategy_set(ctx, "layerwise") == ESP_OK);
-    const uint64_t strategy = ctx->in_force.strategy.hash;
+    const uint64_t strategy = ctx->active.strategy.hash;
     CHECK(strategy != saved_strategy);
     CHECK(esp_state_load(ctx, path) == ESP_OK);
-    CHECK(ctx->in_force.strategy.hash == strategy && ctx->steps.step == 3);
+    CHECK(ctx->active.strategy.hash == strategy && ctx->steps.step == 3);
     step(ctx, 3, out);
-    CHECK(ctx->in_force.strategy.hash == strategy);
+    CHECK(ctx->active.strategy.hash == strategy);
 }
 TEST(test_auto_leaves_the_program_its_strategy) {
     run(RANKS, body_save_strategy, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "dgc:ratio=0.05", 5);
@@ -294,7 +285,6 @@ static void body_damaged_file(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
     uint64_t before;
-    (void)user;
     start(ctx, N, two);
     for (int k = 0; k < 3; k++) step(ctx, k, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -315,25 +305,21 @@ TEST(test_damaged_and_missing_files) { run(RANKS, body_damaged_file, NULL, "topk
 
 static void body_save(esp_ctx *ctx, void *user) {
     float out[N];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
 }
 static void body_other_model(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N + 1, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "tensor 0 is first.weight with 777 elements there, first.weight with 778 here"));
 }
 static void body_other_strategy(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "another strategy"));
 }
 static void body_other_size(esp_ctx *ctx, void *user) {
-    (void)user;
     start(ctx, N, NULL);
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
     CHECK(strstr(esp_last_error(ctx), "a state of 4 ranks"));
@@ -342,7 +328,6 @@ static void body_other_size(esp_ctx *ctx, void *user) {
 static void body_other_step(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -359,7 +344,6 @@ static void body_other_step(esp_ctx *ctx, void *user) {
 static void body_mixed_strategies(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -393,7 +377,6 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
     struct stat st;
-    (void)user;
     start(ctx, N, NULL);
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
@@ -414,7 +397,6 @@ TEST(test_failed_save) { run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0
 static void body_misuse(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     float data[N] = {0}, bias[10] = {0};
-    (void)user;
     CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* not started */
     start(ctx, N, NULL);
     CHECK(esp_state_save(ctx, NULL) == ESP_E_ARG);
@@ -427,15 +409,10 @@ static void body_misuse(esp_ctx *ctx, void *user) {
 }
 TEST(test_misuse) { run(1, body_misuse, NULL, "topk:ratio=0.05", 0); }
 
-static int make_dir(void **state) {
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/state", dir);
+static int make_folder(void **state) {
+    if (folder_make(state)) return -1;
+    snprintf(path, sizeof path, "%s", in_folder("state"));
     return 0;
 }
-static int remove_dir(void **state) {
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
-}
 
-TEST_GROUP(make_dir, remove_dir)
+TEST_GROUP(make_folder, folder_remove)

@@ -12,46 +12,30 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
               .config.flags = flags);
 }
 
-static uint32_t add(esp_ctx *ctx, const char *name, uint64_t count) {
-    esp_tensor_desc d = ESP_ZERO;
-    uint32_t id = 0;
-    d.name = name;
-    d.count = count;
-    CHECK(esp_tensor_add(ctx, &d, &id) == ESP_OK);
-    return id;
-}
-
-static int says(const esp_ctx *ctx, const char *word) {
-    int yes = strstr(esp_last_error(ctx), word) != NULL;
-    if (!yes) fprintf(stderr, "expected '%s' in: %s\n", word, esp_last_error(ctx));
-    return yes;
-}
-
 static esp_stream here;
 
 static void body_order(esp_ctx *ctx, void *user) {
     float a[N], b[N];
     uint32_t x, y;
-    (void)user;
-    CHECK(esp_push(ctx, 0, a, here) == ESP_E_STATE && says(ctx, "esp_start"));
-    CHECK(esp_start(ctx) == ESP_E_STATE && says(ctx, "no tensor"));
-    x = add(ctx, "x", N), y = add(ctx, "y", N);
+    CHECK(esp_push(ctx, 0, a, here) == ESP_E_STATE && error_has(ctx, "esp_start"));
+    CHECK(esp_start(ctx) == ESP_E_STATE && error_has(ctx, "no tensor"));
+    x = tensor_add(ctx, "x", N), y = tensor_add(ctx, "y", N);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_start(ctx) == ESP_E_STATE);
-    CHECK(esp_push(ctx, 7, a, here) == ESP_E_ARG && says(ctx, "no tensor 7"));
-    CHECK(esp_push(ctx, x, NULL, here) == ESP_E_ARG && says(ctx, "'x'"));
-    CHECK(esp_wait(ctx, x) == ESP_E_STATE && says(ctx, "not pushed"));
+    CHECK(esp_push(ctx, 7, a, here) == ESP_E_ARG && error_has(ctx, "no tensor 7"));
+    CHECK(esp_push(ctx, x, NULL, here) == ESP_E_ARG && error_has(ctx, "'x'"));
+    CHECK(esp_wait(ctx, x) == ESP_E_STATE && error_has(ctx, "not pushed"));
     CHECK(esp_test(ctx, x) == ESP_E_STATE);
     for (int i = 0; i < N; i++) a[i] = b[i] = (float)(esp_rank(ctx) * 2 + 1);
     CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* any order of pushing */
-    CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && says(ctx, "already pushed"));
-    CHECK(esp_barrier(ctx) == ESP_E_STATE && says(ctx, "step is under way"));
+    CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && error_has(ctx, "already pushed"));
+    CHECK(esp_barrier(ctx) == ESP_E_STATE && error_has(ctx, "step is under way"));
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_STATE);
     CHECK(esp_push(ctx, x, a, here) == ESP_OK);
     CHECK(esp_wait(ctx, y) == ESP_OK && esp_test(ctx, y) == ESP_OK);
     CHECK(esp_wait_on(ctx, x, here) == ESP_OK);
     CHECK(a[N - 1] == (float)esp_size(ctx) && b[0] == (float)esp_size(ctx)); /* mean of 1, 3, 5, ... */
-    CHECK(esp_push(ctx, x, a, here) == ESP_E_STATE && says(ctx, "esp_wait_all"));
+    CHECK(esp_push(ctx, x, a, here) == ESP_E_STATE && error_has(ctx, "esp_wait_all"));
     CHECK(esp_step_end(ctx) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
     CHECK(esp_push(ctx, x, a, here) == ESP_OK && esp_push(ctx, y, b, here) == ESP_OK);
@@ -64,15 +48,14 @@ TEST(test_order) {
 
 static void body_unused(esp_ctx *ctx, void *user) {
     float a[N], b[N];
-    uint32_t x = add(ctx, "x", N), y = add(ctx, "unused.weight", N);
-    (void)user;
+    uint32_t x = tensor_add(ctx, "x", N), y = tensor_add(ctx, "unused.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
         CHECK(esp_push(ctx, x, a, here) == ESP_OK);
         if (esp_rank(ctx) == 1 && step == 1) { /* forgets one tensor: peers go on, it is told */
-            CHECK(esp_step_end(ctx) == ESP_E_STATE && says(ctx, "'unused.weight'"));
-            CHECK(esp_wait_all(ctx) == ESP_E_STATE && says(ctx, "esp_push_zero"));
+            CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'unused.weight'"));
+            CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "esp_push_zero"));
             continue;
         }
         if (esp_rank(ctx) == 1 && step == 2)
@@ -87,53 +70,51 @@ TEST(test_unused) { run(4, 2, body_unused, NULL, NULL, 0); }
 
 static void body_descriptions(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = ESP_ZERO;
-    (void)user;
     CHECK(esp_tensor_add(ctx, NULL, NULL) == ESP_E_ARG);
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "name"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "name"));
     d.name = "w";
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "count is 0"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "count is 0"));
     d.count = 12;
     d.dtype = 9;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "dtype 9"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "dtype 9"));
     d.dtype = ESP_F16;
     d.rows = 5, d.cols = 2;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols"));
     d.rows = 0, d.cols = 4;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols is 0 x 4, but count is 12"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols is 0 x 4, but count is 12"));
     d.rows = UINT64_MAX / 4 + 4, d.cols = 4; /* the product wraps to 12 */
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "rows x cols"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols"));
     d.rows = 3, d.cols = 4;
     d.flags = 12;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG &&
-          says(ctx, "flags is 12: known are ESP_SUM (1), ESP_RAW (2) and ESP_SHARD (4)"));
+          error_has(ctx, "flags is 12: known are ESP_SUM (1), ESP_RAW (2) and ESP_SHARD (4)"));
     d.flags = 0;
     d.device.kind = ESP_DEVKIND_OWN;
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && says(ctx, "there is no device of kind 16 here"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_UNSUPPORTED && error_has(ctx, "there is no device of kind 16 here"));
     d.device.kind = 0;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "already added"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "already added"));
     d.name = "two words";
-    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && says(ctx, "blanks"));
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "blanks"));
     d.name = "v";
     d.codec = "nosuch";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    CHECK(esp_start(ctx) == ESP_E_NOT_FOUND && says(ctx, "nosuch") && says(ctx, "'v'"));
+    CHECK(esp_start(ctx) == ESP_E_NOT_FOUND && error_has(ctx, "nosuch") && error_has(ctx, "'v'"));
 }
 TEST(test_descriptions) { run(1, 1, body_descriptions, NULL, NULL, 0); }
 
 /* Each rank is told of what differs, and all of them fail alike. */
 static void body_mismatch(esp_ctx *ctx, void *user) {
     int kind = *(int *)user, odd = esp_rank(ctx) == 2;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight";
-    d.count = kind == 1 && odd ? 11 : 10;
-    d.dtype = kind == 2 && odd ? ESP_F16 : ESP_F32;
+    esp_tensor_desc d = {.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight",
+                         .count = kind == 1 && odd ? 11 : 10,
+                         .dtype = kind == 2 && odd ? ESP_F16 : ESP_F32};
     d.codec = kind == 3 && odd ? "topk:ratio=0.1" : "topk:ratio=0.2";
     d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu" : "flat.allreduce";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    if (kind == 5 && odd) add(ctx, "one.more", 4);
-    CHECK(esp_start(ctx) == ESP_E_MISMATCH && says(ctx, "differing ranks: 2)") &&
-          says(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
+    if (kind == 5 && odd) tensor_add(ctx, "one.more", 4);
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH && error_has(ctx, "differing ranks: 2)") &&
+          error_has(ctx, kind == 5 ? "2 tensors" : "tensor 0"));
 }
 TEST(test_mismatch) {
     for (int kind = 0; kind < 6; kind++) run(4, 2, body_mismatch, &kind, NULL, 0);
@@ -141,9 +122,9 @@ TEST(test_mismatch) {
 
 static void body_bad_strategy(esp_ctx *ctx, void *user) {
     const char *const *c = user;
-    add(ctx, "a", 10), add(ctx, "b", 20);
+    tensor_add(ctx, "a", 10), tensor_add(ctx, "b", 20);
     CHECK(esp_start(ctx) == ESP_OK);
-    for (; *c; c += 2) CHECK(esp_strategy_set(ctx, c[0]) < 0 && says(ctx, c[1]));
+    for (; *c; c += 2) CHECK(esp_strategy_set(ctx, c[0]) < 0 && error_has(ctx, c[1]));
     CHECK(!strncmp(esp_strategy_text(ctx), "espresso-strategy 1\ntensor a 10 none ", 37));
     float a[10] = {1}, b[20] = {2}; /* the strategy before is still in force */
     CHECK(!esp_push(ctx, 0, a, here) && !esp_push(ctx, 1, b, here) && !esp_wait_all(ctx));
@@ -189,19 +170,18 @@ TEST(test_bad_strategy) {
 /* NaN on one rank reaches all; that rank's feedback is as if the step had not been. */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[N], residual[N];
-    uint32_t x = add(ctx, "x", N);
-    (void)user;
+    uint32_t x = tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) g[i] = (float)(i % 17) - 8.0f;
         if (step == 1 && esp_rank(ctx) == 1) g[3] = step % 2 ? NAN : INFINITY;
-        if (step == 1) memcpy(residual, ctx->in_force.feedback[0].residual, sizeof residual);
+        if (step == 1) memcpy(residual, ctx->active.feedback[0].residual, sizeof residual);
         CHECK(esp_push(ctx, x, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
         int finite = 1;
         for (int i = 0; i < N; i++) finite &= isfinite(g[i]) != 0;
         CHECK(finite == (step != 1));
         if (step == 1 && esp_rank(ctx) == 1)
-            CHECK(!memcmp(residual, ctx->in_force.feedback[0].residual, sizeof residual));
+            CHECK(!memcmp(residual, ctx->active.feedback[0].residual, sizeof residual));
     }
     esp_stats st = ESP_ZERO;
     st.struct_size = sizeof st;
@@ -224,8 +204,7 @@ static void body_strategies(esp_ctx *ctx, void *user) {
                            "comp@cpu > flat.allgather > decomp@cpu", "flat.allreduce", "flat.allreduce"};
     float g[N];
     double in[N] = {0}, out[N] = {0};
-    uint32_t x = add(ctx, "x", N);
-    (void)user;
+    uint32_t x = tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int k = 0; k < 5; k++) {
         char text[ESP__TEXT_MAX];
@@ -246,7 +225,7 @@ TEST(test_strategies) { run(4, 2, body_strategies, NULL, "topk:ratio=0.05", 0); 
 
 static void body_discard(esp_ctx *ctx, void *user) {
     float g[N], first[N], again[N];
-    uint32_t x = add(ctx, "x", N);
+    uint32_t x = tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 4; step++) {
         for (int i = 0; i < N; i++) g[i] = (float)((i * 13) % 29);
@@ -268,11 +247,10 @@ TEST(test_discard) {
 static void body_helpers(esp_ctx *ctx, void *user) {
     unsigned char bytes[7];
     float sum[3] = {1, 2, (float)esp_rank(ctx)};
-    (void)user;
     for (int i = 0; i < 7; i++) bytes[i] = (unsigned char)(esp_rank(ctx) == 2 ? i + 1 : 0);
     CHECK(esp_broadcast(ctx, bytes, 7, 2) == ESP_OK);
     for (int i = 0; i < 7; i++) CHECK(bytes[i] == i + 1);
-    CHECK(esp_broadcast(ctx, bytes, 7, 3) == ESP_E_ARG && says(ctx, "root 3"));
+    CHECK(esp_broadcast(ctx, bytes, 7, 3) == ESP_E_ARG && error_has(ctx, "root 3"));
     CHECK(esp_allreduce(ctx, sum, 3) == ESP_OK && sum[0] == 3 && sum[1] == 6 && sum[2] == 3);
     CHECK(esp_barrier(ctx) == ESP_OK);
 }
@@ -281,13 +259,8 @@ TEST(test_helpers) { run(3, 3, body_helpers, NULL, NULL, 0); }
 static void body_sum(esp_ctx *ctx, void *user) {
     const char *options[] = {"flat.allreduce", topk2};
     float g[2][N];
-    (void)user;
     for (int t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a";
-        d.count = N;
-        d.flags = ESP_SUM;
-        d.option = options[t];
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = N, .flags = ESP_SUM, .option = options[t]};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     CHECK(esp_start(ctx) == ESP_OK);
@@ -302,13 +275,11 @@ TEST(test_sum) { run(4, 2, body_sum, NULL, "none", 0); }
 
 static void body_fork(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    int status = 1;
-    (void)user;
-    add(ctx, "x", N);
+    tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
-    pid_t pid = fork();
+    const pid_t pid = child_fork(60);
     if (!pid) _exit(esp_push(ctx, 0, g, here) == ESP_E_STATE && strstr(esp_last_error(ctx), "fork") ? 0 : 1);
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(child_wait(pid) == 0);
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
 }
 TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
@@ -316,49 +287,41 @@ TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 /* A rank that closes while others wait for it is named; pushes after that give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
-    add(ctx, "x", N);
+    tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) return;
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
-    CHECK(esp_wait_all(ctx) == ESP_E_PEER && says(ctx, "rank 1"));
-    CHECK(esp_push(ctx, 0, g, here) == ESP_E_PEER && says(ctx, "rank 1"));
+    CHECK(esp_wait_all(ctx) == ESP_E_PEER && error_has(ctx, "rank 1"));
+    CHECK(esp_push(ctx, 0, g, here) == ESP_E_PEER && error_has(ctx, "rank 1"));
     CHECK(esp_barrier(ctx) == ESP_E_PEER);
 }
 TEST(test_left) { run(3, 3, body_left, NULL, NULL, 0); }
 
 static void body_late(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    struct timespec nap = {0, 600000000};
-    (void)user;
-    add(ctx, "slow.weight", N);
+    tensor_add(ctx, "slow.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
-    if (esp_rank(ctx) == 3) nanosleep(&nap, NULL);
+    if (esp_rank(ctx) == 3) usleep(600000);
     esp_push(ctx, 0, g, here); /* the late rank may have been told already */
-    CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && says(ctx, "rank 3") && says(ctx, "slow.weight"));
+    CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && error_has(ctx, "rank 3") && error_has(ctx, "slow.weight"));
 }
 TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .config.timeout_ms = 200); }
 
 /* Waiting before all is pushed: the tensor whose turn it is gets named, not a peer. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[N] = {0};
-    (void)user;
-    add(ctx, "first.weight", N), add(ctx, "second.weight", N);
+    tensor_add(ctx, "first.weight", N), tensor_add(ctx, "second.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_push(ctx, 1, g, here) == ESP_OK);
-    CHECK(esp_wait(ctx, 1) == ESP_E_TIMEOUT && says(ctx, "not pushed tensor 'first.weight'"));
+    CHECK(esp_wait(ctx, 1) == ESP_E_TIMEOUT && error_has(ctx, "not pushed tensor 'first.weight'"));
 }
 TEST(test_unpushed) { RUN_RANKS(.size = 2, .body = body_unpushed, .config.timeout_ms = 200); }
 
 static esp_status open_alone(const char *backend, const char *codec, const char *strategy, esp_ctx **ctx) {
-    esp_config c = ESP_ZERO;
-    c.size = 1;
-    c.backend = backend;
-    c.codec = codec;
-    c.strategy = strategy;
+    esp_config c = {.size = 1, .backend = backend, .codec = codec, .strategy = strategy};
     esp_status s = esp_open(&c, ctx);
     if (s) return s;
-    add(*ctx, "x", 10);
+    tensor_add(*ctx, "x", 10);
     return esp_start(*ctx);
 }
 
@@ -403,13 +366,12 @@ TEST(test_bad_config) {
 /* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the text, too. */
 static void *barrier_main(void *arg) {
     esp_ctx *ctx = arg;
-    CHECK(esp_barrier(ctx) == ESP_E_NOMEM && says(ctx, "no memory left"));
-    CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_NOMEM && says(ctx, "no memory left"));
+    CHECK(esp_barrier(ctx) == ESP_E_NOMEM && error_has(ctx, "no memory left"));
+    CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_NOMEM && error_has(ctx, "no memory left"));
     return NULL;
 }
 static void body_dying(esp_ctx *ctx, void *user) {
     pthread_t thread;
-    (void)user;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->health.fatal = ESP_E_NOMEM;
     CHECK(pthread_create(&thread, NULL, barrier_main, ctx) == 0);

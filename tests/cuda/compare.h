@@ -1,6 +1,6 @@
 /* compare.h: one part, compressed and decompressed by a codec's table for the CPU and by its CUDA twin on the test runtime. */
-#ifndef CUDA_HOST_TWINS_H
-#define CUDA_HOST_TWINS_H
+#ifndef CUDA_COMPARE_H
+#define CUDA_COMPARE_H
 #include "tests/codecs/conformance.h"
 #include "tests/cuda/emulator/missing.h"
 

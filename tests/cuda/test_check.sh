@@ -10,6 +10,6 @@ fi
 out=$("$BUILD/tests/bin/espresso" plugins --check "$plugin") || { echo "$out"; exit 1; }
 echo "$out" | tail -n 1
 # every codec of the plugin was checked
-for name in $(sed -n 's/^CUDA_TWINS(\(.*\))$/\1/p' codecs/cuda/twins.inc); do
+for name in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
     echo "$out" | grep -q "^codec $name ($plugin)" || { echo "codec $name was not checked"; exit 1; }
 done

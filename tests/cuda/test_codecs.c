@@ -48,14 +48,14 @@ static int quick(void) {
 #endif
     return getenv("TEST_ALL") == NULL;
 }
-/* TWINS names some codecs, for a quick look. */
+/* CODECS names some codecs, for a quick look. */
 static int left_out(size_t s) {
-    const char *some = getenv("TWINS");
+    const char *some = getenv("CODECS");
     return (some && !strstr(specs[s], some)) || (again(s) && quick());
 }
 
 /* Every twin of the plugin is in the list. */
-TEST(all_twins) {
+TEST(all_codecs) {
     const esp_plugin *p = espresso_plugin_v1_cuda(&tw_host);
     for (uint32_t i = 0; i < p->n_codecs; i++) {
         int found = 0;

@@ -1,7 +1,7 @@
 /* test_cuda_between.c: the tests of tests/device/test_fake_between.c, what happens between steps, with plugin cuda: on a GPU, or on the test
  * runtime. */
 /* runs: asan-long no-tsan: as cuda/test_cuda_tree */
-#define RIG_CUDA
+#define DEVICE_IS_CUDA
 #include "tests/lib/test.h"
 #include "tests/device/test_fake_between.c"
 #include "tests/cuda/emulator/missing.h"

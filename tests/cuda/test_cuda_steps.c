@@ -1,7 +1,7 @@
 /* test_cuda_steps.c: the tests of tests/device/test_fake_steps.c, steps with gradients on the device, with plugin cuda: on a GPU, or on the test
  * runtime. */
 /* runs: slow asan-long no-tsan: as cuda/test_cuda_tree */
-#define RIG_CUDA
+#define DEVICE_IS_CUDA
 #include "tests/lib/test.h"
 #include "tests/device/test_fake_steps.c"
 #include "tests/cuda/emulator/missing.h"

@@ -7,10 +7,7 @@
 enum { MOST = 20000 };
 static float sums[MOST];
 static uint64_t state_of = 1;
-static uint32_t next(void) {
-    state_of = state_of * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state_of >> 33);
-}
+static uint32_t next(void) { return test_random32(&state_of) >> 1; }
 /* A number of 24 random bits, times 2^exponent. */
 static float number(int exponent) { return ldexpf((float)(0x800000u | (next() & 0x7FFFFFu)), exponent); }
 

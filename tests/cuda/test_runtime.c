@@ -8,9 +8,9 @@ enum { N = 64, SEEDS = 20 };
 
 /* Runs it in a child: 0: the results are `want`, 1: they are not, 2: the process ended before; its last words are in `said`. */
 static int outcome(const char *name, int wrong, uint64_t seed, const float *want, int n, char *said, size_t cap) {
-    int pipes[2], status;
+    int pipes[2];
     assert_int_equal(pipe(pipes), 0);
-    const pid_t child = fork();
+    const pid_t child = child_fork(0);
     if (child == 0) {
         float got[N];
         dup2(pipes[1], 2);
@@ -23,10 +23,9 @@ static int outcome(const char *name, int wrong, uint64_t seed, const float *want
     }
     said[all] = 0;
     close(pipes[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 3) fail_msg("there is no kernel %s", name);
-    if (!WIFEXITED(status) || (WEXITSTATUS(status) != 10 && WEXITSTATUS(status) != 11)) return 2;
-    return WEXITSTATUS(status) - 10;
+    const int ended = child_wait(child);
+    if (ended == 3) fail_msg("there is no kernel %s", name);
+    return ended == 10 || ended == 11 ? ended - 10 : 2;
 }
 
 /* How a fault shows: wrong results for some seed, or the process's end with these words. */

@@ -6,10 +6,7 @@
 
 enum { SEEDS = 100, ALL = SCAN_TIMES * SCAN_THREADS };
 static uint64_t state_of = 1;
-static uint32_t next(void) {
-    state_of = state_of * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state_of >> 33);
-}
+static uint32_t next(void) { return test_random32(&state_of) >> 1; }
 
 TEST(before) {
     static uint32_t x[ALL], out[ALL];

@@ -254,7 +254,7 @@ static ESP__UNUSED const esp_plugin *moved_plugin(const esp_host *h) {
         b->progress = moved_progress;
         b->wake = moved_wake;
         b->abort = moved_abort;
-        b->late = NULL;
+        b->straggler = NULL;
         b->traffic = NULL;
     }
     if (!moved_plugin_table.struct_size) {

@@ -259,7 +259,6 @@ static void fake_count(int n) {
 static esp_status fake_probe(const esp_host *h, int32_t *count) { return (void)h, *count = FAKE_ORDINALS, ESP_OK; }
 static esp_status fake_open(const esp_host *h, int32_t ordinal, void **self) {
     fake_device *d = calloc(1, sizeof *d);
-    (void)h;
     d->ordinal = ordinal;
     d->random = (unsigned)(uintptr_t)d ^ (unsigned)getpid();
     pthread_mutex_init(&d->lock, NULL);
@@ -286,7 +285,6 @@ static void fake_close(void *self) {
 }
 
 static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
-    (void)self;
     pthread_mutex_lock(&fake_lock);
     const int fits = bytes <= fake_left;
     if (fits && fake_left != UINT64_MAX) fake_left -= bytes;
@@ -294,10 +292,7 @@ static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **
     *out = fits ? fake_take(bytes, where == ESP_MEM_PINNED) : NULL;
     return fits ? ESP_OK : ESP_E_NOMEM;
 }
-static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) {
-    (void)self, (void)bytes, (void)where;
-    fake_give(p);
-}
+static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) { fake_give(p); }
 
 static esp_status fake_stream_create(void *self, esp_stream *out) {
     fake_device *d = self;
@@ -325,13 +320,11 @@ static void fake_stream_destroy(void *self, esp_stream x) {
 }
 
 static esp_status fake_event_create(void *self, void **event) {
-    (void)self;
     *event = calloc(1, sizeof(fake_event));
     fake_count(1);
     return ESP_OK;
 }
 static void fake_event_destroy(void *self, void *event) {
-    (void)self;
     free(event);
     fake_count(-1);
 }
@@ -401,7 +394,6 @@ static esp_status fake_run_copy(void *arg) {
 static esp_status fake_copy2d(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
                               uint64_t bytes, uint64_t rows, esp_stream s) {
     fake_move m = {0};
-    (void)self;
     if (!bytes || !rows) return ESP_OK;
     m.dst = fake_own(dst, dst_pitch * (rows - 1) + bytes);
     m.src = fake_own(src, src_pitch * (rows - 1) + bytes);
@@ -418,7 +410,6 @@ static esp_status fake_run_fill(void *arg) {
 }
 static esp_status fake_fill(void *self, void *dst, uint8_t byte, uint64_t bytes, esp_stream s) {
     fake_move m = {0};
-    (void)self;
     m.dst = fake_own(dst, bytes);
     m.byte = byte, m.bytes = bytes;
     return m.dst ? fake_launch(s, fake_run_fill, &m, sizeof m) : ESP_E_ARG;
@@ -431,7 +422,6 @@ static esp_status fake_run_convert(void *arg) {
 static esp_status fake_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
                                uint32_t sum, uint64_t count, esp_stream s) {
     fake_move m = {0};
-    (void)self;
     m.dst = fake_own(dst, count * esp_dtype_bytes(to));
     m.src = fake_own(src, count * esp_dtype_bytes(from));
     m.to = to, m.from = from, m.scale = scale, m.sum = sum, m.rows = count;

@@ -189,6 +189,5 @@ static ESP__UNUSED const esp_plugin *fake_plugin_lists(const esp_host *h) {
 /* Without its codecs: they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
     static const esp_plugin p = {.struct_size = sizeof p, .n_devices = 1, .devices = fake_devices};
-    (void)h;
     return &p;
 }

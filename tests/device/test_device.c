@@ -31,10 +31,8 @@ static esp_plugin plugin_of(const esp_device_table *const *devices, uint32_t n) 
 }
 
 static esp_ctx *open_one(void) {
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx;
-    c.backend = "loop";
-    c.size = 1;
+    esp_config c = {.backend = "loop", .size = 1};
     assert_int_equal(esp_open(&c, &ctx), ESP_OK);
     return ctx;
 }
@@ -166,7 +164,7 @@ TEST(test_members) {
         snprintf(name, sizeof name, "d%u", (unsigned)k);
         t = two_table(name, k);
         if (k == 16) continue;
-        assert_int_equal(esp__device_refuse(ctx, &t, "x.so") == ESP_OK && add(ctx, &t) != ESP_E_ABI && k, good);
+        assert_int_equal(esp__device_validate(ctx, &t, "x.so") == ESP_OK && add(ctx, &t) != ESP_E_ABI && k, good);
         if (!good) assert_error(k ? "kind: " : "kind");
     }
     esp_plugin p = plugin_of(NULL, 1);
@@ -180,7 +178,7 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     esp_plugin p = plugin_of(NULL, 0);
     p.codecs = list;
     p.n_codecs = 1;
-    return esp__registry_add(ctx, &p, "twin.so");
+    return esp__registry_add(ctx, &p, "device_codec.so");
 }
 
 /* What an instance says of itself is compared, too, but for how it is called. */
@@ -190,44 +188,43 @@ static esp_status say(void *self, esp_traits *out) { return (void)self, *out = s
 TEST(test_instances) {
     esp_ctx *ctx = open_one();
     esp_codec t = *esp__registry_codec(ctx, "topk");
-    esp__codec *c, *twin;
+    esp__codec *c, *device_codec;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
     t.devices = ESP_BIT(16);
     t.traits = say;
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
     said = c->traits;
     said.caps &= ~(uint64_t)ESP_CODEC_DETERMINISTIC;
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_E_ABI);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_E_ABI);
     assert_error("codec 'topk:ratio=0.5': traits() of its table for devices of kind 16 gives another caps than that");
-    assert_null(twin);
+    assert_null(device_codec);
     said = c->traits;
     said.wire_version++;
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_E_ABI);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_E_ABI);
     assert_error("gives another wire_version");
     said = c->traits;
     said.caps &= ~(uint64_t)ESP_CODEC_LISTS;
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
-    assert_non_null(twin);
-    assert_int_equal(twin->traits.caps ^ c->traits.caps, ESP_CODEC_LISTS);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_OK);
+    assert_non_null(device_codec);
+    assert_int_equal(device_codec->traits.caps ^ c->traits.caps, ESP_CODEC_LISTS);
     esp_close(ctx);
 }
 
 /* A wrapper has a table, but the codec in it has none: they run on the CPU. */
 static esp_status no_inner(const esp_host *h, const char *params, void **self) {
     const esp_codec *inner;
-    (void)params;
     return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
 }
 TEST(test_no_inner_table) {
     esp_ctx *ctx = open_one();
     esp_codec t = *esp__registry_codec(ctx, "topk");
-    esp__codec *c, *twin = NULL;
+    esp__codec *c, *device_codec = NULL;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
     t.devices = ESP_BIT(16);
     t.open = no_inner;
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
-    assert_null(twin);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_OK);
+    assert_null(device_codec);
     esp_close(ctx);
 }
 
@@ -235,10 +232,10 @@ TEST(test_twins) {
     esp_ctx *ctx = open_one();
     const esp_codec *const cpu = esp__registry_codec(ctx, "topk");
     esp_codec t = *cpu;
-    esp__codec *c, *twin;
+    esp__codec *c, *device_codec;
     assert_int_equal(esp__codec_get(ctx, "topk:ratio=0.5", &c), ESP_OK);
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
-    assert_null(twin);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_OK);
+    assert_null(device_codec);
     t.devices = ESP_BIT(16);
 #define DIFFERS(change, member)                                                                                        \
     do {                                                                                                               \
@@ -262,14 +259,14 @@ TEST(test_twins) {
     assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are there */
     assert_ptr_equal(esp__registry_codec_on(ctx, "topk", 16), &t);
     assert_null(esp__registry_codec_on(ctx, "topk", 17));
-    assert_int_equal(esp__codec_on(ctx, c, ESP_CPU, &twin), ESP_OK);
-    assert_ptr_equal(twin, c);
-    assert_int_equal(esp__codec_on(ctx, c, 16, &twin), ESP_OK);
-    assert_ptr_equal(twin->table, &t);
-    assert_string_equal(twin->spec, c->spec);
+    assert_int_equal(esp__codec_on(ctx, c, ESP_CPU, &device_codec), ESP_OK);
+    assert_ptr_equal(device_codec, c);
+    assert_int_equal(esp__codec_on(ctx, c, 16, &device_codec), ESP_OK);
+    assert_ptr_equal(device_codec->table, &t);
+    assert_string_equal(device_codec->spec, c->spec);
     esp__codec *again;
     assert_int_equal(esp__codec_on(ctx, c, 16, &again), ESP_OK);
-    assert_ptr_equal(again, twin);
+    assert_ptr_equal(again, device_codec);
     assert_null(esp__registry_codec(ctx, "tokp"));
     assert_error("known: none, "); /* each name once */
     assert_null(strstr(strstr(esp_last_error(ctx), "known: ") + 8, "topk, randomk, dgc, topk"));
@@ -281,7 +278,7 @@ TEST(test_twins) {
     only.name = "only";
     assert_int_equal(add_codec(ctx, &only), ESP_OK);
     assert_null(esp__registry_codec(ctx, "only"));
-    assert_error("codec \"only\" of twin.so has no table for the CPU");
+    assert_error("codec \"only\" of device_codec.so has no table for the CPU");
     esp_codec nowhere = only;
     nowhere.name = "nowhere", nowhere.devices = 0;
     assert_int_equal(add_codec(ctx, &nowhere), ESP_E_ABI);

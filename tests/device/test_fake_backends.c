@@ -2,7 +2,7 @@
  * results are those of the CPU, and with the second the host does not wait for the device between two ops. */
 /* runs: quiet slow asan-long tsan */
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 #include "tests/device/backend_fake.c"
 
 #define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
@@ -67,12 +67,7 @@ static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
     place p[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.codec = "none";
-        d.option = option;
-        d.device = fake;
+        esp_tensor_desc d = {.name = names[t], .count = counts[t], .codec = "none", .option = option, .device = fake};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], fake, counts[t] * 4);
         for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));
@@ -110,23 +105,10 @@ TEST(test_host_does_not_wait) {
     static char options[][256] = {FLAT_RAW, TREE_RAW, FLAT_GPU, TREE_GPU, TREE_SWAP, TREE_DEEP, TREE_LATE};
     static const esp_plugin_fn entries[2] = {fake_plugin, moved_plugin};
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
-        test_job x;
-        memset(&x, 0, sizeof x);
-        x.size = 4;
-        x.per_machine = 2;
-        x.body = held_body;
-        x.user = options[o];
-        x.config.backend = "ordered";
-        x.config.timeout_ms = 30000;
-        x.config.builtin = entries;
-        x.config.n_builtin = 2;
-        x.config.log_level = ESP_LOG_ERROR;
-        atomic_store(&failures, 0);
         pthread_barrier_init(&together, NULL, 4);
-        test_run(&x);
+        RUN_RANKS(.size = 4, .per_machine = 2, .body = held_body, .user = options[o], .config.backend = "ordered",
+                  .config.timeout_ms = 30000, .config.builtin = entries, .config.n_builtin = 2);
         pthread_barrier_destroy(&together);
-        for (int32_t r = 0; r < 4; r++) assert_int_equal(x.open_status[r], ESP_OK);
-        assert_int_equal(atomic_load(&failures), 0);
         assert_int_equal(fake_live + fake_refused, 0);
     }
 }

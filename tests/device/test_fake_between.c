@@ -2,7 +2,7 @@
  * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 #define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
 #define OWN_GPU "comp@gpu > flat.allgather > decomp@gpu"
@@ -40,7 +40,7 @@ static void change_sides(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
     if (j->devices == 2)
         CHECK(esp_strategy_set(ctx, bad.data) == ESP_E_ARG &&
-              says(ctx, "tensors 'a' and 'b' lie on different devices"));
+              error_has(ctx, "tensors 'a' and 'b' lie on different devices"));
 }
 
 TEST(test_change_of_strategy) {
@@ -88,7 +88,6 @@ TEST(test_discard_and_scale) {
 }
 
 /* ---- state files ---------------------------------------------------------------------------------------------------------- */
-static char folder[] = "/tmp/espresso-fake-XXXXXX";
 
 static int same_files(const char *a, const char *b) {
     FILE *f = fopen(a, "rb"), *g = fopen(b, "rb");
@@ -104,8 +103,8 @@ static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     char cpu[128], device[128], a[160], b[160];
     if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* pending residuals are saved, too */
     if (step) return;
-    snprintf(cpu, sizeof cpu, "%s/cpu", folder);
-    snprintf(device, sizeof device, "%s/device", folder);
+    snprintf(cpu, sizeof cpu, "%s", in_folder("cpu"));
+    snprintf(device, sizeof device, "%s", in_folder("device"));
     CHECK(esp_state_save(ctx, j->devices ? device : cpu) == ESP_OK);
     if (!j->devices) return;
     snprintf(a, sizeof a, "%s.r%dof4", cpu, (int)esp_rank(ctx));
@@ -115,16 +114,12 @@ static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_state_load(ctx, cpu) == ESP_OK);
 }
 
-TEST(test_state_files) {
-    assert_non_null(mkdtemp(folder));
+TEST(test_state_files, folder_make, folder_remove) {
     for (int kind = 0; kind < KINDS; kind++) {
         device_job j = job("topk:ratio=0.1", kind % 2 ? TREE_GPU : OWN_GPU, kind);
         j.between = save_and_load;
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
     }
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
 }
 
 /* ---- helpers, and tensors that are not pushed ---------------------------------------------------------------------------------- */
@@ -132,8 +127,7 @@ enum { LARGE = 300001 };
 static void helpers_body(esp_ctx *ctx, void *user) {
     place p;
     float *x;
-    (void)user;
-    place_open(ctx, &p, rig_device(0), LARGE * 4);
+    place_open(ctx, &p, test_device(0), LARGE * 4);
     x = p.pinned;
     for (uint64_t i = 0; i < LARGE; i++) x[i] = esp_rank(ctx) == 1 ? (float)i : -1.0f;
     write_late(&p);
@@ -145,20 +139,16 @@ static void helpers_body(esp_ctx *ctx, void *user) {
     CHECK(esp_allreduce_on(ctx, p.stream, p.grad, LARGE) == ESP_OK);
     place_get(&p);
     for (uint64_t i = 0; i < LARGE; i++) CHECK(x[i] == (float)(i % 1000) * 6.0f);
-    CHECK(esp_broadcast_on(ctx, p.stream, NULL, 4, 0) == ESP_E_ARG && says(ctx, "data is NULL"));
+    CHECK(esp_broadcast_on(ctx, p.stream, NULL, 4, 0) == ESP_E_ARG && error_has(ctx, "data is NULL"));
     place_close(&p);
 }
 
 static void zeros_body(esp_ctx *ctx, void *user) {
-    const esp_device device = rig_device(0);
+    const esp_device device = test_device(0);
     place p[2];
     uint32_t id[2];
-    (void)user;
     for (int t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = 100;
-        d.device = device;
+        esp_tensor_desc d = {.name = names[t], .count = 100, .device = device};
         CHECK(esp_tensor_add(ctx, &d, &id[t]) == ESP_OK);
         place_open(ctx, &p[t], device, 400);
     }
@@ -175,7 +165,7 @@ static void zeros_body(esp_ctx *ctx, void *user) {
         if (step == 0 || esp_rank(ctx) == 1) CHECK(esp_push(ctx, id[1], p[1].grad, p[1].stream) == ESP_OK);
         const esp_status s = esp_wait_all(ctx);
         CHECK(s == (step == 0 || esp_rank(ctx) == 1 ? ESP_OK : ESP_E_STATE));
-        if (s) CHECK(says(ctx, "never pushed in this step: 'b'"));
+        if (s) CHECK(error_has(ctx, "never pushed in this step: 'b'"));
         for (int t = 0; t < 2; t++) {
             place_get(&p[t]);
             if (t && step && esp_rank(ctx) == 0) continue;
@@ -185,32 +175,21 @@ static void zeros_body(esp_ctx *ctx, void *user) {
     esp_stream other = p[0].stream;
     char told[96];
     other.dev.ordinal = 1;
-    snprintf(told, sizeof told, "tensor 'a' lies on device %d:0, and the stream belongs to device %d:1", RIG_KIND,
-             RIG_KIND);
-    CHECK(esp_push(ctx, id[0], p[0].grad, other) == ESP_E_UNSUPPORTED && says(ctx, told));
+    snprintf(told, sizeof told, "tensor 'a' lies on device %d:0, and the stream belongs to device %d:1", DEVICE_KIND,
+             DEVICE_KIND);
+    CHECK(esp_push(ctx, id[0], p[0].grad, other) == ESP_E_UNSUPPORTED && error_has(ctx, told));
     CHECK(esp_wait_on(ctx, id[0], other) == ESP_E_UNSUPPORTED);
     for (int t = 0; t < 2; t++) place_close(&p[t]);
 }
 
-static int run_plain(void (*body)(esp_ctx *, void *), int32_t size) {
-    static const esp_plugin_fn entry = rig_plugin;
-    test_job x;
-    memset(&x, 0, sizeof x);
-    x.size = size;
-    x.body = body;
-    x.config.timeout_ms = 30000;
-    x.config.builtin = &entry;
-    x.config.n_builtin = 1;
-    x.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&x);
-    for (int32_t r = 0; r < size; r++)
-        if (x.open_status[r]) atomic_fetch_add(&failures, 1);
-    return atomic_load(&failures) + (fake_live != 0) + fake_refused;
+static void run_plain(void (*body)(esp_ctx *, void *), int32_t size) {
+    static const esp_plugin_fn entry = device_plugin;
+    RUN_RANKS(.size = size, .body = body, .config.timeout_ms = 30000, .config.builtin = &entry, .config.n_builtin = 1);
+    assert_int_equal(fake_live + fake_refused, 0);
 }
 
-TEST(test_helpers) { assert_int_equal(run_plain(helpers_body, 3), 0); }
-TEST(test_zeros) { assert_int_equal(run_plain(zeros_body, 2), 0); }
+TEST(test_helpers) { run_plain(helpers_body, 3); }
+TEST(test_zeros) { run_plain(zeros_body, 2); }
 
 /* ---- compression errors ----------------------------------------------------------------------------------------------------------- */
 typedef struct errors {
@@ -223,12 +202,10 @@ static void errors_body(esp_ctx *ctx, void *user) {
     place p[2];
     ctx->config.sample_errors = 1;
     for (uint32_t t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = 20000;
+        esp_tensor_desc d = {.name = names[t], .count = 20000};
         d.codec = t ? "topk:ratio=0.1,feedback=none" : "topk:ratio=0.1";
         d.option = OWN_GPU;
-        if (e->on_device) d.device = rig_device(0);
+        if (e->on_device) d.device = test_device(0);
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, 80000);
     }
@@ -248,7 +225,7 @@ static void errors_body(esp_ctx *ctx, void *user) {
 }
 
 TEST(test_errors) {
-    static const esp_plugin_fn entry = rig_plugin;
+    static const esp_plugin_fn entry = device_plugin;
     errors e[2] = {{0}};
     for (int k = 0; k < 2; k++) {
         e[k].on_device = k;

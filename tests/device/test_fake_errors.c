@@ -1,7 +1,7 @@
 /* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 static const char option[] = "comp@gpu > flat.allgather > decomp@gpu";
 enum { COUNT = 5000 };
@@ -12,14 +12,9 @@ typedef struct one {
 
 static esp_ctx *open_one(one *x) {
     static const esp_plugin_fn entry = fake_plugin;
-    esp_config c = ESP_ZERO;
     esp_tensor_desc d = ESP_ZERO;
     esp_ctx *ctx;
-    c.backend = "loop";
-    c.size = 1;
-    c.builtin = &entry;
-    c.n_builtin = 1;
-    c.log_level = ESP_LOG_ERROR;
+    esp_config c = {.backend = "loop", .size = 1, .builtin = &entry, .n_builtin = 1, .log_level = ESP_LOG_ERROR};
     assert_int_equal(esp_open(&c, &ctx), ESP_OK);
     d.name = "w";
     d.count = COUNT;
@@ -157,10 +152,7 @@ TEST(test_closed_early) {
 TEST(test_absent) {
     one x;
     esp_ctx *ctx = open_one(&x);
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = "v";
-    d.count = 10;
-    d.device = (esp_device){FAKE_KIND, 7};
+    esp_tensor_desc d = {.name = "v", .count = 10, .device = (esp_device){FAKE_KIND, 7}};
     assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_E_UNSUPPORTED);
     assert_error(ctx, "tensor 'v': there is no device fake:7 here: 2 can be used, from 0 on");
     d.device.kind = ESP_DEVKIND_OWN + 1;

@@ -3,7 +3,7 @@
  * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
 
@@ -32,14 +32,8 @@ static gate *gate_of(const esp_ctx *ctx) { return &gates[esp_rank(ctx)]; }
 /* Of the host's and the device's memory, by all ranks. A step takes none. */
 static int allocations;
 static void *host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    const uint64_t to = align < 64 ? 64 : align;
-    (void)user, (void)d;
     add(&allocations);
-    return aligned_alloc(to, (bytes + to) / to * to);
-}
-static void host_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
+    return test_host_alloc(user, d, bytes, align);
 }
 static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
     add(&allocations);
@@ -164,9 +158,9 @@ static void piece_strategy(const piece_job *j, char *text, size_t cap) {
 
 /* The time of a copy in pieces is that of all its pieces. */
 static void check_spans(const esp_ctx *ctx, const gate *g) {
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
-        const esp__span *t = &ctx->in_force.op_time[i];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
+        const esp__span *t = &ctx->active.op_time[i];
         const int up = op->copy == ESP__COPY_UP;
         if (op->on && op->n_pieces) CHECK(t->end_ns - t->start_ns >= g->last_ns[up] - g->first_ns[up]);
     }
@@ -177,11 +171,8 @@ static void piece_body(esp_ctx *ctx, void *user) {
     gate *g = gate_of(ctx);
     const uint64_t bytes = COUNT * (uint64_t)esp_dtype_bytes(j->dtype);
     char strategy[1024];
-    esp_tensor_desc d = ESP_ZERO;
     place p;
-    d.name = "w";
-    d.count = COUNT;
-    d.dtype = j->dtype;
+    esp_tensor_desc d = {.name = "w", .count = COUNT, .dtype = j->dtype};
     if (j->on_device) d.device.kind = FAKE_KIND;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     place_open(ctx, &p, d.device, bytes);
@@ -194,7 +185,7 @@ static void piece_body(esp_ctx *ctx, void *user) {
     const int taken = get(&allocations);
     CHECK(taken > 0);
     for (int step = 0; step < STEPS; step++) {
-        for (uint64_t i = 0; i < COUNT; i++) value_set(j->dtype, p.pinned, i, input(esp_rank(ctx), step, i));
+        for (uint64_t i = 0; i < COUNT; i++) test_value_set(j->dtype, p.pinned, i, input(esp_rank(ctx), step, i));
         write_late(&p);
         __atomic_store_n(&g->on, step == 1, __ATOMIC_SEQ_CST);
         CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
@@ -212,26 +203,13 @@ static void piece_body(esp_ctx *ctx, void *user) {
 /* Runs the job on the CPU's memory and on the device's, where `copies` pieces are copied in each direction. */
 static void run_pieces(piece_job j, int32_t size, int down, int up) {
     static const esp_plugin_fn entry = gated_plugin;
-    static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = host_free};
+    static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = test_host_free};
     const uint64_t bytes = (uint64_t)PIECE_RANKS * STEPS * COUNT * esp_dtype_bytes(j.dtype);
     uint8_t *out[2];
     for (j.on_device = 0; j.on_device < 2; j.on_device++) {
-        test_job x;
-        memset(&x, 0, sizeof x);
         j.out = out[j.on_device] = calloc(1, bytes);
-        x.size = size;
-        x.body = piece_body;
-        x.user = &j;
-        x.config.backend = "loop";
-        x.config.timeout_ms = 60000;
-        x.config.builtin = &entry;
-        x.config.n_builtin = 1;
-        x.config.log_level = ESP_LOG_ERROR;
-        x.config.host = &host;
-        atomic_store(&failures, 0);
-        test_run(&x);
-        assert_int_equal(atomic_load(&failures), 0);
-        for (int32_t r = 0; r < size; r++) assert_int_equal(x.open_status[r], ESP_OK);
+        RUN_RANKS(.size = size, .body = piece_body, .user = &j, .config.timeout_ms = 60000, .config.builtin = &entry,
+                  .config.n_builtin = 1, .config.host = &host);
     }
     assert_memory_equal(out[0], out[1], bytes);
     for (int32_t r = 0; r < size; r++) {

@@ -3,8 +3,7 @@
  * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include <sys/prctl.h>
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };
 
@@ -33,14 +32,9 @@ static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];
     if (a->seen++ % a->every) return 0;
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    d.name = name;
-    d.count = ELEMENTS;
-    d.codec = a->j->codec;
-    d.option = text;
-    d.device = a->device;
+    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->codec, .option = text, .device = a->device};
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;
     return 0;
@@ -73,21 +67,18 @@ static void tree_body(esp_ctx *ctx, const tree_job *j, results *out) {
 }
 
 /* One process. Returns how many checks failed. */
-static int tree_rank(const tree_job *j, int32_t rank, results *out) {
+static int tree_rank(const tree_job *j, const char *root, int32_t rank, results *out) {
     static const esp_plugin_fn entry = fake_plugin;
-    char root[64];
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx;
-    snprintf(root, sizeof root, "unix:espresso-fake-%d", (int)getppid());
-    c.rank = rank;
-    c.size = TREE_RANKS;
-    c.machine = 1 + rank / 2;
-    c.root = root;
-    c.backend = "shm";
-    c.timeout_ms = 60000;
-    c.builtin = &entry;
-    c.n_builtin = 1;
-    c.log_level = ESP_LOG_ERROR;
+    esp_config c = {.rank = rank,
+                    .size = TREE_RANKS,
+                    .machine = 1 + rank / 2,
+                    .root = root,
+                    .backend = "shm",
+                    .timeout_ms = 60000,
+                    .builtin = &entry,
+                    .n_builtin = 1,
+                    .log_level = ESP_LOG_ERROR};
     if (esp_open(&c, &ctx)) return fprintf(stderr, "rank %d: %s\n", (int)rank, esp_last_error(NULL)), 1;
     tree_body(ctx, j, out);
     esp_close(ctx);
@@ -96,24 +87,20 @@ static int tree_rank(const tree_job *j, int32_t rank, results *out) {
 }
 
 static void tree_run(const tree_job *j, results *out) {
+    const char *root = test_root(false);
     pid_t pid[TREE_RANKS];
     int bad = 0;
     for (int32_t r = 0; r < TREE_RANKS; r++) {
-        if ((pid[r] = fork()) != 0) continue;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if ((pid[r] = child_fork(0)) != 0) continue;
         signal(SIGSEGV, SIG_DFL); /* the frame that handles it is the parent's */
-        _exit(tree_rank(j, r, out) != 0);
+        _exit(tree_rank(j, root, r, out) != 0);
     }
-    for (int32_t r = 0; r < TREE_RANKS; r++) {
-        int status = 1;
-        bad += pid[r] < 0 || waitpid(pid[r], &status, 0) != pid[r] || status;
-    }
+    for (int32_t r = 0; r < TREE_RANKS; r++) bad += child_wait(pid[r]) != 0;
     assert_int_equal(bad, 0);
 }
 
 static void run_tree(const char *codec, int devices, uint32_t phase) {
-    results *const all = mmap(NULL, 2 * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(all, MAP_FAILED);
+    results *const all = test_shared(2 * sizeof *all);
     for (int k = 0; k < 2; k++) {
         const tree_job j = {codec, k ? devices : 0, phase};
         tree_run(&j, &all[k]);

@@ -1,8 +1,8 @@
-/* test_fake_survey.c: the cost survey measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
+/* test_fake_survey.c: the cost calibration measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
  * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 enum { MOST = 1 << 14 };
 static const char *const specs[] = {"topk:ratio=0.1", "none", "topk:ratio=0.5,feedback=none"};
@@ -15,19 +15,18 @@ static int lacks(const esp_ctx *ctx, const char *part) {
 }
 
 /* Measures all codecs, on the CPU or on the device. */
-static void measure(esp_ctx *ctx, esp__survey *s, int device) {
-    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    if (device) CHECK(!esp__survey_use(ctx, s, RIG_KIND));
-    for (int k = 0; k < SPECS; k++) CHECK(!esp__survey_codec_add(ctx, s, specs[k]));
+static void measure(esp_ctx *ctx, esp__calibration *s, int device) {
+    CHECK(!esp__calibration_open(ctx, s, 4096, MOST));
+    if (device) CHECK(!esp__calibration_use(ctx, s, DEVICE_KIND));
+    for (int k = 0; k < SPECS; k++) CHECK(!esp__calibration_codec_add(ctx, s, specs[k]));
     for (uint32_t k = 0; k < SPECS; k++)
-        for (uint64_t n = 1; n <= MOST; n *= 128) CHECK(!esp__survey_codec_at(ctx, s, k, n, 3));
-    CHECK(!esp__survey_finish(ctx, s));
+        for (uint64_t n = 1; n <= MOST; n *= 128) CHECK(!esp__calibration_codec_at(ctx, s, k, n, 3));
+    CHECK(!esp__calibration_finish(ctx, s));
 }
 
 static void same_figures(esp_ctx *ctx, void *user) {
-    static esp__survey all[2][RANKS];
-    esp__survey *cpu = &all[0][esp_rank(ctx)], *gpu = &all[1][esp_rank(ctx)];
-    (void)user;
+    static esp__calibration all[2][RANKS];
+    esp__calibration *cpu = &all[0][esp_rank(ctx)], *gpu = &all[1][esp_rank(ctx)];
     measure(ctx, cpu, 0);
     measure(ctx, gpu, 1);
     CHECK(cpu->system.devices == 1u << ESP_PLAN_CPU && gpu->system.devices == 1u << ESP_PLAN_GPU);
@@ -44,61 +43,58 @@ static void same_figures(esp_ctx *ctx, void *user) {
             CHECK(b->compress[ESP_PLAN_GPU].points[i].size == a->compress[ESP_PLAN_CPU].points[i].size);
         }
     }
-    CHECK(esp__survey_codec_add(ctx, gpu, "efsignsgd") == ESP_E_UNSUPPORTED);
+    CHECK(esp__calibration_codec_add(ctx, gpu, "efsignsgd") == ESP_E_UNSUPPORTED);
     CHECK(!lacks(ctx, "codec 'efsignsgd': it has no table for device 'fake'"));
-    esp__survey_close(ctx, cpu);
-    esp__survey_close(ctx, gpu);
+    esp__calibration_close(ctx, cpu);
+    esp__calibration_close(ctx, gpu);
 }
 
 /* Work that fails on the device. All ranks hear of it. */
 static void broken(esp_ctx *ctx, void *user) {
-    static esp__survey all[RANKS];
-    esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
-    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    CHECK(!esp__survey_use(ctx, s, RIG_KIND));
-    CHECK(!esp__survey_codec_add(ctx, s, specs[0]));
-    CHECK(!esp__survey_codec_at(ctx, s, 0, MOST, 3));
+    static esp__calibration all[RANKS];
+    esp__calibration *s = &all[esp_rank(ctx)];
+    CHECK(!esp__calibration_open(ctx, s, 4096, MOST));
+    CHECK(!esp__calibration_use(ctx, s, DEVICE_KIND));
+    CHECK(!esp__calibration_codec_add(ctx, s, specs[0]));
+    CHECK(!esp__calibration_codec_at(ctx, s, 0, MOST, 3));
     CHECK(!esp_barrier(ctx));
     __atomic_store_n(&fake_broken, 1, __ATOMIC_SEQ_CST);
-    CHECK(esp__survey_codec_at(ctx, s, 0, MOST, 3) != ESP_OK);
+    CHECK(esp__calibration_codec_at(ctx, s, 0, MOST, 3) != ESP_OK);
     CHECK(!lacks(ctx, "codec 'topk:ratio=0.1'") || !lacks(ctx, "fake"));
     CHECK(!esp_barrier(ctx));
     __atomic_store_n(&fake_broken, 0, __ATOMIC_SEQ_CST);
-    esp__survey_close(ctx, s);
+    esp__calibration_close(ctx, s);
 }
 
 static void not_there(esp_ctx *ctx, void *user) {
-    static esp__survey all[RANKS];
-    esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
-    CHECK(!esp__survey_open(ctx, s, 4096, MOST));
-    CHECK(esp__survey_use(ctx, s, (esp_devkind)(RIG_KIND + 1)) == ESP_E_UNSUPPORTED);
+    static esp__calibration all[RANKS];
+    esp__calibration *s = &all[esp_rank(ctx)];
+    CHECK(!esp__calibration_open(ctx, s, 4096, MOST));
+    CHECK(esp__calibration_use(ctx, s, (esp_devkind)(DEVICE_KIND + 1)) == ESP_E_UNSUPPORTED);
     CHECK(!lacks(ctx, "measuring codecs: there is no device of kind"));
-    esp__survey_close(ctx, s);
+    esp__calibration_close(ctx, s);
 }
 
 static void no_memory(esp_ctx *ctx, void *user) {
-    static esp__survey all[RANKS];
-    esp__survey *s = &all[esp_rank(ctx)];
-    (void)user;
+    static esp__calibration all[RANKS];
+    esp__calibration *s = &all[esp_rank(ctx)];
     for (uint64_t left = 0; left < 1u << 23; left = left * 2 + 1000) {
-        CHECK(!esp__survey_open(ctx, s, 4096, MOST));
+        CHECK(!esp__calibration_open(ctx, s, 4096, MOST));
         CHECK(!esp_barrier(ctx));
         __atomic_store_n(&fake_left, left, __ATOMIC_SEQ_CST);
         CHECK(!esp_barrier(ctx));
-        esp_status st = esp__survey_use(ctx, s, RIG_KIND);
-        if (!st) st = esp__survey_codec_add(ctx, s, specs[0]);
+        esp_status st = esp__calibration_use(ctx, s, DEVICE_KIND);
+        if (!st) st = esp__calibration_codec_add(ctx, s, specs[0]);
         CHECK(!st || st == ESP_E_NOMEM);
         CHECK(!esp_barrier(ctx));
         __atomic_store_n(&fake_left, UINT64_MAX, __ATOMIC_SEQ_CST);
         CHECK(!esp_barrier(ctx));
-        esp__survey_close(ctx, s);
+        esp__calibration_close(ctx, s);
     }
 }
 
 static void run(void (*body)(esp_ctx *, void *), int32_t size, int32_t per_machine) {
-    static const esp_plugin_fn entry = rig_plugin;
+    static const esp_plugin_fn entry = device_plugin;
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .config.builtin = &entry, .config.n_builtin = 1);
     assert_int_equal(fake_live + fake_refused, 0);
 }

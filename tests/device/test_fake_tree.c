@@ -3,7 +3,7 @@
  * that only knows the host's memory see test_fake_processes.c. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
-#include "tests/device/tree_rig.h"
+#include "tests/device/device_options.h"
 #include "tests/device/backend_fake.c"
 #include "tests/lib/rounds_codec.h"
 

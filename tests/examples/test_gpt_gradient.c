@@ -47,7 +47,6 @@ static double sum_of(const param *p) {
     return sum;
 }
 static void ready(void *user, int i) {
-    (void)user;
     when_told[n_told] = sum_of(&told_of->p[i]);
     told[n_told++] = (size_t)i;
 }

@@ -40,7 +40,6 @@ static double sum_of(const net_param *p) {
     return sum;
 }
 static void ready(void *user, int i) {
-    (void)user;
     assert_int_equal(i, n_told); /* in the order of p */
     when_told[n_told++] = sum_of(&told_of->p[i]);
 }

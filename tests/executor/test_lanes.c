@@ -12,22 +12,17 @@ static void add_tensors(esp_ctx *ctx, const char *option) {
     static const char *const codecs[] = {"topk:ratio=0.02", "efsignsgd", "twobit",
                                          "dgc:ratio=0.02",  "fp16",      "randomk:ratio=0.02"};
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
         char name[16];
         snprintf(name, sizeof name, "layer%u", t);
-        d.name = name;
-        d.count = COUNT;
-        d.codec = codecs[t];
-        d.option = option;
+        esp_tensor_desc d = {.name = name, .count = COUNT, .codec = codecs[t], .option = option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }
 
-static void step(esp_ctx *ctx, float *g, long pause_ns) {
-    struct timespec pause = {0, pause_ns};
+static void step(esp_ctx *ctx, float *g, useconds_t backward_us) {
     for (uint32_t t = 0; t < TENSORS; t++) {
         for (uint64_t i = 0; i < COUNT; i++) g[t * COUNT + i] = (float)((i * 7 + t) % 101) - 50.0f;
-        if (pause_ns) nanosleep(&pause, NULL); /* backward computes */
+        if (backward_us) usleep(backward_us);
         CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
     }
     CHECK(esp_wait_all(ctx) == ESP_OK);
@@ -59,11 +54,9 @@ static void body_allocations(esp_ctx *ctx, void *user) {
     int units = *(int *)user;
     if (units)
         for (uint32_t t = 0; t < TENSORS; t++) {
-            esp_tensor_desc d = ESP_ZERO;
             char name[16];
             snprintf(name, sizeof name, "layer%u", t);
-            d.name = name;
-            d.count = COUNT;
+            esp_tensor_desc d = {.name = name, .count = COUNT};
             CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         }
     else
@@ -115,20 +108,18 @@ static void check_lanes(const esp_ctx *ctx) {
         uint32_t at = 0;
         for (uint64_t i = 0; i < n; i++) {
             if (t->events[i].lane != (uint32_t)(ESP__LANE_INTRA + l)) continue;
-            const esp__op *op =
-                &ctx->in_force.program.ops[ctx->in_force.sequence[l][at++ % ctx->in_force.n_sequence[l]]];
-            CHECK(ctx->in_force.strategy.units[op->unit].place.first == t->events[i].tensor);
+            const esp__op *op = &ctx->active.program.ops[ctx->active.sequence[l][at++ % ctx->active.n_sequence[l]]];
+            CHECK(ctx->active.strategy.units[op->unit].place.first == t->events[i].tensor);
         }
-        CHECK(at == 2 * ctx->in_force.n_sequence[l]);
+        CHECK(at == 2 * ctx->active.n_sequence[l]);
     }
 }
 
 static void body_overlap(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
-    (void)user;
     add_tensors(ctx, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
     CHECK(esp_start(ctx) == ESP_OK);
-    for (int k = 0; k < 2; k++) step(ctx, g, 2000000);
+    for (int k = 0; k < 2; k++) step(ctx, g, 2000);
     check_lanes(ctx);
     CHECK(overlap(ctx->observers.self[ESP__OBSERVE_TRACE], ESP__LANE_CPU, ESP__LANE_INTER));
     CHECK(overlap(ctx->observers.self[ESP__OBSERVE_TRACE], ESP__LANE_INTRA, ESP__LANE_INTER));
@@ -137,48 +128,37 @@ static void body_overlap(esp_ctx *ctx, void *user) {
 }
 
 TEST(test_overlap) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 4;
-    j.per_machine = 2;
-    j.body = body_overlap;
-    j.config.backend = "loop:inter=100mbit,latency=1ms";
-    j.config.trace = "/tmp/espresso-test-lanes.json";
-    atomic_store(&failures, 0);
-    test_run(&j);
-    assert_int_equal(atomic_load(&failures), 0);
-    FILE *f = fopen(j.config.trace, "rb");
-    assert_non_null(f);
-    char head[4096];
-    size_t n = fread(head, 1, sizeof head - 1, f);
-    head[n] = 0;
-    fclose(f);
-    remove(j.config.trace);
-    assert_non_null(strstr(head, "\"traceEvents\""));
+    static const char path[] = "/tmp/espresso-test-lanes.json";
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = body_overlap, .config.backend = "loop:inter=100mbit,latency=1ms",
+              .config.trace = path);
+    char *text = file_text(path);
+    remove(path);
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\"traceEvents\""));
+    free(text);
 }
 
 /* FILE,steps=2: every rank has its file as soon as two steps are over, with these steps and no later ones. */
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
-    char path[64], text[1 << 16];
-    (void)user;
+    char path[64];
     add_tensors(ctx, "intra.reduce_scatter > inter.allreduce > intra.allgather");
     CHECK(esp_start(ctx) == ESP_OK);
     snprintf(path, sizeof path, "/tmp/espresso-test-lanes.%d.json", (int)esp_rank(ctx));
     step(ctx, g, 0);
     CHECK(access(path, F_OK) != 0);
     for (int k = 0; k < 3; k++) step(ctx, g, 0);
-    FILE *f = fopen(path, "rb");
-    CHECK(f != NULL);
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    text[n] = 0;
-    if (f) fclose(f);
+    char *text = file_text(path);
     remove(path);
+    CHECK(text != NULL);
+    if (!text) text = calloc(1, 1);
+    const size_t n = strlen(text);
     CHECK(strstr(text, "\"step\":0") && strstr(text, "\"step\":1,") && !strstr(text, "\"step\":2,"));
     CHECK(n > 3 && !strcmp(text + n - 4, "\n]}\n"));
     int32_t rank = -1;
     const char *named = strstr(text, "\"rank ");
     CHECK(named && sscanf(named, "\"rank %d ", &rank) == 1 && rank == esp_rank(ctx));
+    free(text);
     free(g);
 }
 
@@ -203,7 +183,6 @@ TEST(test_trace_of_some_steps) {
 /* A gradient is lent, not copied: push must come back while the link is still busy with it. */
 static void body_returns(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
-    (void)user;
     add_tensors(ctx, "flat.allreduce");
     CHECK(esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < TENSORS * COUNT; i++) g[i] = 1.0f;

@@ -39,11 +39,9 @@ static esp_status topk_back(void *self, const esp_codec_args *a) {
     return topk.decompress(self, a);
 }
 static esp_status shared_one(const void *self, const esp_host *h, const esp_codec_args *a) {
-    (void)h;
     return rounds_compress((void *)(uintptr_t)self, a);
 }
 static esp_status shared_one_back(const void *self, const esp_host *h, const esp_codec_args *a) {
-    (void)h;
     return rounds_decompress((void *)(uintptr_t)self, a);
 }
 static esp_status shared_call(void *self, const esp_codec_args *a) {
@@ -87,8 +85,8 @@ typedef struct task {
 
 /* What the program should call in a step. A codec that leaves feedback to the host decodes each part once more. */
 static void expect(const esp_ctx *ctx, task *k) {
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
         const int times = op->kind == ESP__OP_COMPRESS && strstr(k->codec, "host") ? 2 : 1;
         if (op->kind != ESP__OP_COMPRESS && op->kind != ESP__OP_DECOMPRESS) continue;
         k->ops += times;
@@ -98,10 +96,9 @@ static void expect(const esp_ctx *ctx, task *k) {
 
 static void body(esp_ctx *ctx, void *user) {
     task *k = user;
-    esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
     float *g = malloc((k->count + 1) * sizeof *g);
-    d.name = "w", d.count = k->count, d.codec = k->codec, d.option = k->option;
+    esp_tensor_desc d = {.name = "w", .count = k->count, .codec = k->codec, .option = k->option};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     CHECK(esp_start(ctx) == ESP_OK);
     expect(ctx, k);
@@ -176,12 +173,10 @@ TEST(one_call_a_list) {
 TEST(errors) {
     static const esp_plugin_fn entries[] = {entry};
     enum { N = 4, COUNT = 40000 };
-    esp_config config = ESP_ZERO;
     esp_ctx *ctx = NULL;
     esp__codec *codec = NULL;
     esp_bound b;
-    config.size = 1, config.machine = 1, config.backend = "loop";
-    config.builtin = entries, config.n_builtin = 1;
+    esp_config config = {.size = 1, .machine = 1, .backend = "loop", .builtin = entries, .n_builtin = 1};
     assert_int_equal(esp_open(&config, &ctx), ESP_OK);
     assert_int_equal(esp__codec_make(ctx, "topk:ratio=0.1", NULL, &codec), ESP_OK);
     const esp_tensor like = esp__codec_like(COUNT, 0, 0);

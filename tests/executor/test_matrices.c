@@ -31,10 +31,11 @@ static int run_failures(int32_t size, int32_t per_machine, uint32_t flags, void 
 
 static void add_model(esp_ctx *ctx, const task *k) {
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = model[t].name;
-        d.count = model[t].count, d.rows = model[t].rows, d.cols = model[t].cols;
-        d.option = k->option;
+        esp_tensor_desc d = {.name = model[t].name,
+                             .count = model[t].count,
+                             .rows = model[t].rows,
+                             .cols = model[t].cols,
+                             .option = k->option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     CHECK(esp_start(ctx) == ESP_OK);
@@ -57,21 +58,14 @@ static void step_run(esp_ctx *ctx, float *g) {
     for (uint32_t t = 0; t < TENSORS; t++, g += model[t - 1].count) CHECK(esp_push(ctx, t, g, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
-static void check_same(esp_ctx *ctx, const float *g) {
-    float *root = malloc(TOTAL * 4);
-    memcpy(root, g, TOTAL * 4);
-    CHECK(esp_broadcast(ctx, root, TOTAL * 4, 0) == ESP_OK);
-    CHECK(!memcmp(root, g, TOTAL * 4));
-    free(root);
-}
 
 /* Sums of results and residuals are what went in. out: sums of results over all steps. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int steps) {
     float *held = calloc(TOTAL, 4);
     uint64_t first[TENSORS], at = 0;
     for (int t = 0; t < TENSORS; at += model[t++].count) first[t] = at;
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         for (uint64_t x = 0; f->owner_replica && x < f->count; x++)
             held[first[f->place.first] + f->place.begin + f->offset + x] += f->residual[x];
     }
@@ -98,7 +92,7 @@ static void model_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < k->steps && !atomic_load(&failures); step++) {
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         const float *at = g;
         for (int t = 0; t < TENSORS; t++)
             for (uint64_t i = 0; i < model[t].count; i++, at++) {
@@ -139,12 +133,12 @@ TEST(test_model) {
 static void parts_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     add_model(ctx, k);
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
-        const esp__work_unit *u = &ctx->in_force.strategy.units[op->unit];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
+        const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
         uint64_t rows, cols;
         for (uint32_t x = 0; x < op->n_ranges && u->rows; x++) {
-            const esp__range *r = &ctx->in_force.program.ranges[op->first_range + x];
+            const esp__range *r = &ctx->active.program.ranges[op->first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
             if (op->kind == ESP__OP_COMPRESS) { /* ceil(rows / 2) rows, and the rest */
@@ -170,7 +164,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\nchunk 1000 powersgd " FLAT "\ntensor b1 53 group\ntensor w2 600 group\ngroup 653 powersgd " FLAT
                    "\ntensor thin 180 powersgd " FLAT "\ntensor row 64 powersgd " FLAT
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
-    const esp__work_unit *u = ctx->in_force.strategy.units;
+    const esp__work_unit *u = ctx->active.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
     CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is no multiple of 53 */
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);
@@ -180,7 +174,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         for (int i = 0; i < TOTAL; i++) out[i] += (double)g[i];
     }
     check_conserved(ctx, k, out, 3);
@@ -255,7 +249,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     }
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
-        const esp__feedback *f = &ctx->in_force.feedback[0];
+        const esp__feedback *f = &ctx->active.feedback[0];
         if (step % 2 && step / 2 % 2 == 0) { /* set again: still warm, as the Comp reads the rank's own gradient */
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);
@@ -263,7 +257,7 @@ static void change_body(esp_ctx *ctx, void *user) {
         }
         fill(ctx, k, g, step);
         step_run(ctx, g);
-        check_same(ctx, g);
+        check_same_bits(ctx, g, TOTAL * 4);
         for (int i = 0; i < TOTAL; i++) out[i] += (double)g[i];
     }
     check_conserved(ctx, k, out, 7);
@@ -284,7 +278,6 @@ TEST(test_lasts) {
 
 /* ---- a codec alone -------------------------------------------------------------------------------------------------------- */
 static void alone_body(esp_ctx *ctx, void *user) {
-    (void)user;
     esp_codec_handle *h;
     static float in[30 * 40], out[30 * 40];
     static unsigned char payload[8192], damaged[8192];

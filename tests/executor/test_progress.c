@@ -17,7 +17,6 @@ static esp_codec noting_codec = RAW_TABLE(sizeof(esp_codec));
 static const esp_plugin *noting_entry(const esp_host *h) {
     static const esp_codec *const codecs[] = {&noting_codec};
     static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_codecs = 1, .codecs = codecs};
-    (void)h;
     return &plugin;
 }
 static const esp_plugin_fn noting[] = {noting_entry};
@@ -101,11 +100,9 @@ static int done(esp_ctx *ctx) {
 /* All is pushed, and no call follows. */
 static void body_away(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
-    struct timespec pause = {0, 1000000};
-    (void)user;
     add(ctx);
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
-    for (int k = 0; k < 20000 && !done(ctx); k++) nanosleep(&pause, NULL);
+    for (int k = 0; k < 20000 && !done(ctx); k++) usleep(1000);
     CHECK(done(ctx));
     CHECK(esp_wait_all(ctx) == ESP_OK);
     free(g);
@@ -121,9 +118,8 @@ typedef struct pushing {
 
 static void *push_late(void *arg) {
     const pushing *p = arg;
-    const struct timespec pause = {0, 3000000};
     for (uint32_t t = 2; t < TENSORS; t++) {
-        nanosleep(&pause, NULL);
+        usleep(3000);
         CHECK(esp_push(p->ctx, t, p->g + t * COUNT, here) == ESP_OK);
     }
     return NULL;
@@ -133,7 +129,6 @@ static void *push_late(void *arg) {
 static void body_two(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
     pushing p = {ctx, g};
-    (void)user;
     add(ctx);
     for (int k = 0; k < STEPS; k++) {
         pthread_t other;
@@ -157,7 +152,6 @@ enum {
 }; /* two seconds of the link: the root is done, and leaves, a second before the data is there */
 static void body_root_leaves(esp_ctx *ctx, void *user) {
     unsigned char *data = calloc(1, LATE_BYTES);
-    (void)user;
     if (!esp_rank(ctx)) memset(data, 7, LATE_BYTES);
     CHECK(esp_broadcast(ctx, data, LATE_BYTES, 0) == ESP_OK);
     CHECK(data[0] == 7 && data[LATE_BYTES - 1] == 7);

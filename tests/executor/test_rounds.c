@@ -23,12 +23,8 @@ static void run(int32_t size, int32_t per_machine, uint32_t flags, void (*body)(
 
 static int add_tensor(esp_ctx *ctx, const task *k, const char *option) {
     char name[32];
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", ctx->model.n_tensors);
-    d.name = name;
-    d.count = k->count;
-    d.codec = k->codec;
-    d.option = option;
+    esp_tensor_desc d = {.name = name, .count = k->count, .codec = k->codec, .option = option};
     return esp_tensor_add(ctx, &d, NULL) != ESP_OK;
 }
 
@@ -61,7 +57,7 @@ static void step_run(esp_ctx *ctx, const task *k, float *g) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-static void check_same(esp_ctx *ctx, const task *k, const float *g) {
+static void check_same_options(esp_ctx *ctx, const task *k, const float *g) {
     const uint64_t bytes = ctx->model.n_tensors * k->count * 4;
     float *root = malloc(bytes);
     memcpy(root, g, bytes);
@@ -69,7 +65,7 @@ static void check_same(esp_ctx *ctx, const task *k, const float *g) {
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
         char option[ESP__TEXT_MAX];
         if (!memcmp(root + t * k->count, g + t * k->count, k->count * 4)) continue;
-        esp__option_print(&ctx->in_force.strategy.units[t].option, option, sizeof option);
+        esp__option_print(&ctx->active.strategy.units[t].option, option, sizeof option);
         fprintf(stderr, "%s: ranks differ\n", option);
         atomic_fetch_add(&failures, 1);
     }
@@ -80,8 +76,8 @@ static void check_same(esp_ctx *ctx, const task *k, const float *g) {
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
     const uint64_t n = ctx->model.n_tensors * k->count;
     float *held = calloc(n, 4);
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         for (uint64_t x = 0; f->owner_replica && x < f->count; x++)
             held[f->place.first * k->count + f->offset + x] += f->residual[x];
     }
@@ -93,7 +89,7 @@ static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
                 in += (double)gradient(r, (uint32_t)(x / k->count), s, x % k->count);
         if (fabs(out[x] * ctx->job.size + (double)held[x] - in) <= 1e-3) continue;
         char option[ESP__TEXT_MAX];
-        esp__option_print(&ctx->in_force.strategy.units[x / k->count].option, option, sizeof option);
+        esp__option_print(&ctx->active.strategy.units[x / k->count].option, option, sizeof option);
         fprintf(stderr, "%s: element %d: %g went in, %g came out, %g is held\n", option, (int)(x % k->count), in,
                 out[x] * ctx->job.size, (double)held[x]);
         atomic_fetch_add(&failures, 1);
@@ -116,7 +112,7 @@ static void options_body(esp_ctx *ctx, void *user) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
         for (uint64_t i = 0; i < n; i++) out[i] += (double)g[i];
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
     }
     check_conserved(ctx, k, out);
     free(g);
@@ -137,12 +133,6 @@ TEST(test_options) {
 }
 
 /* ---- the order of collectives ---------------------------------------------------------------------------------------- */
-static int says(const esp_ctx *ctx, const char *word) {
-    const int yes = strstr(esp_last_error(ctx), word) != NULL;
-    if (!yes) fprintf(stderr, "expected '%s' in: %s\n", word, esp_last_error(ctx));
-    return yes;
-}
-
 static void order_body(esp_ctx *ctx, void *user) {
     static const char unit[] = "espresso-strategy 1\ntensor t0 37 shared2 " TREE_ALL "\ntensor t1 37 shared3 " FLAT
                                "\ntensor t2 2 shared2 " FLAT "\n";
@@ -161,9 +151,7 @@ static void order_body(esp_ctx *ctx, void *user) {
     };
     static const char *const good[] = {"order 0:1 1:1 0:2 2:1 0:1 1:1 0:2 1:1 0:3\n",
                                        "order b b b 0:0 0:1 0:2 0:0 0:1 0:2 0:3 0:4 1:0 1:1 1:0 1:1 1:0 1:1 1:2 2:1\n"};
-    const task *k = user;
     char text[1024], *printed;
-    (void)k;
     static const uint64_t counts[] = {37, 37, 2};
     for (int t = 0; t < 3; t++) {
         task one = {.count = counts[t]};
@@ -172,21 +160,21 @@ static void order_body(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
-        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && says(ctx, bad[i].says));
+        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
     for (int i = -1; i < 2; i++) { /* the generated order, and two others */
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
-        printed = strdup(ctx->in_force.strategy.text);
-        const uint64_t hash = ctx->in_force.strategy.hash;
-        CHECK(ctx->in_force.strategy.n_order == 9);
+        printed = strdup(ctx->active.strategy.text);
+        const uint64_t hash = ctx->active.strategy.hash;
+        CHECK(ctx->active.strategy.n_order == 9);
         char order[256] = "order", word[ESP__ENTRY_MAX];
-        for (uint32_t e = 0; e < ctx->in_force.strategy.n_entries; e++) {
+        for (uint32_t e = 0; e < ctx->active.strategy.n_entries; e++) {
             strcat(order, " ");
-            strcat(order, esp__order_entry_word(&ctx->in_force.strategy.entries[e], word));
+            strcat(order, esp__order_entry_word(&ctx->active.strategy.entries[e], word));
         }
         CHECK(i < 0 || !strcmp(strcat(order, "\n"), good[i]));
-        CHECK(esp_strategy_set(ctx, printed) == ESP_OK && ctx->in_force.strategy.hash == hash);
+        CHECK(esp_strategy_set(ctx, printed) == ESP_OK && ctx->active.strategy.hash == hash);
         float g[3][37];
         esp_stream here = ESP_ZERO;
         for (uint32_t t = 0; t < 3; t++)
@@ -196,8 +184,8 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) { /* the timeline names the round */
-        const esp__op *op = &ctx->in_force.program.ops[i];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline names the round */
+        const esp__op *op = &ctx->active.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
     }
@@ -221,7 +209,8 @@ static void allreduce_body(esp_ctx *ctx, void *user) {
     char text[512];
     for (size_t i = 0; i < 4; i++) {
         snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 sharedall %s\n", no[i]);
-        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && says(ctx, "every rank must get the sum of all payloads"));
+        CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG &&
+              error_has(ctx, "every rank must get the sum of all payloads"));
         snprintf(text, sizeof text, "espresso-strategy 1\ntensor t0 37 sharedall %s\n", yes[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
     }
@@ -238,7 +227,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
     CHECK(!add_tensor(ctx, k, k->option) && esp_start(ctx) == ESP_OK);
     for (int step = 0; step < 4; step++) {
-        const esp__feedback *f = &ctx->in_force.feedback[0];
+        const esp__feedback *f = &ctx->active.feedback[0];
         for (int again = 0; again < 2; again++) {
             fill(ctx, k, g, step);
             step_run(ctx, k, g);
@@ -276,7 +265,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     }
     memcpy(want, g, k->count * 4);
     CHECK(esp_state_load(ctx, k->path) == ESP_OK);
-    CHECK(((const rounds_state *)(const void *)ctx->in_force.feedback[0].state)->steps == 2);
+    CHECK(((const rounds_state *)(const void *)ctx->active.feedback[0].state)->steps == 2);
     for (int step = 2; step < 4; step++) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
@@ -316,7 +305,7 @@ static void change_body(esp_ctx *ctx, void *user) {
         fill(ctx, k, g, step);
         step_run(ctx, k, g);
         for (int i = 0; i < 37; i++) out[i] += (double)g[i];
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
     }
     check_conserved(ctx, k, out);
 }
@@ -332,7 +321,7 @@ static void nan_body(esp_ctx *ctx, void *user) {
     CHECK(!add_tensor(ctx, k, k->option) && esp_start(ctx) == ESP_OK);
     fill(ctx, k, g, 0);
     step_run(ctx, k, g);
-    const esp__feedback *f = &ctx->in_force.feedback[0];
+    const esp__feedback *f = &ctx->active.feedback[0];
     memcpy(before, f->residual, f->count * 4);
     fill(ctx, k, g, 1);
     if (ctx->job.rank == 1) g[36] = NAN;
@@ -342,7 +331,7 @@ static void nan_body(esp_ctx *ctx, void *user) {
     fill(ctx, k, g, 2);
     step_run(ctx, k, g);
     for (int i = 0; i < 37; i++) CHECK(isfinite(g[i]));
-    check_same(ctx, k, g);
+    check_same_options(ctx, k, g);
 }
 TEST(test_nan) {
     static const char *const options[] = {FLAT, TREE, TREE_ALL, "comp@cpu > flat.allgather > decomp@cpu"};
@@ -366,7 +355,7 @@ static void full_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < k->count; i++)
             g[i] = step == 0 ? (i % 2 ? -127.0f : 127.0f) : step == 1 ? gradient(ctx->job.rank, 0, 1, i) : 0;
         step_run(ctx, k, g);
-        check_same(ctx, k, g);
+        check_same_options(ctx, k, g);
         for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
@@ -402,12 +391,11 @@ static void halves_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     uint16_t g[37];
     esp_stream here = ESP_ZERO;
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = "t", d.count = 37, d.dtype = ESP_F16, d.codec = k->codec, d.option = k->option;
+    esp_tensor_desc d = {.name = "t", .count = 37, .dtype = ESP_F16, .codec = k->codec, .option = k->option};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
-    for (int i = 0; i < 37; i++) g[i] = (uint16_t)half_to_f16(i == 3 ? 2.0f : 1.0f);
+    for (uint64_t i = 0; i < 37; i++) test_value_set(ESP_F16, g, i, i == 3 ? 2.0f : 1.0f);
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
-    CHECK(fabsf(test_half(ESP_F16, g[3]) - 2.0f) < 0.01f && fabsf(test_half(ESP_F16, g[4]) - 1.0f) < 0.01f);
+    CHECK(fabsf(test_value(ESP_F16, g, 3) - 2.0f) < 0.01f && fabsf(test_value(ESP_F16, g, 4) - 1.0f) < 0.01f);
 }
 TEST(test_halves) {
     task k = {.codec = "shared2", .option = TREE};

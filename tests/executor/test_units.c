@@ -2,7 +2,7 @@
  * whatever order. Ranks are threads; runs under the thread sanitizer too. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "units_rig.h"
+#include "small_model.h"
 
 static esp_stream here;
 
@@ -19,7 +19,7 @@ static float mean_of(int32_t size, uint64_t i, int step) {
 static void *at(void *grads, esp_dtype d, int t) { return (char *)grads + begins[t] * (d == ESP_F32 ? 4 : 2); }
 
 static void fill(const esp_ctx *ctx, esp_dtype d, void *grads, int step) {
-    for (uint64_t i = 0; i < TOTAL; i++) value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
+    for (uint64_t i = 0; i < TOTAL; i++) test_value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
 }
 
 /* ---- codec none: every shape gives what whole tensors give ------------------------------------------------------------- */
@@ -41,9 +41,9 @@ static void body_exact(esp_ctx *ctx, void *user) {
             float scale = k->tensor_flags & ESP_SUM ? (float)ctx->job.size : 1.0f;
             uint64_t bad = 0;
             for (uint64_t i = 0; i < TOTAL; i++)
-                bad += value_at(k->dtype, g, i) != scale * mean_of(ctx->job.size, i, step);
+                bad += test_value(k->dtype, g, i) != scale * mean_of(ctx->job.size, i, step);
             CHECK(bad == 0);
-            check_same(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
+            check_same_bits(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
         }
     }
     free(g);
@@ -55,12 +55,12 @@ TEST(test_exact) {
     for (size_t o = 0; o < 5; o++)
         for (int d = 0; d < 3; d++) {
             task k = {"none", options[o], dtypes[d], 0, 0, NULL};
-            assert_int_equal(run_ranks(6, 2, d ? "loop" : "shm", 0, body_exact, &k), 0);
+            run_ranks(6, 2, d ? "loop" : "shm", 0, body_exact, &k);
         }
     task sums = {"none", TREE_RAW, ESP_F32, 0, ESP_SUM, NULL};
-    assert_int_equal(run_ranks(4, 2, "loop", 0, body_exact, &sums), 0);
+    run_ranks(4, 2, "loop", 0, body_exact, &sums);
     task alone = {"none", FLAT_RAW, ESP_F16, 0, 0, NULL};
-    assert_int_equal(run_ranks(1, 1, "loop", 0, body_exact, &alone), 0);
+    run_ranks(1, 1, "loop", 0, body_exact, &alone);
 }
 
 /* ---- codecs in every shape: the same bits everywhere ---------------------------------------------------------------------- */
@@ -74,10 +74,10 @@ static void body_same(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
         for (int step = 0; step < 3; step++) {
             for (uint64_t i = 0; i < TOTAL; i++)
-                value_set(k->dtype, g, i, sinf((float)(i * 3 + (uint64_t)ctx->job.rank * 17 + (uint64_t)step)));
+                test_value_set(k->dtype, g, i, sinf((float)(i * 3 + (uint64_t)ctx->job.rank * 17 + (uint64_t)step)));
             for (int t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, (uint32_t)t, at(g, k->dtype, t), here));
             CHECK(esp_wait_all(ctx) == ESP_OK);
-            check_same(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
+            check_same_bits(ctx, g, TOTAL * (k->dtype == ESP_F32 ? 4 : 2));
         }
     }
     free(g);
@@ -87,9 +87,9 @@ TEST(test_same_bits) {
                                          "twobit",          "randomk:ratio=0.1", "fp16"};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         task k = {codecs[c], c % 2 ? TREE_THREE : TREE_COMP, c == 3 ? ESP_F16 : ESP_F32, 0, 0, NULL};
-        assert_int_equal(run_ranks(6, 2, c % 2 ? "loop" : "shm", 0, body_same, &k), 0);
+        run_ranks(6, 2, c % 2 ? "loop" : "shm", 0, body_same, &k);
         k.option = FLAT_COMP;
-        assert_int_equal(run_ranks(3, 3, "loop", 0, body_same, &k), 0);
+        run_ranks(3, 3, "loop", 0, body_same, &k);
     }
 }
 
@@ -130,8 +130,8 @@ static void body_draws(esp_ctx *ctx, void *user) {
 
 TEST(test_compressed_as_one) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_draws, &k), 0);
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_one_tensor, &k), 0);
+    run_ranks(2, 2, "loop", 0, body_draws, &k);
+    run_ranks(2, 2, "loop", 0, body_one_tensor, &k);
 }
 
 /* ---- pushing and waiting ----------------------------------------------------------------------------------------------------- */
@@ -144,18 +144,18 @@ static void body_pushing(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
     for (int step = 0; step < 4; step++) {
         fill(ctx, ESP_F32, g, step);
-        CHECK(esp_wait(ctx, 3) == ESP_E_STATE && says(ctx, "'d' was not pushed"));
+        CHECK(esp_wait(ctx, 3) == ESP_E_STATE && error_has(ctx, "'d' was not pushed"));
         for (uint32_t t = 0; t < TENSORS; t++) {
             if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* forgotten: zeros in its place */
             if (t == 1 && step == 2 && ctx->job.rank == 0)
                 CHECK(esp_push_zero(ctx, t, g + begins[t], here) == ESP_OK);
             else
                 CHECK(esp_push(ctx, t, g + begins[t], here) == ESP_OK);
-            if (t == 0) CHECK(esp_push(ctx, t, g, here) == ESP_E_STATE && says(ctx, "'a' was already pushed"));
+            if (t == 0) CHECK(esp_push(ctx, t, g, here) == ESP_E_STATE && error_has(ctx, "'a' was already pushed"));
         }
         if (step == 1 && ctx->job.rank == 1) {
-            CHECK(esp_step_end(ctx) == ESP_E_STATE && says(ctx, "'d'"));
-            CHECK(esp_wait_all(ctx) == ESP_E_STATE && says(ctx, "never pushed in this step: 'd'"));
+            CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'d'"));
+            CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "never pushed in this step: 'd'"));
         } else {
             if (step == 3) CHECK(esp_wait(ctx, 4) == ESP_OK && esp_test(ctx, 4) == ESP_OK);
             if (step == 3) CHECK(g[begins[4]] == mean_of(ctx->job.size, begins[4], step));
@@ -177,7 +177,7 @@ static void body_pushing(esp_ctx *ctx, void *user) {
 TEST(test_pushing) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, NULL, ESP_F32, kind, 0, NULL};
-        assert_int_equal(run_ranks(4, 2, "loop", 0, body_pushing, &k), 0);
+        run_ranks(4, 2, "loop", 0, body_pushing, &k);
     }
 }
 
@@ -214,7 +214,7 @@ static void body_threads(esp_ctx *ctx, void *user) {
 TEST(test_pushing_from_threads) {
     for (int kind = 0; kind < KINDS; kind++) {
         task k = {NULL, NULL, ESP_F32, kind, 0, NULL};
-        assert_int_equal(run_ranks(4, 2, "loop", 0, body_threads, &k), 0);
+        run_ranks(4, 2, "loop", 0, body_threads, &k);
     }
 }
 
@@ -227,7 +227,7 @@ static void body_unpushed(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
     for (uint32_t t = 0; t < TENSORS; t++)
         if (t != 2) CHECK(!esp_push(ctx, t, g + begins[t], here));
-    CHECK(esp_wait(ctx, 0) == ESP_E_TIMEOUT && says(ctx, "has not pushed tensor 'c'"));
+    CHECK(esp_wait(ctx, 0) == ESP_E_TIMEOUT && error_has(ctx, "has not pushed tensor 'c'"));
 }
 TEST(test_unpushed_is_named) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
@@ -242,17 +242,17 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     char *cut = strstr(b.data, "chunk 250");
     memcpy(cut, "chunk 249", 9), memcpy(strstr(cut + 9, "chunk 249"), "chunk 250", 9);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
-          says(ctx, "a[1/4], 250 elements") && says(ctx, "differing ranks: 1)"));
-    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a") &&
-          ctx->in_force.strategy.of_tensor[3].n == 1); /* the one before is in force */
+          error_has(ctx, "a[1/4], 250 elements") && error_has(ctx, "differing ranks: 1)"));
+    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") &&
+          ctx->active.strategy.of_tensor[3].n == 1); /* the one before is in force */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
-    CHECK(!strcmp(ctx->in_force.strategy.units[0].name, "a+1") && !strcmp(ctx->in_force.strategy.units[2].name, "d+2"));
+    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a+1") && !strcmp(ctx->active.strategy.units[2].name, "d+2"));
 }
 TEST(test_agreement) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(3, 3, "loop", 0, body_agreement, &k), 0);
+    run_ranks(3, 3, "loop", 0, body_agreement, &k);
 }
 
 /* Roots turn from unit to unit; labels of the timeline name units; memory counts the groups' buffers. */
@@ -264,24 +264,24 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(CHUNKS, "none", "flat.reduce > flat.broadcast");
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i];
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
         if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
     }
-    const esp__work_unit *u = &ctx->in_force.strategy.units[1];
-    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
+    const esp__work_unit *u = &ctx->active.strategy.units[1];
+    CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
     s = strategy_of(WHOLE, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
     CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units: less of the rest */
-    u = &ctx->in_force.strategy.units[2];
-    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op].label, "pack d+2"));
-    CHECK(!strcmp(ctx->in_force.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
+    u = &ctx->active.strategy.units[2];
+    CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "pack d+2"));
+    CHECK(!strcmp(ctx->active.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 TEST(test_details) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(3, 3, "loop", 0, body_details, &k), 0);
+    run_ranks(3, 3, "loop", 0, body_details, &k);
 }

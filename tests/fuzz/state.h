@@ -46,18 +46,12 @@ static void state_repair(state_bytes *b, int size_too) {
 static esp_ctx *state_open(const char *strategy) {
     static const uint64_t rows[STATE_TENSORS] = {8, 0, 0}, counts[STATE_TENSORS] = {64, 33, 5};
     static const char *const names[STATE_TENSORS] = {"first", "second.weight", "b"};
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.size = 1;
-    cfg.strategy = strategy;
-    cfg.backend = "loop";
-    cfg.log_level = ESP_LOG_ERROR;
-    cfg.progress = "caller";
+    esp_config cfg = {
+        .size = 1, .strategy = strategy, .backend = "loop", .log_level = ESP_LOG_ERROR, .progress = "caller"};
     fuzz_check(esp_open(&cfg, &ctx) == ESP_OK, "a context cannot be opened");
     for (int t = 0; t < STATE_TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
+        esp_tensor_desc d = {.name = names[t], .count = counts[t]};
         if (rows[t]) d.rows = rows[t], d.cols = counts[t] / rows[t];
         fuzz_check(esp_tensor_add(ctx, &d, NULL) == ESP_OK, "a tensor cannot be added");
     }
@@ -140,7 +134,7 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
 
 /* A strategy's text, put in force: refused with a text and nothing changed, or a step runs, and the text that the library prints is the
  * same strategy. */
-static inline int fuzz_install(const uint8_t *data, size_t size) {
+static inline int fuzz_activate(const uint8_t *data, size_t size) {
     static esp_ctx *ctx;
     static char was[STATE_MOST];
     if (!ctx) ctx = state_ctx[0] ? state_ctx[0] : (state_ctx[0] = state_open(state_strategies[0]));

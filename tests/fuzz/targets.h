@@ -7,10 +7,7 @@
 #include "check.h"
 #include "model_print.h"
 
-static void fuzz_quiet(void *user, const char *text) {
-    (void)user;
-    fuzz_check(*text != 0, "a warning without text");
-}
+static void fuzz_quiet(void *user, const char *text) { fuzz_check(*text != 0, "a warning without text"); }
 static const esp__files_log fuzz_log = {fuzz_quiet, NULL};
 
 /* After a failed call: it says the file. */

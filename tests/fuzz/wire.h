@@ -10,33 +10,30 @@
 
 enum { WIRE_RANKS = 3, WIRE_WAITS = 24, WIRE_MESSAGE = 9 };
 
-typedef struct wire_rig {
+typedef struct wire {
     esp_ctx *ctx;
     esp__peers *p;
     int far[WIRE_RANKS]; /* the other ends of the connections */
     uint8_t out[WIRE_WAITS + 2];
     esp__waiter waiter;
     int lost, late;
-} wire_rig;
+} wire;
 
 static void wire_lost(void *user, int32_t rank, int left) {
-    wire_rig *w = user;
-    (void)left;
+    wire *w = user;
     fuzz_check(rank >= 0 && rank < WIRE_RANKS, "a rank that does not exist is lost");
     w->lost++;
 }
 static void wire_late(void *user, int32_t rank, uint32_t tensor) {
-    wire_rig *w = user;
-    (void)rank, (void)tensor;
+    wire *w = user;
     w->late++;
 }
 static void wire_answer(void *user, esp__answer *out) {
-    (void)user;
     out->waits_for = 1;
     out->tensor = 0;
 }
 
-static void wire_open(wire_rig *w, esp_ctx *ctx, int32_t rank) {
+static void wire_open(wire *w, esp_ctx *ctx, int32_t rank) {
     const esp__peers_events ev = {w, wire_lost, wire_late, wire_answer, NULL};
     esp__where where;
     memset(w, 0, sizeof *w);
@@ -60,7 +57,7 @@ static void wire_open(wire_rig *w, esp_ctx *ctx, int32_t rank) {
     w->p->waiters = &w->waiter;
 }
 
-static void wire_close(wire_rig *w) {
+static void wire_close(wire *w) {
     fuzz_check(w->out[0] == 0xee && w->out[WIRE_WAITS + 1] == 0xee, "an exchange wrote outside its room");
     w->p->waiters = NULL;
     for (int32_t k = 0; k < WIRE_RANKS; k++)
@@ -69,14 +66,14 @@ static void wire_close(wire_rig *w) {
 }
 
 /* What was sent to the other end. Messages must be whole. */
-static void wire_answers(wire_rig *w) {
+static void wire_answers(wire *w) {
     uint8_t some[4096];
     for (int32_t k = 0; k < WIRE_RANKS; k++)
         while (w->far[k] >= 0 && recv(w->far[k], some, sizeof some, MSG_DONTWAIT) > 0) {
         }
 }
 
-static void wire_deliver(wire_rig *w, int32_t k, const void *data, size_t bytes) {
+static void wire_deliver(wire *w, int32_t k, const void *data, size_t bytes) {
     if (w->far[k] < 0 || w->p->conns[k].fd < 0) return;
     if (bytes && send(w->far[k], data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
     esp__watch_read(w->p, &w->p->conns[k]);
@@ -90,7 +87,7 @@ static void wire_deliver(wire_rig *w, int32_t k, const void *data, size_t bytes)
 
 /* Messages, each of WIRE_MESSAGE bytes (connection, type, rank, tag, seq, body's size, and two of the body's) and then a body of bytes
  * of the input; or the input's bytes as they are. */
-static void wire_messages(wire_rig *w, const uint8_t *data, size_t size, int raw) {
+static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
     if (raw) {
         for (size_t at = 0; at < size; at += 40)
             wire_deliver(w, w->p->rank == 0 ? 1 + (int32_t)(at / 40 % 2) : 0, data + at,
@@ -124,13 +121,12 @@ static void wire_messages(wire_rig *w, const uint8_t *data, size_t size, int raw
 }
 
 static void wire_quiet(void *user, const esp_log_event *ev) {
-    (void)user;
     fuzz_check(*ev->message != 0, "an event without a text");
 }
 static const esp_host wire_host = {.struct_size = sizeof wire_host, .log = wire_quiet};
 static esp_ctx *wire_ctx;
 static inline int fuzz_wire(const uint8_t *data, size_t size) {
-    wire_rig w;
+    wire w;
     if (!wire_ctx) {
         fuzz_check(esp__open_alone(&wire_ctx) == ESP_OK, "a context cannot be opened");
         wire_ctx->base.user_host = &wire_host;

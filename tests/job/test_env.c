@@ -181,11 +181,8 @@ TEST(test_nowhere_to_meet, clean) {
 }
 
 TEST(test_config_and_environment, clean) {
-    esp_config cfg = ESP_ZERO;
     esp__where w;
-    cfg.rank = 1;
-    cfg.size = 3;
-    cfg.root = "unix:c";
+    esp_config cfg = {.rank = 1, .size = 3, .root = "unix:c"};
     set("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2");
     assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
     assert_int_equal(w.rank, 1);
@@ -347,7 +344,6 @@ TEST(test_wrong_overrides_are_named, clean) {
 /* What was logged at WARN by names that look misspelt. */
 static char warned[2048];
 static void keep_warnings(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_WARN)
         snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", ev->message);
 }

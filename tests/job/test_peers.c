@@ -12,13 +12,13 @@ typedef struct job {
     int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
-    pthread_barrier_t barrier;
-    uint8_t oob_area[MAX_RANKS][8192];
-    int use_oob;
+    test_exchange all; /* its barrier; its allgather where use_oob is set */
+    bool use_oob;
 } job;
 
 struct rank_t {
     job *j;
+    test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
     esp_status status; /* of open, or what the body stores */
@@ -65,16 +65,6 @@ static void on_collect(void *user, int32_t rank, const void *data, uint64_t byte
     t->collected_bytes[rank] = bytes;
 }
 
-static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
-    rank_t *t = (rank_t *)user;
-    assert_true(bytes <= sizeof t->j->oob_area[0]);
-    memcpy(t->j->oob_area[t->rank], in, bytes);
-    pthread_barrier_wait(&t->j->barrier);
-    for (int32_t r = 0; r < t->j->size; r++) memcpy((char *)out + (uint64_t)r * bytes, t->j->oob_area[r], bytes);
-    pthread_barrier_wait(&t->j->barrier);
-    return ESP_OK;
-}
-
 static void *rank_main(void *arg) {
     rank_t *t = (rank_t *)arg;
     esp__where w = {0};
@@ -83,7 +73,7 @@ static void *rank_main(void *arg) {
     w.rank = t->says_rank;
     w.size = t->says_size;
     cfg.timeout_ms = t->j->timeout_ms;
-    if (t->j->use_oob) cfg.oob_allgather = oob, cfg.oob_user = t;
+    if (t->j->use_oob) cfg.oob_allgather = exchange_allgather, cfg.oob_user = &t->member;
     snprintf(w.root, sizeof w.root, "%s", t->j->root);
     t->status = esp__peers_open(NULL, &cfg, &w, &ev, &t->p);
     if (t->status != ESP_OK)
@@ -95,15 +85,15 @@ static void *rank_main(void *arg) {
 }
 
 static void job_init(job *j, rank_t *t, int32_t size, void (*body)(rank_t *)) {
-    static int serial;
     memset(j, 0, sizeof *j);
-    snprintf(j->root, sizeof j->root, "unix:test-peers-%d-%d", (int)getpid(), serial++);
+    snprintf(j->root, sizeof j->root, "%s", test_root(false));
     j->size = size;
     j->timeout_ms = 20000;
     j->body = body;
     for (int32_t r = 0; r < size; r++) {
         memset(&t[r], 0, sizeof t[r]);
         t[r].j = j;
+        t[r].member = (test_member){&j->all, r};
         t[r].rank = t[r].says_rank = r;
         t[r].says_size = size;
         t[r].lost_rank = t[r].late_rank = t[r].waits_for = -2;
@@ -112,24 +102,26 @@ static void job_init(job *j, rank_t *t, int32_t size, void (*body)(rank_t *)) {
     }
 }
 
-/* Runs the ranks from `first` on. */
-static void job_run(job *j, rank_t *t, int32_t first) {
-    pthread_t threads[MAX_RANKS];
-    pthread_barrier_init(&j->barrier, NULL, (unsigned)(j->size - first));
-    for (int32_t r = first; r < j->size; r++) assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &t[r]), 0);
-    for (int32_t r = first; r < j->size; r++) pthread_join(threads[r], NULL);
-    pthread_barrier_destroy(&j->barrier);
+/* Runs the ranks from `first` on; `meet` of them meet at the barrier. */
+static void job_run_some(job *j, rank_t *t, int32_t first, int32_t meet) {
+    exchange_open(&j->all, meet);
+    run_threads(j->size - first, rank_main, &t[first], sizeof *t);
+    exchange_close(&j->all);
+}
+static void job_run(job *j, rank_t *t) { job_run_some(j, t, 0, j->size); }
+static void expect_statuses(const rank_t *t, int32_t size, esp_status want) {
+    for (int32_t r = 0; r < size; r++) {
+        if (t[r].status != want) print_error("rank %d: %s\n", (int)r, t[r].error);
+        assert_int_equal(t[r].status, want);
+    }
 }
 
 static void run(int32_t size, void (*body)(rank_t *)) {
     job j;
     rank_t t[MAX_RANKS];
     job_init(&j, t, size, body);
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < size; r++) {
-        if (t[r].status != ESP_OK) print_error("rank %d: %s\n", (int)r, t[r].error);
-        assert_int_equal(t[r].status, ESP_OK);
-    }
+    job_run(&j, t);
+    expect_statuses(t, size, ESP_OK);
 }
 
 /* Waits until a callback has set *value, and checks it and what came with it. */
@@ -226,9 +218,9 @@ TEST(test_tcp) {
     job j;
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_all);
-    snprintf(j.root, sizeof j.root, "127.0.0.1:%d", 20000 + (int)getpid() % 10000);
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+    snprintf(j.root, sizeof j.root, "%s", test_root(true));
+    job_run(&j, t);
+    expect_statuses(t, 4, ESP_OK);
 }
 
 TEST(test_by_callers_allgather) {
@@ -236,12 +228,12 @@ TEST(test_by_callers_allgather) {
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_all);
     j.root[0] = 0;
-    j.use_oob = 1;
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+    j.use_oob = true;
+    job_run(&j, t);
+    expect_statuses(t, 4, ESP_OK);
     t[1].says_rank = 2;
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_E_MISMATCH);
+    job_run(&j, t);
+    expect_statuses(t, 4, ESP_E_MISMATCH);
 }
 
 /* Several hosts: the invitation's addresses must be usable. Here all lie on this host. */
@@ -265,18 +257,16 @@ TEST(test_invitation_over_tcp) {
     close(fd);
 }
 
-static void body_none(rank_t *t) { (void)t; }
+static void body_none(rank_t *t) {}
 TEST(test_missing_rank_is_named) {
     job j;
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_none);
     j.timeout_ms = 300;
     j.size = 3; /* of 4: rank 3 never starts */
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 3; r++) {
-        assert_int_equal(t[r].status, ESP_E_TIMEOUT);
-        assert_non_null(strstr(t[r].error, "missing rank 3."));
-    }
+    job_run(&j, t);
+    expect_statuses(t, 3, ESP_E_TIMEOUT);
+    for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "missing rank 3."));
 }
 
 TEST(test_no_rank_0) {
@@ -284,7 +274,7 @@ TEST(test_no_rank_0) {
     rank_t t[MAX_RANKS];
     job_init(&j, t, 2, body_none);
     j.timeout_ms = 200;
-    job_run(&j, t, 1);
+    job_run_some(&j, t, 1, 1);
     assert_int_equal(t[1].status, ESP_E_TIMEOUT);
     assert_non_null(strstr(t[1].error, "Did rank 0 start"));
     assert_non_null(strstr(t[1].error, j.root));
@@ -295,12 +285,10 @@ TEST(test_wrong_size_fails_everywhere) {
     rank_t t[MAX_RANKS];
     job_init(&j, t, 3, body_none);
     t[2].says_size = 8;
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 3; r++) {
-        if (t[r].status != ESP_E_MISMATCH) print_error("rank %d: %s\n", (int)r, t[r].error);
-        assert_int_equal(t[r].status, ESP_E_MISMATCH);
+    job_run(&j, t);
+    expect_statuses(t, 3, ESP_E_MISMATCH);
+    for (int32_t r = 0; r < 3; r++)
         assert_non_null(strstr(t[r].error, "rank 2 says that the job has 8 ranks, rank 0 says 3"));
-    }
 }
 
 TEST(test_duplicate_rank_is_named) {
@@ -309,11 +297,9 @@ TEST(test_duplicate_rank_is_named) {
     job_init(&j, t, 3, body_none);
     j.timeout_ms = 500;
     t[2].says_rank = 1;
-    job_run(&j, t, 0);
-    for (int32_t r = 0; r < 3; r++) {
-        assert_int_equal(t[r].status, ESP_E_MISMATCH);
-        assert_non_null(strstr(t[r].error, "two processes say that they are rank 1 of 3"));
-    }
+    job_run(&j, t);
+    expect_statuses(t, 3, ESP_E_MISMATCH);
+    for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "two processes say that they are rank 1 of 3"));
 }
 
 TEST(test_address_in_use) {
@@ -324,7 +310,7 @@ TEST(test_address_in_use) {
     job_init(&j, t, 2, body_none);
     fd = esp__listen(j.root, &error);
     j.size = 1; /* only rank 0 runs */
-    job_run(&j, t, 0);
+    job_run(&j, t);
     close(fd);
     assert_int_equal(t[0].status, ESP_E_COMM);
     assert_non_null(strstr(t[0].error, "in use"));
@@ -355,19 +341,17 @@ TEST(test_unknown_peers_are_ignored) {
     static char garbage[300];
     job j;
     rank_t t[MAX_RANKS];
-    pthread_t threads[3], others;
+    pthread_t noisy[3], other;
     noise x[3] = {{&j, garbage, sizeof garbage}, {&j, "GET / HTTP/1.0\r\n", 16}, {&j, NULL, 0}};
     memset(garbage, 1, sizeof garbage);
     job_init(&j, t, 2, body_all);
-    pthread_barrier_init(&j.barrier, NULL, 2);
-    pthread_create(&others, NULL, rank_main, &t[0]);
-    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, noise_main, &x[i]);
-    poll(NULL, 0, 50);
+    pthread_create(&other, NULL, rank_main, &t[0]);
+    for (int i = 0; i < 3; i++) pthread_create(&noisy[i], NULL, noise_main, &x[i]);
+    poll(NULL, 0, 50); /* they connect before all ranks have met */
     rank_main(&t[1]);
-    pthread_join(others, NULL);
-    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-    assert_int_equal(t[0].status, ESP_OK);
-    assert_int_equal(t[1].status, ESP_OK);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 3; i++) pthread_join(noisy[i], NULL);
+    expect_statuses(t, 2, ESP_OK);
 }
 
 /* Rank 1 leaves: the others are told, and an exchange that wants it fails at once. */
@@ -378,20 +362,14 @@ static void body_leave(rank_t *t) {
     if (t->rank != 3 && !exchange(t, without, 2, 0, 0)) return;
     if (exchange(t, NULL, 0, 0, 0) || t->status != ESP_E_PEER || !strstr(t->error, "rank 1 closed its context")) return;
     t->status = ESP_OK;
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_leaving_rank) {
     job j;
     rank_t t[MAX_RANKS];
-    pthread_t threads[4];
     job_init(&j, t, 4, body_leave);
-    pthread_barrier_init(&j.barrier, NULL, 3);
-    for (int r = 0; r < 4; r++) pthread_create(&threads[r], NULL, rank_main, &t[r]);
-    for (int r = 0; r < 4; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < 4; r++) {
-        if (t[r].status != ESP_OK) print_error("rank %d: %s\n", r, t[r].error);
-        assert_int_equal(t[r].status, ESP_OK);
-    }
+    job_run_some(&j, t, 0, 3);
+    expect_statuses(t, 4, ESP_OK);
 }
 
 static void body_hub_leaves(rank_t *t) {
@@ -413,7 +391,7 @@ static void body_leave_after_error(rank_t *t) {
     pthread_mutex_lock(&t->lock);
     t->lost_rank = -2;
     pthread_mutex_unlock(&t->lock);
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
     if (t->rank == failing) esp__peers_cause(t->p, ESP_E_MISMATCH);
     if (t->rank != failing) await(t, &t->lost_rank, failing, ESP_E_MISMATCH, 0);
 }
@@ -421,13 +399,10 @@ TEST(test_leaving_after_error) {
     for (int32_t failing = 1; failing < 3; failing++) {
         job j;
         rank_t t[MAX_RANKS];
-        pthread_t threads[4];
         job_init(&j, t, 4, body_leave_after_error);
         j.victim = failing;
-        pthread_barrier_init(&j.barrier, NULL, 3);
-        for (int r = 0; r < 4; r++) pthread_create(&threads[r], NULL, rank_main, &t[r]);
-        for (int r = 0; r < 4; r++) pthread_join(threads[r], NULL);
-        for (int r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+        job_run_some(&j, t, 0, 3);
+        expect_statuses(t, 4, ESP_OK);
     }
 }
 
@@ -444,7 +419,7 @@ TEST(test_final_messages_reach_rank_0) {
     rank_t t[MAX_RANKS];
     uint64_t expect[4] = {10, 10, 5000000, 0};
     job_init(&j, t, 4, body_final);
-    job_run(&j, t, 0);
+    job_run(&j, t);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(t[0].collected_bytes[r], expect[r]);
         for (uint64_t i = 0; i < expect[r]; i++) assert_int_equal(t[0].collected[r][i], 'a' + r);
@@ -462,20 +437,20 @@ static void set_waits_for(rank_t *t, int32_t rank) {
 /* Rank 3 accuses rank 2, which waits for 1, which computes. */
 static void body_chain(rank_t *t) {
     set_waits_for(t, t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3);
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
     if (t->rank == 3) esp__peers_suspect(t->p, 2, 103);
     await(t, &t->late_rank, 1, 0, 102);
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 
 /* All wait in a circle: nobody can be blamed. */
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
     esp__peers_suspect(t->p, t->waits_for, 7); /* all at once */
     await(t, &t->late_rank, -1, 0, 0);
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_circle_of_waits) { run(3, body_circle); }
 
@@ -509,13 +484,13 @@ static void body_absent(rank_t *t) {
         t->status = esp__peers_allgather(t->p, NULL, 0, in, out, sizeof in);
         if (t->status == ESP_E_TIMEOUT && strstr(esp_last_error(NULL), "rank 2")) t->status = ESP_OK;
     }
-    pthread_barrier_wait(&t->j->barrier);
+    pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_absent_rank_is_named) {
     job j;
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_absent);
     j.timeout_ms = 1000;
-    job_run(&j, t, 0);
-    for (int r = 0; r < 4; r++) assert_int_equal(t[r].status, ESP_OK);
+    job_run(&j, t);
+    expect_statuses(t, 4, ESP_OK);
 }

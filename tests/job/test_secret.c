@@ -8,14 +8,9 @@
 enum { MAX_RANKS = 4 };
 static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and more";
 
-typedef struct oob_area {
-    pthread_barrier_t barrier;
-    uint8_t data[MAX_RANKS][4096];
-} oob_area;
-
 typedef struct rank_t {
     const char *root, *secret;
-    oob_area *oob;
+    test_member member; /* of an allgather of the caller, where it has one */
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -23,15 +18,6 @@ typedef struct rank_t {
     uint64_t began_ns, ended_ns;
     pthread_t thread;
 } rank_t;
-
-static esp_status oob(void *user, const void *in, void *out, uint64_t bytes) {
-    rank_t *t = (rank_t *)user;
-    memcpy(t->oob->data[t->rank], in, bytes);
-    pthread_barrier_wait(&t->oob->barrier);
-    for (int32_t r = 0; r < t->size; r++) memcpy((char *)out + (uint64_t)r * bytes, t->oob->data[r], bytes);
-    pthread_barrier_wait(&t->oob->barrier);
-    return ESP_OK;
-}
 
 static void *rank_main(void *arg) {
     rank_t *t = (rank_t *)arg;
@@ -43,7 +29,7 @@ static void *rank_main(void *arg) {
     w.secret = t->secret;
     cfg.timeout_ms = t->timeout_ms;
     snprintf(w.root, sizeof w.root, "%s", t->root);
-    if (t->oob) cfg.oob_allgather = oob, cfg.oob_user = t;
+    if (t->member.all) cfg.oob_allgather = exchange_allgather, cfg.oob_user = &t->member;
     t->began_ns = esp__now_ns();
     t->status = esp__peers_open(NULL, &cfg, &w, NULL, &p);
     t->ended_ns = esp__now_ns();
@@ -57,16 +43,6 @@ static void *rank_main(void *arg) {
     }
     esp__peers_close(p, NULL, 0, NULL, NULL);
     return NULL;
-}
-
-static const char *new_root(int tcp) {
-    static char root[64];
-    static int serial;
-    if (tcp)
-        snprintf(root, sizeof root, "127.0.0.1:%d", 21000 + (int)getpid() % 9000 + serial++);
-    else
-        snprintf(root, sizeof root, "unix:test-secret-%d-%d", (int)getpid(), serial++);
-    return root;
 }
 
 static void ranks_init(rank_t *t, int32_t size, const char *root, const char *secret) {
@@ -87,7 +63,7 @@ static void ended(rank_t *t, esp_status want, const char *words) {
 TEST(test_same_secret) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[4];
-        ranks_init(t, 4, new_root(tcp), ours);
+        ranks_init(t, 4, test_root(tcp), ours);
         for (int r = 0; r < 4; r++) start(&t[r]);
         for (int r = 0; r < 4; r++) ended(&t[r], ESP_OK, "");
     }
@@ -97,7 +73,7 @@ TEST(test_same_secret) {
 static void refused(const char *zero, const char *one, const char *words_one, const char *words_zero) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[3];
-        ranks_init(t, 3, new_root(tcp), zero);
+        ranks_init(t, 3, test_root(tcp), zero);
         t[1].secret = one;
         t[0].timeout_ms = 1000;
         start(&t[0]);
@@ -124,7 +100,7 @@ TEST(test_rank_0_without) {
 /* After a wrong one, the right rank 1 comes, and the ranks meet. */
 TEST(test_meeting_goes_on) {
     rank_t t[3], wrong;
-    ranks_init(t, 3, new_root(1), ours);
+    ranks_init(t, 3, test_root(true), ours);
     wrong = t[1];
     wrong.secret = theirs;
     start(&t[0]);
@@ -138,7 +114,6 @@ TEST(test_meeting_goes_on) {
 /* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its environment, all
  * others must have it too. */
 TEST(test_callers_allgather) {
-    static oob_area area;
     static const struct {
         const char *zero, *one, *says_one, *says_zero;
     } kinds[] = {{NULL, NULL, "", ""},
@@ -151,13 +126,14 @@ TEST(test_callers_allgather) {
         esp__invitation inv;
         ranks_init(t, 2, "", kinds[k].zero);
         t[1].secret = kinds[k].one;
-        pthread_barrier_init(&area.barrier, NULL, 2);
-        for (int r = 0; r < 2; r++) t[r].oob = &area, t[r].timeout_ms = good ? 20000 : 500;
+        test_exchange area;
+        exchange_open(&area, 2);
+        for (int r = 0; r < 2; r++) t[r].member = (test_member){&area, r}, t[r].timeout_ms = good ? 20000 : 500;
         for (int r = 0; r < 2; r++) start(&t[r]);
         ended(&t[1], good ? ESP_OK : ESP_E_MISMATCH, kinds[k].says_one);
         ended(&t[0], good ? ESP_OK : ESP_E_TIMEOUT, kinds[k].says_zero);
-        pthread_barrier_destroy(&area.barrier);
-        memcpy(&inv, area.data[0], sizeof inv); /* what rank 0 sent last */
+        memcpy(&inv, area.board, sizeof inv); /* what rank 0 sent last */
+        exchange_close(&area);
         assert_int_equal(strlen(inv.secret), kinds[k].zero ? 0 : 48);
         assert_int_equal(strspn(inv.secret, "0123456789abcdef"), strlen(inv.secret));
     }
@@ -169,7 +145,7 @@ TEST(test_replay) {
     hello_bytes sent[2], unused[2];
     char answer[4096];
     int fd;
-    ranks_init(t, 2, new_root(1), ours);
+    ranks_init(t, 2, test_root(true), ours);
     start(&t[0]);
     fd = hello_connect(t[0].root, 5000);
     assert_int_equal(hello_as(fd, 1, 2, ours, sent, answer, sizeof answer), ESP__MSG_PROOF);
@@ -177,7 +153,7 @@ TEST(test_replay) {
     close(fd);
     pthread_join(t[0].thread, NULL);
 
-    ranks_init(t, 2, new_root(1), ours);
+    ranks_init(t, 2, test_root(true), ours);
     start(&t[0]);
     fd = hello_connect(t[0].root, 5000);
     assert_true(hello_send(fd, &sent[0]));
@@ -267,7 +243,7 @@ TEST(test_impostor) {
         const char *error = "";
         impostor x = {-1, kinds[i].type, kinds[i].text};
         pthread_t thread;
-        ranks_init(t, 2, new_root(1), ours);
+        ranks_init(t, 2, test_root(true), ours);
         x.listener = esp__listen(t[0].root, &error);
         assert_true(x.listener >= 0);
         pthread_create(&thread, NULL, impostor_main, &x);
@@ -294,7 +270,7 @@ TEST(test_versions) {
         memset(k.version, 0, sizeof k.version);
         memcpy(k.version, "0.1.0\a", 6); /* what an older library sends first */
         b = hello_message(ESP__MSG_HELLO, &k, sizeof k);
-        ranks_init(t, 2, new_root(tcp), ours);
+        ranks_init(t, 2, test_root(tcp), ours);
         start(&t[0]);
         fd = hello_connect(t[0].root, 5000);
         assert_true(hello_send(fd, &b));
@@ -313,28 +289,26 @@ TEST(test_other_users) {
     char answer[4096];
     hello_bytes sent[2];
     const char *error = "";
-    int status = 0, ends[2];
+    int ends[2];
     pid_t child;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
-    ranks_init(t, 2, new_root(0), ours);
+    ranks_init(t, 2, test_root(false), ours);
     start(&t[0]);
-    if ((child = fork()) == 0) {
+    if (!(child = child_fork(60))) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = hello_connect(t[0].root, 5000);
         heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* it even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
-    waitpid(child, &status, 0);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0); /* its connection was closed */
+    assert_int_equal(child_wait(child), 0); /* its connection was closed */
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 
-    ranks_init(t, 2, new_root(0), NULL);
+    ranks_init(t, 2, test_root(false), NULL);
     t[1].timeout_ms = 500;
     assert_int_equal(pipe(ends), 0);
-    if ((child = fork()) == 0) {
+    if (!(child = child_fork(60))) {
         int fd;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = esp__listen(t[0].root, &error);
@@ -348,7 +322,7 @@ TEST(test_other_users) {
     start(&t[1]);
     ended(&t[1], ESP_E_TIMEOUT, "it belongs to another user");
     kill(child, SIGKILL);
-    waitpid(child, &status, 0);
+    child_wait(child);
 }
 
 /* Only a socket that others can reach needs a warning. */
@@ -372,7 +346,6 @@ TEST(test_who_can_reach) {
 /* esp_open warns on rank 0 of a job that anybody may join, and only then. */
 static atomic_int warned;
 static void on_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level == ESP_LOG_WARN && strstr(ev->message, "has no secret")) warned++;
     if (strstr(ev->message, ours)) warned += 100;
 }
@@ -392,8 +365,7 @@ TEST(test_warning) {
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};
-        pthread_t thread[2];
-        snprintf(root, sizeof root, "%s:%s", kind == 2 ? "127.0.0.1" : "0.0.0.0", strrchr(new_root(1), ':') + 1);
+        snprintf(root, sizeof root, "%s:%s", kind == 2 ? "127.0.0.1" : "0.0.0.0", strrchr(test_root(true), ':') + 1);
         if (kind == 1) setenv("ESPRESSO_SECRET", ours, 1);
         warned = 0;
         for (int r = 0; r < 2; r++) {
@@ -403,9 +375,8 @@ TEST(test_warning) {
             o[r].cfg.root = root;
             o[r].cfg.host = &host;
             o[r].cfg.log_level = ESP_LOG_DEBUG;
-            pthread_create(&thread[r], NULL, opener_main, &o[r]);
         }
-        for (int r = 0; r < 2; r++) pthread_join(thread[r], NULL);
+        run_threads(2, opener_main, o, sizeof *o);
         unsetenv("ESPRESSO_SECRET");
         for (int r = 0; r < 2; r++) assert_int_equal(o[r].status, ESP_OK);
         assert_int_equal(warned, kind == 0);

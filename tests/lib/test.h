@@ -70,6 +70,56 @@ static inline const char *built(const char *file) {
     return path;
 }
 
+static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
+
+/* Random numbers, whose state is `seed`: a linear congruential generator's upper half, and splitmix64. */
+static inline uint32_t test_random32(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 32);
+}
+static inline uint64_t test_random64(uint64_t *seed) {
+    uint64_t z = (*seed += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* How many names in the folder contain `part`; "": all, without "." and "..". */
+int test_count_files(const char *folder, const char *part);
+
+/* A folder of the test's own, for TEST and TEST_GROUP, and paths in it ("": its own), good until the eighth call after. */
+int folder_make(void **state);
+int folder_remove(void **state);
+const char *in_folder(const char *name);
+/* A whole file, which the caller frees; NULL: it cannot be read. */
+char *file_text(const char *path);
+
+/* How often the text has `what` in it; never, where it is NULL. */
+int count_of(const char *text, const char *what);
+
+/* The address of a job of its own, for esp_config.root: a Unix socket's, or a free port of this host. Good until the next call. */
+const char *test_root(bool tcp);
+
+/* Memory of zeros that the children of this process share with it. */
+void *test_shared(size_t bytes);
+
+/* fork() for a child that ends with its parent, and after `seconds` at the latest. It leaves by _exit: what cmocka and the sanitizers do
+ * at exit is the parent's. */
+pid_t child_fork(unsigned seconds);
+/* Waits for a child: its exit status, or minus the number of the signal that ended it. */
+int child_wait(pid_t child);
+
+/* Runs `body` in n threads, the k-th with arg + k * bytes; returns when all are done. */
+void run_threads(int n, void *(*body)(void *), void *arg, size_t bytes);
+
+/* Memory of a host, for esp_host.alloc and .free_. */
+void *test_host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
+void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
+
+/* Element i of a tensor with that dtype: F32, F16 or BF16. */
+float test_value(esp_dtype d, const void *data, uint64_t i);
+void test_value_set(esp_dtype d, void *data, uint64_t i, float x);
+
 /* ---- ranks as threads of this process, over the backend `loop` (ranks.c) ------------------------------------------------------- */
 
 /* For bodies, which run on many threads, where cmocka's asserts cannot be used: counts what is wrong and prints the first ones.
@@ -81,6 +131,27 @@ extern atomic_int failures;
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
     } while (0)
 
+/* An allgather of threads: esp_config.oob_user is a member's. */
+typedef struct test_exchange {
+    int32_t size;
+    pthread_barrier_t barrier;
+    unsigned char *board; /* what the members sent last */
+} test_exchange;
+typedef struct test_member {
+    test_exchange *all;
+    int32_t rank;
+} test_member;
+void exchange_open(test_exchange *x, int32_t size);
+void exchange_close(test_exchange *x);
+esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t bytes);
+
+/* Adds a tensor of floats; its id. */
+uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
+/* Is `word` in the last error? Prints both if not. */
+bool error_has(const esp_ctx *ctx, const char *word);
+/* CHECKs that this rank has the same bytes as rank 0. */
+void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
+
 typedef struct test_job {
     int32_t size, per_machine; /* ranks, and ranks a machine (0: all)                */
     const int32_t *machines;   /* or each rank's machine, from 1                     */
@@ -89,20 +160,13 @@ typedef struct test_job {
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
     esp_status open_status[64]; /* of each rank */
-    /* exchange */
-    pthread_barrier_t barrier;
-    unsigned char *board;
-    pthread_mutex_t lock;
 } test_job;
 
 /* Opens all ranks, runs `body` in each, closes. */
 void test_run(test_job *j);
-/* The same, and the test fails if a rank did not open or a CHECK failed: RUN_RANKS(.size = 4, .body = f, .config.codec = "topk").
- * Logs errors only, unless the configuration says otherwise. */
+/* The same; returns how many ranks did not open and CHECKs failed. Logs errors only, unless the configuration says otherwise. */
+int test_run_failures(test_job *j);
+/* The same, and the test fails if a rank did not open or a CHECK failed: RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})
 void test_run_well(test_job *j);
-
-static inline float test_half(esp_dtype d, uint16_t h) {
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
-}
 #endif

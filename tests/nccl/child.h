@@ -1,8 +1,7 @@
 /* child.h: runs a test of backend nccl in a process of its own, with one version of the stand-in: a library is loaded once. */
 #ifndef NCCL_CHILD_H
 #define NCCL_CHILD_H
-#include <sys/wait.h>
-#include "tests/nccl/rig.h"
+#include "tests/nccl/device_memory.h"
 #include "tests/nccl/fake/control.h"
 
 static struct {
@@ -31,14 +30,12 @@ static void wants(const char *why) {
 static void with(const char *version, void (*test)(void)) {
     char path[4096];
     fake_path(path, sizeof path, version ? version : "");
-    fflush(NULL);
-    const pid_t pid = fork();
+    const pid_t pid = child_fork(200);
     if (!pid) {
-        alarm(200);
         if (!version) test(), _exit(0);
         setenv("ESPRESSO_NCCL", path, 1);
-        ranks_are_threads = 1;
-        wants(rig_load());
+        ranks_are_threads = true;
+        wants(driver_load());
         void *p = dlopen(path, RTLD_NOW);
         if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_remains", &fake.live) ||
             !nccl_find(p, "fake_allocations", &fake.allocations) || !nccl_find(p, "fake_record", &fake.record) ||
@@ -48,8 +45,6 @@ static void with(const char *version, void (*test)(void)) {
         if (fake.live()) wants("streams, events, memory or communicators are left");
         exit(0); /* leaks are found here */
     }
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
+    assert_int_equal(child_wait(pid), 0);
 }
 #endif

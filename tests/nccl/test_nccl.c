@@ -6,10 +6,10 @@
 
 /* ---- collectives ------------------------------------------------------------------------------------------------------ */
 static void every_kind(int device) {
-    wants(rig_run("", 3, 0, all_numbers, device));
-    wants(rig_run("", 3, 0, all_slots, device));
-    wants(rig_run("", 1, 0, few, device));
-    wants(rig_run("", 4, 0, few, device));
+    wants(run_nccl("", 3, 0, all_numbers, device));
+    wants(run_nccl("", 3, 0, all_slots, device));
+    wants(run_nccl("", 1, 0, few, device));
+    wants(run_nccl("", 4, 0, few, device));
 }
 static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
@@ -18,8 +18,8 @@ TEST(collectives_device) { with("new", device_memory); }
 /* gather and alltoall by sends and receives */
 static void by_messages(void) {
     for (int device = 0; device < 2; device++) {
-        wants(rig_run("", 3, 0, few, device));
-        wants(rig_run("", 2, 0, all_slots, device));
+        wants(run_nccl("", 3, 0, few, device));
+        wants(run_nccl("", 2, 0, all_slots, device));
     }
 }
 TEST(collectives_old) { with("old", by_messages); }
@@ -50,13 +50,13 @@ static void calls(ranks_me *me) {
         esp_coll c = ESP_ZERO;
         c.struct_size = sizeof c, c.op = cases[k].op, c.dtype = ESP_F32, c.count = cases[k].count;
         c.src.ptr = x, c.dst.ptr = y;
-        if (rig_on_device(me, (nccl_comm *)comm, &c)) ranks_fail(me, "%s: %s", want, ranks_said);
+        if (coll_on_device(me, (nccl_comm *)comm, &c)) ranks_fail(me, "%s: %s", want, ranks_said);
         fake.record(me->rank, got, sizeof got);
         if (!me->rank && strcmp(got, want)) ranks_fail(me, "case %d: \"%s\", not \"%s\"", (int)k, got, want);
     }
     if (comm) me->b->close(comm);
 }
-static void calls_run(void) { wants(rig_run("", 2, 0, calls, 1)); }
+static void calls_run(void) { wants(run_nccl("", 2, 0, calls, 1)); }
 TEST(calls_new) { old_version = 0, with("new", calls_run); }
 TEST(calls_old) { old_version = 1, with("old", calls_run); }
 
@@ -66,7 +66,7 @@ static esp_status sum_on(ranks_me *me, nccl_comm *m, unsigned long long at, void
     c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 100;
     c.src.ptr = c.dst.ptr = (void *)(uintptr_t)at;
     c.src.dev = c.dst.dev = (esp_device){ESP_CUDA, m->job->ordinal};
-    return rig_wait(me, m, &c, stream);
+    return wait_on_stream(me, m, &c, stream);
 }
 static void registers(ranks_me *me) {
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL), *part = (nccl_comm *)ranks_open(me, 1, m);
@@ -77,7 +77,7 @@ static void registers(ranks_me *me) {
     nccl_enter(m);
     m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
     nccl_leave(m);
-    const unsigned long long at = rig_take(m, x, sizeof x);
+    const unsigned long long at = device_take(m, x, sizeof x);
     const esp_buf host = {x, sizeof x, {ESP_CPU, 0}}, other = {x, sizeof x, {ESP_CUDA, m->job->ordinal + 1}},
                   own = {(void *)(uintptr_t)at, sizeof x, {ESP_CUDA, m->job->ordinal}};
     const int before = fake.registered();
@@ -98,13 +98,13 @@ static void registers(ranks_me *me) {
     if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* the others close first */
     me->b->close(part);
     if (again) me->b->dereg(m, again);
-    rig_give(m, at, NULL, 0);
+    device_give(m, at, NULL, 0);
     nccl_enter(m);
     m->library->cuStreamDestroy_v2(stream);
     nccl_leave(m);
     me->b->close(m);
 }
-static void registers_run(void) { wants(rig_run("", 4, 4, registers, 1)); }
+static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
@@ -129,7 +129,7 @@ static void thirds(ranks_me *me) {
     free(x);
     if (comm) me->b->close(comm);
 }
-static void thirds_run(void) { wants(rig_run("", 3, 0, thirds, 0)); }
+static void thirds_run(void) { wants(run_nccl("", 3, 0, thirds, 0)); }
 TEST(scales) { with("new", thirds_run); }
 
 /* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------------------- */
@@ -148,7 +148,7 @@ static void mixed(ranks_me *me) {
         const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* a third on the host, some in many pieces, some empty */
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);
-        if (k % 3) at[k] = rig_take(m, x + k * N, n * 4);
+        if (k % 3) at[k] = device_take(m, x + k * N, n * 4);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = n;
         c.src.ptr = c.dst.ptr = k % 3 ? (void *)(uintptr_t)at[k] : x + k * N;
         c.src.dev = c.dst.dev = s.dev;
@@ -160,7 +160,7 @@ static void mixed(ranks_me *me) {
     for (int k = 0; k < OPEN; k++) {
         const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N;
         const float want = (float)(k * me->size + me->size * (me->size - 1) / 2);
-        if (k % 3) rig_give(m, at[k], x + k * N, n * 4);
+        if (k % 3) device_give(m, at[k], x + k * N, n * 4);
         for (uint64_t i = 0; i < n && !me->shared->failed; i++)
             if (!(x[(uint64_t)k * N + i] == want))
                 ranks_fail(me, "request %d gives %g", k, (double)x[(uint64_t)k * N + i]);
@@ -171,7 +171,7 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     me->b->close(m);
 }
-static void mixed_run(void) { wants(rig_run("", 3, 0, mixed, 0)); }
+static void mixed_run(void) { wants(run_nccl("", 3, 0, mixed, 0)); }
 TEST(requests) { with("new", mixed_run); }
 
 /* Groups of several levels, at the same time, with one parent: two machines of two. */
@@ -201,5 +201,5 @@ static void two_levels(ranks_me *me) {
         ranks_fail(me, "between machines came %d bytes, inside %d", (int)t.inter_bytes, (int)t.intra_bytes);
     me->b->close(inter), me->b->close(intra), me->b->close(all);
 }
-static void levels_run(void) { setenv("FAKE_SHARED", "1", 1), wants(rig_run("", 4, 2, two_levels, 0)); }
+static void levels_run(void) { setenv("FAKE_SHARED", "1", 1), wants(run_nccl("", 4, 2, two_levels, 0)); }
 TEST(levels) { with("new", levels_run); }

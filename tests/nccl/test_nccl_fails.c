@@ -30,7 +30,7 @@ static int32_t now_ranks = 3;
 static void expect(const char *params, esp_status a, esp_status b, esp_status c, const char *const texts[3]) {
     now = texts, now_params = params;
     now_status[0] = a, now_status[1] = b, now_status[2] = c;
-    wants(rig_run("", now_ranks, 0, opens_badly, 0));
+    wants(run_nccl("", now_ranks, 0, opens_badly, 0));
     if (fake.live()) wants("an open that failed left something behind");
 }
 static void open_errors(void) {
@@ -79,7 +79,7 @@ static void opens_or_not(ranks_me *me) {
 static void open_poor(void) {
     for (uint64_t left = 0; left < 26; left++) { /* each of the three takes eight blocks */
         fake.allocations(left);
-        wants(rig_run("", 3, 0, opens_or_not, 0));
+        wants(run_nccl("", 3, 0, opens_or_not, 0));
         for (int q = 0; q < 3; q++)
             if ((got[q] == ESP_OK) != (left >= 24)) wants("without memory, not every rank has an error");
         if (fake.live()) wants("an open without memory left something behind");
@@ -148,11 +148,11 @@ static void bad_calls(ranks_me *me) {
         "the memory is of device 2:7, but this rank's communicator is on CUDA");
     BAD(c.src.dev = c.dst.dev = unknown.dev, unknown, ESP_E_ARG, "the memory is of device 16:0");
 #undef BAD
-    if (me->b->late(comm, &((nccl_comm *)comm)->reqs[0]) != 1 - me->rank) ranks_fail(me, "late");
+    if (me->b->straggler(comm, &((nccl_comm *)comm)->reqs[0]) != 1 - me->rank) ranks_fail(me, "late");
     pthread_barrier_wait(&me->shared->barrier[0]);
     me->b->close(comm);
 }
-static void bad_calls_run(void) { wants(rig_run("", 2, 0, bad_calls, 0)); }
+static void bad_calls_run(void) { wants(run_nccl("", 2, 0, bad_calls, 0)); }
 TEST(refused) { with("new", bad_calls_run); }
 
 /* Rank 0 alone has enqueued: its stream waits, until abort(). Nobody calls test(): abort() itself must end the work. */
@@ -162,7 +162,7 @@ static void left_alone(ranks_me *me) {
     esp_coll c = sum_of(x, 1000);
     void *stream, *event, *req = NULL;
     if (m && me->rank == 0) {
-        unsigned long long at = rig_take(m, x, sizeof x);
+        unsigned long long at = device_take(m, x, sizeof x);
         nccl_enter(m);
         m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
         m->library->cuEventCreate(&event, CUDA_EVENT_NO_TIMES);
@@ -179,7 +179,7 @@ static void left_alone(ranks_me *me) {
         me->b->abort(m);
         m->library->cuStreamSynchronize(stream);
         if (me->b->start(m, &c, s, &req) != ESP_E_PEER) ranks_fail(me, "after abort() a start is not refused");
-        rig_give(m, at, NULL, 0);
+        device_give(m, at, NULL, 0);
         nccl_enter(m);
         m->library->cuEventDestroy_v2(event), m->library->cuStreamDestroy_v2(stream);
         nccl_leave(m);
@@ -187,7 +187,7 @@ static void left_alone(ranks_me *me) {
     pthread_barrier_wait(&me->shared->barrier[0]);
     shut(me, m);
 }
-static void left_alone_run(void) { wants(rig_run("", 2, 0, left_alone, 0)); }
+static void left_alone_run(void) { wants(run_nccl("", 2, 0, left_alone, 0)); }
 TEST(aborts) { with("new", left_alone_run); }
 
 /* A call, or the communicator, fails in the middle of a collective: an error with NCCL's words; the other rank is told by the host. */
@@ -235,11 +235,11 @@ static void leaves_early(ranks_me *me) {
     if (comm && !me->rank) me->b->start(comm, &c, cpu, &req), me->b->test(comm, req);
     shut(me, comm); /* rank 0: with a request open */
 }
-static void leaves_run(void) { wants(rig_run("", 2, 0, leaves_early, 0)); }
+static void leaves_run(void) { wants(run_nccl("", 2, 0, leaves_early, 0)); }
 TEST(closes) { with("new", leaves_run); }
 
 static void reopens_run(void) {
-    wants(rig_run("", 3, 0, rig_reopens, 0));
-    wants(rig_run("", 1, 0, rig_reopens, 0));
+    wants(run_nccl("", 3, 0, shrinks_and_reopens, 0));
+    wants(run_nccl("", 1, 0, shrinks_and_reopens, 0));
 }
 TEST(reopens) { with("new", reopens_run), with("old", reopens_run); }

@@ -3,25 +3,24 @@
  * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
 /* runs: quiet */
 #include "tests/lib/test.h"
-#include "tests/nccl/rig.h"
+#include "tests/nccl/device_memory.h"
 
 /* Devices, counted in a process of its own: one that has called cuInit cannot use CUDA in its children. -1: none, see `why`. */
 static int devices(const char **why) {
     static char text[300];
-    int count = 0, status = 0, result = 0;
-    if ((*why = rig_load()) != NULL) return -1;
-    const pid_t pid = fork();
+    int count = 0, result = 0;
+    if ((*why = driver_load()) != NULL) return -1;
+    const pid_t pid = child_fork(0);
     if (!pid) {
         const nccl_library *l = nccl_open_libraries(text, sizeof text);
         result = l->cuInit(0);
         if (!result) result = l->cuDeviceGetCount(&count);
         _exit(result ? 100 + (result > 100 ? 100 : result) : count > 99 ? 99 : count);
     }
-    waitpid(pid, &status, 0);
-    count = WIFEXITED(status) ? WEXITSTATUS(status) : 200;
+    count = child_wait(pid);
     *why = text;
     snprintf(text, sizeof text, "the CUDA driver is there, but %s", count ? "cuInit fails" : "it has no device");
-    return count && count < 100 ? count : -1;
+    return count > 0 && count < 100 ? count : -1;
 }
 
 static int one_gpu;
@@ -40,7 +39,7 @@ static void on_gpus(ranks_fn fn) {
         one_gpu = n > count, body = fn;
         for (int device = 0; device < 2; device++) {
             print_message("%d ranks on %d GPUs, %s memory\n", (int)n, count, device ? "device" : "host");
-            why = rig_run("", n, 0, on_its_own, device);
+            why = run_nccl("", n, 0, on_its_own, device);
             if (why) fail_msg("%s", why);
         }
     }
@@ -56,7 +55,7 @@ static void abandoned(ranks_me *me) {
     void *stream, *req = NULL;
     if (!m) return;
     if (!me->rank) {
-        const unsigned long long at = rig_take(m, x, sizeof x);
+        const unsigned long long at = device_take(m, x, sizeof x);
         nccl_enter(m);
         m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING);
         nccl_leave(m);
@@ -66,13 +65,13 @@ static void abandoned(ranks_me *me) {
         if (me->b->start(m, &c, s, &req) || ranks_wait(me, m, req))
             ranks_fail(me, "not stream-ordered: %s", ranks_said);
         usleep(100000);
-        const double begin = ranks_now();
+        const double begin = test_seconds();
         me->b->abort(m);
         nccl_enter(m);
         m->library->cuStreamSynchronize(stream);
         nccl_leave(m);
-        if (ranks_now() - begin > 10) ranks_fail(me, "abort() took %g s", ranks_now() - begin);
-        rig_give(m, at, NULL, 0);
+        if (test_seconds() - begin > 10) ranks_fail(me, "abort() took %g s", test_seconds() - begin);
+        device_give(m, at, NULL, 0);
     }
     pthread_barrier_wait(&me->shared->barrier[0]);
     me->b->close(m);
@@ -82,7 +81,7 @@ TEST(abort_on_gpus) {
     const int count = devices(&why);
     if (count < 0) test_skip(why);
     one_gpu = count < 2, body = abandoned;
-    why = rig_run("", 2, 0, on_its_own, 0);
+    why = run_nccl("", 2, 0, on_its_own, 0);
     if (why) fail_msg("%s", why);
 }
 
@@ -91,7 +90,7 @@ TEST(reopen_on_gpus) {
     const char *why;
     const int count = devices(&why);
     if (count < 0) test_skip(why);
-    one_gpu = count < 2, body = rig_reopens;
-    why = rig_run("", 2, 0, on_its_own, 0);
+    one_gpu = count < 2, body = shrinks_and_reopens;
+    why = run_nccl("", 2, 0, on_its_own, 0);
     if (why) fail_msg("%s", why);
 }

@@ -4,9 +4,9 @@
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
-#include "tests/jobs/faults/procs.h"
+#include "tests/lib/processes.h"
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
 #include "tests/lib/entries.h"
@@ -29,7 +29,6 @@ static float point(int32_t origin, int step, int i) { return (float)((i + step) 
 
 /* Dies when the others wait in the collective of its second tensor. */
 static void *die_soon(void *user) {
-    (void)user;
     usleep(30000);
     raise(SIGKILL);
     return NULL;
@@ -79,8 +78,7 @@ static void body(procs *p, int32_t rank) {
     c.builtin = entries, c.n_builtin = 2;
     esp_status s = esp_open(&c, &ctx);
     for (int t = 0; t < 2 && !s; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a", d.count = N, d.codec = "none", d.option = job.option, d.device = where;
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = N, .codec = "none", .option = job.option, .device = where};
         s = esp_tensor_add(ctx, &d, NULL);
         place_open(ctx, &at[t], where, N * 4);
     }
@@ -112,17 +110,16 @@ static void lose(const char *backend, const char *option, int32_t first, int32_t
     procs_start_all(&p, body);
     int hung = 0, bad = 0;
     for (int32_t r = 0; r < SIZE; r++) {
-        int status = 0;
-        waitpid(p.pid[r], &status, 0); /* an alarm ends a rank that hangs */
-        const int dies = r == first || r == second, want = dies ? SIGKILL : 0;
+        const bool dies = r == first || r == second;
+        const int status = child_wait(p.pid[r]), want = dies ? -SIGKILL : 0; /* an alarm ends a rank that hangs */
         hung += status != want;
         p.pid[r] = 0;
         if (dies) continue;
         bad += atomic_load(&p.b->rank[r].status) || atomic_load(&p.b->rank[r].other) % 10 != (second < 0 ? 3 : 2) ||
                atomic_load(&p.b->rank[r].other) < 10;
         if (bad || hung)
-            print_message("%s, %s, rank %d: status %d, ended with %x, %d: %s\n", backend, option, (int)r,
-                          atomic_load(&p.b->rank[r].status), (unsigned)status, atomic_load(&p.b->rank[r].other),
+            print_message("%s, %s, rank %d: status %d, ended with %d, %d: %s\n", backend, option, (int)r,
+                          atomic_load(&p.b->rank[r].status), status, atomic_load(&p.b->rank[r].other),
                           p.b->rank[r].text);
     }
     procs_end(&p);

@@ -6,7 +6,7 @@
 #include "tests/lib/test.h"
 #include <dlfcn.h>
 #define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
-#include "tests/device/tree_rig.h"
+#include "tests/device/device_options.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
 #include "tests/lib/entries.h"

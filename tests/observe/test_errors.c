@@ -15,12 +15,9 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
 /* Tensors of N, N + 1, ... elements; sampling on, as if somebody had asked for statistics, but without their file. */
 static void start(esp_ctx *ctx, const char *option, const char *strategy, int sampling) {
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
         char name[16];
         snprintf(name, sizeof name, "t%u", t);
-        d.name = name;
-        d.count = N + t;
-        d.option = option;
+        esp_tensor_desc d = {.name = name, .count = N + t, .option = option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     ctx->config.sample_errors = sampling;
@@ -87,7 +84,6 @@ static figures topk_model(float *e, const float *g, const float *add, uint64_t n
 static void body_topk(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], e[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0};
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < STEPS; k++) {
         uint32_t sampled = 0;
@@ -117,7 +113,6 @@ TEST(test_topk_is_exact) { run(2, 2, body_topk, NULL, "topk:ratio=0.05"); }
 static void body_dgc(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], u[TENSORS * 2 * N] = {0}, v[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0}, sampled = 0;
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < STEPS; k++) {
         figures want[TENSORS];
@@ -178,7 +173,6 @@ static void body_nothing(esp_ctx *ctx, void *user) {
 static void body_fp32(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
-    (void)user;
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
         step(ctx, g);
@@ -204,7 +198,6 @@ static const char in_units[] = "espresso-strategy 1\n"
 
 static void body_units(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
-    (void)user;
     start(ctx, NULL, in_units, 1);
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
@@ -247,7 +240,6 @@ TEST(test_large_ranges_are_estimated) {
 /* ---- NaN is not measured; the next step is ---- */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     for (int k = 0; k < TENSORS; k++) {
         fill(ctx, k, g);
@@ -283,8 +275,8 @@ static void body_trail(esp_ctx *ctx, void *user) {
         step(ctx, g);
         h = esp__hash64(h, g, sizeof g);
     }
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) h = esp__hash64(h, f->residual, f->count * 4);
         if (f->state) h = esp__hash64(h, f->state, f->state_bytes);
     }
@@ -308,7 +300,6 @@ TEST(test_bytes_are_the_same) {
 static void body_allocations(esp_ctx *ctx, void *user) {
     static float all[4][TENSORS * 2 * N];
     float *g = all[esp_rank(ctx)];
-    (void)user;
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
     fill(ctx, 0, g);
     step(ctx, g);

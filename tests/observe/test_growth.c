@@ -9,7 +9,6 @@ static char last[ESP__ERROR_MAX];
 static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
 
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level != ESP_LOG_WARN || strcmp(ev->component, "feedback")) return;
     pthread_mutex_lock(&hearing);
     atomic_fetch_add(&warnings, 1);
@@ -66,13 +65,13 @@ TEST(stays) {
 /* The rule: from 30 times on what still grows by a fifth, from 300 times on always, and at once what is no number. */
 TEST(rule) {
     double seen = 0;
-    assert_int_equal(esp__growth_strikes(&seen, 29.9), 0);
-    assert_int_equal(esp__growth_strikes(&seen, 31), 0);
-    assert_int_equal(esp__growth_strikes(&seen, 36), 0);
-    assert_int_equal(esp__growth_strikes(&seen, 44), 1);
-    assert_int_equal(esp__growth_strikes(&seen, 44), 0);
-    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
-    assert_int_equal(esp__growth_strikes(&seen, 301), 1);
-    assert_int_equal(esp__growth_strikes(&seen, 1), 0);
-    assert_int_equal(esp__growth_strikes(&seen, (double)NAN), ESP__GROWTH_STRIKES);
+    assert_int_equal(esp__growth_bad(&seen, 29.9), 0);
+    assert_int_equal(esp__growth_bad(&seen, 31), 0);
+    assert_int_equal(esp__growth_bad(&seen, 36), 0);
+    assert_int_equal(esp__growth_bad(&seen, 44), 1);
+    assert_int_equal(esp__growth_bad(&seen, 44), 0);
+    assert_int_equal(esp__growth_bad(&seen, 301), 1);
+    assert_int_equal(esp__growth_bad(&seen, 301), 1);
+    assert_int_equal(esp__growth_bad(&seen, 1), 0);
+    assert_int_equal(esp__growth_bad(&seen, (double)NAN), ESP__GROWTH_LIMIT);
 }

@@ -170,7 +170,6 @@ static void train(esp_ctx *ctx, void *user) {
 static char heard[8192];
 static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level > ESP_LOG_WARN || strcmp(ev->component, "profile") != 0) return;
     pthread_mutex_lock(&heard_lock);
     strncat(heard, ev->message, sizeof heard - strlen(heard) - 2);
@@ -178,36 +177,16 @@ static void hear(void *user, const esp_log_event *ev) {
     pthread_mutex_unlock(&heard_lock);
 }
 static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    (void)user, (void)d;
     __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-static void count_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
+    return test_host_alloc(user, d, bytes, align);
 }
 
 static void run(training *t, int32_t ranks, int steps) {
-    static const esp_host host = {.struct_size = sizeof host, .log = hear, .alloc = count_alloc, .free_ = count_free};
-    test_job job;
-    memset(&job, 0, sizeof job);
-    memset(t, 0, sizeof *t);
+    static const esp_host host = {
+        .struct_size = sizeof host, .log = hear, .alloc = count_alloc, .free_ = test_host_free};
     *heard = 0;
-    job.size = ranks;
-    job.config.host = &host;
-    job.body = train;
-    job.user = t;
-    t->steps = steps;
-    test_run(&job);
-}
-
-static char *slurp(void) {
-    static char text[65536];
-    FILE *f = fopen(path, "r");
-    if (!f) return NULL;
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
-    return text;
+    *t = (training){.steps = steps};
+    test_run(&(test_job){.size = ranks, .body = train, .user = t, .config.host = &host});
 }
 
 TEST(the_file_is_a_model, setup, teardown) {
@@ -215,13 +194,14 @@ TEST(the_file_is_a_model, setup, teardown) {
     ask(",steps=4,skip=2,name=mine");
     run(&t, 4, 9);
     for (int r = 0; r < 4; r++) assert_true(t.started[r] == ESP_OK && t.finished[r]);
-    char *text = slurp();
+    char *text = file_text(path);
     assert_non_null(text);
     assert_non_null(strstr(text, "\"model\": \"mine\""));
     assert_non_null(strstr(text, "medians of 4 steps, in each the latest of 4 rank(s)"));
     assert_non_null(strstr(text, "\"steps\": 4,\n  \"ranks\": 4,\n"));
     assert_non_null(strstr(text, "\"parameters\": 122,"));
     assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
+    free(text);
     assert_int_equal(t.allocations_before, t.allocations_after); /* recording takes none; the exchange after does */
     esp__model_file f;
     heard[0] = 0;
@@ -240,13 +220,15 @@ TEST(fewer_steps_are_said, setup, teardown) {
     ask(",steps=100,skip=2");
     run(&t, 2, 5);
     assert_non_null(strstr(heard, "only 3 of 100 steps were made (after 2 that do not count)"));
-    assert_non_null(strstr(slurp(), "medians of 3 steps, in each the latest of 1 rank(s)"));
+    char *text = file_text(path);
+    assert_non_null(strstr(text, "medians of 3 steps, in each the latest of 1 rank(s)"));
+    free(text);
     unlink(path);
     run(&t, 2, 2);
-    assert_null(slurp());
+    assert_null(file_text(path));
     assert_non_null(strstr(heard, "was not written: 2 step(s) were made, and the first 2 do not count"));
     run(&t, 1, 0);
-    assert_null(slurp());
+    assert_null(file_text(path));
     assert_non_null(strstr(heard, "was not written: 0 step(s) were made"));
 }
 
@@ -255,7 +237,7 @@ TEST(without_it_nothing_is_kept, setup, teardown) {
     training t;
     unsetenv("ESPRESSO_PROFILE");
     run(&t, 2, 3);
-    assert_true(t.finished[0] && t.finished[1] && !*heard && !slurp());
+    assert_true(t.finished[0] && t.finished[1] && !*heard && !file_text(path));
 }
 
 /* ---- what is wrong ------------------------------------------------------------------------------------------------------------- */
@@ -304,14 +286,8 @@ static void disagree(esp_ctx *ctx, void *user) {
 
 /* Otherwise those that record would wait for those that do not. */
 TEST(all_ranks_record_or_none, setup, teardown) {
-    training t;
-    test_job job;
-    memset(&job, 0, sizeof job);
-    memset(&t, 0, sizeof t);
-    job.size = 3;
-    job.body = disagree;
-    job.user = &t;
-    test_run(&job);
+    training t = {0};
+    RUN_RANKS(.size = 3, .body = disagree, .user = &t);
     for (int r = 0; r < 3; r++) assert_int_equal(t.started[r], ESP_E_MISMATCH);
     assert_non_null(strstr(
         t.error[0], "rank 0 has 'ESPRESSO_PROFILE: 7 steps, after 0 others', rank 1 has 'ESPRESSO_PROFILE: 0 steps"));

@@ -4,40 +4,6 @@
 #include "tests/lib/test.h"
 #include <jansson.h>
 
-static char folder[64];
-
-static int setup(void **state) {
-    snprintf(folder, sizeof folder, "/tmp/test_stats_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-static int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
-static const char *in_folder(const char *name) {
-    static char path[8][256];
-    static int at;
-    snprintf(path[at % 8], sizeof *path, "%s/%s", folder, name);
-    return path[at++ % 8];
-}
-
-static char *slurp(const char *path) {
-    FILE *f = fopen(path, "r");
-    if (!f) return NULL;
-    char *text = calloc(1, 1 << 20);
-    text[fread(text, 1, (1 << 20) - 1, f)] = 0;
-    fclose(f);
-    return text;
-}
-
-static int count(const char *text, const char *what) {
-    int n = 0;
-    for (; text && (text = strstr(text, what)); text++) n++;
-    return n;
-}
-
 /* ---- a training ------------------------------------------------------------------------------------------------------------ */
 enum { RANKS = 2 };
 typedef struct training {
@@ -56,7 +22,6 @@ static long allocations;
 static char heard[8192];
 static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
 static void hear(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->level > ESP_LOG_WARN || strcmp(ev->component, "stats") != 0) return;
     pthread_mutex_lock(&heard_lock);
     strncat(heard, ev->message, sizeof heard - strlen(heard) - 2);
@@ -65,15 +30,10 @@ static void hear(void *user, const esp_log_event *ev) {
 }
 static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     char thread[16] = "";
-    (void)user, (void)d;
     pthread_getname_np(pthread_self(), thread, sizeof thread);
     if (strcmp(thread, "espresso-stats") != 0) /* which writes the files, apart from the steps */
         __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-static void count_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
+    return test_host_alloc(user, d, bytes, align);
 }
 
 static const char *const names[] = {"b\"ack\\slash", "fc1.w\xc3\xa9ight", "bad\xffutf8"};
@@ -103,7 +63,7 @@ static void train(esp_ctx *ctx, void *user) {
     t->started[rank] = esp_start(ctx);
     snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
     if (t->started[rank]) return;
-    if (rank == 0) t->hash[0] = ctx->in_force.strategy.hash;
+    if (rank == 0) t->hash[0] = ctx->active.strategy.hash;
     memset(grad, 0, sizeof grad);
     for (int k = 0; k < t->steps; k++) {
         if (t->change_at && k == t->change_at) t->ended[rank] = esp_strategy_set(ctx, "fp32");
@@ -115,7 +75,7 @@ static void train(esp_ctx *ctx, void *user) {
             ctx->model.tensors[0].sampled = (esp_tensor_stats){0, (uint32_t)t->sampled, 0.25, 1.5};
     }
     if (rank == 0) t->allocations[1] = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-    if (rank == 0) t->hash[1] = ctx->in_force.strategy.hash;
+    if (rank == 0) t->hash[1] = ctx->active.strategy.hash;
     if (t->move && rank == 0) {
         char to[256];
         snprintf(to, sizeof to, "%s.old", t->move);
@@ -124,18 +84,16 @@ static void train(esp_ctx *ctx, void *user) {
 }
 
 static void run(training *t, const char *stats, const char *codec) {
-    static const esp_host host = {.struct_size = sizeof host, .log = hear, .alloc = count_alloc, .free_ = count_free};
-    test_job job;
-    memset(&job, 0, sizeof job);
+    static const esp_host host = {
+        .struct_size = sizeof host, .log = hear, .alloc = count_alloc, .free_ = test_host_free};
     *heard = 0;
-    job.size = RANKS;
-    job.per_machine = 1;
-    job.config.host = &host;
-    job.config.stats = stats;
-    job.config.codec = codec;
-    job.body = train;
-    job.user = t;
-    test_run(&job);
+    test_run(&(test_job){.size = RANKS,
+                         .per_machine = 1,
+                         .body = train,
+                         .user = t,
+                         .config.host = &host,
+                         .config.stats = stats,
+                         .config.codec = codec});
 }
 
 static void finished(const training *t) {
@@ -147,7 +105,7 @@ static void finished(const training *t) {
 
 /* ---- JSON lines -------------------------------------------------------------------------------------------------------------- */
 static json_t *lines_of(const char *path) {
-    char *text = slurp(path);
+    char *text = file_text(path);
     json_t *list = json_array();
     assert_non_null(text);
     for (char *at = text; *at;) {
@@ -166,7 +124,7 @@ static const char *kind(json_t *line) { return json_string_value(json_object_get
 static double number(json_t *line, const char *key) { return json_number_value(json_object_get(line, key)); }
 
 /* Steps and bytes of all samples are those of the job. */
-TEST(lines_add_up, setup, teardown) {
+TEST(lines_add_up, folder_make, folder_remove) {
     training t = {.steps = 40};
     char spec[512];
     const char *path = in_folder("a.jsonl");
@@ -199,7 +157,7 @@ TEST(lines_add_up, setup, teardown) {
     json_decref(list);
 }
 
-TEST(the_header_tells_the_job, setup, teardown) {
+TEST(the_header_tells_the_job, folder_make, folder_remove) {
     training t = {.steps = 3, .sampled = 2};
     run(&t, in_folder("a.jsonl"), "dgc:ratio=0.1");
     finished(&t);
@@ -229,7 +187,7 @@ TEST(the_header_tells_the_job, setup, teardown) {
     json_decref(list);
 }
 
-TEST(a_change_of_strategy_is_a_line, setup, teardown) {
+TEST(a_change_of_strategy_is_a_line, folder_make, folder_remove) {
     training t = {.steps = 6, .change_at = 4};
     run(&t, in_folder("a.jsonl"), "dgc:ratio=0.1");
     finished(&t);
@@ -246,35 +204,36 @@ TEST(a_change_of_strategy_is_a_line, setup, teardown) {
 }
 
 /* A second job with the same file goes on behind the first, whose last line was cut off. */
-TEST(a_file_is_continued, setup, teardown) {
+TEST(a_file_is_continued, folder_make, folder_remove) {
     training t = {.steps = 2};
     FILE *f = fopen(in_folder("a.jsonl"), "w");
     fputs("{\"kind\":\"header\"}\n{\"kind\":\"sam", f);
     fclose(f);
     run(&t, in_folder("a.jsonl"), NULL);
     finished(&t);
-    char *text = slurp(in_folder("a.jsonl"));
+    char *text = file_text(in_folder("a.jsonl"));
     const char *begins = "{\"kind\":\"header\"}\n{\"kind\":\"sam\n{\"kind\":\"header\",";
     assert_int_equal(strncmp(text, begins, strlen(begins)), 0);
     free(text);
 }
 
-TEST(every_rank_writes_with_its_number, setup, teardown) {
+TEST(every_rank_writes_with_its_number, folder_make, folder_remove) {
     training t = {.steps = 2};
     char spec[512];
     snprintf(spec, sizeof spec, "%s,%s", in_folder("a%r.jsonl"), in_folder("only.jsonl"));
     run(&t, spec, NULL);
     finished(&t);
-    char *a = slurp(in_folder("a0.jsonl")), *b = slurp(in_folder("a1.jsonl")), *only = slurp(in_folder("only.jsonl"));
+    char *a = file_text(in_folder("a0.jsonl")), *b = file_text(in_folder("a1.jsonl")),
+         *only = file_text(in_folder("only.jsonl"));
     assert_true(a && b && only);
-    assert_int_equal(count(a, "\"rank\":0,"), 1);
-    assert_int_equal(count(b, "\"rank\":1,"), 1);
-    assert_int_equal(count(only, "\"kind\":\"end\""), 1); /* rank 0 alone */
+    assert_int_equal(count_of(a, "\"rank\":0,"), 1);
+    assert_int_equal(count_of(b, "\"rank\":1,"), 1);
+    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* rank 0 alone */
     free(a), free(b), free(only);
 }
 
 /* As logrotate does: the new file begins with the header again. */
-TEST(a_moved_file_begins_anew, setup, teardown) {
+TEST(a_moved_file_begins_anew, folder_make, folder_remove) {
     char spec[512], path[256];
     snprintf(path, sizeof path, "%s", in_folder("a.jsonl"));
     training t = {.steps = 2, .move = path};
@@ -282,9 +241,9 @@ TEST(a_moved_file_begins_anew, setup, teardown) {
     run(&t, spec, NULL);
     finished(&t);
     assert_true(t.came_back);
-    char *text = slurp(path);
+    char *text = file_text(path);
     assert_int_equal(strncmp(text, "{\"kind\":\"header\",", 17), 0);
-    assert_int_equal(count(text, "\"kind\":\"strategy\""), 1);
+    assert_int_equal(count_of(text, "\"kind\":\"strategy\""), 1);
     free(text);
 }
 
@@ -345,15 +304,15 @@ static void check_prometheus(const char *text) {
         if (stop != end || stop == p + 1) fail_msg("no number: %.*s", (int)(end - line), line);
         char series[1024];
         snprintf(series, sizeof series, "\n%.*s", (int)(p + 1 - line), line);
-        assert_int_equal(count(text, series), 1);
+        assert_int_equal(count_of(text, series), 1);
     }
 }
 
-TEST(prometheus_reads_it, setup, teardown) {
+TEST(prometheus_reads_it, folder_make, folder_remove) {
     training t = {.steps = 5, .sampled = 1};
     run(&t, in_folder("a.prom"), "dgc:ratio=0.1");
     finished(&t);
-    char *text = slurp(in_folder("a.prom"));
+    char *text = file_text(in_folder("a.prom"));
     assert_non_null(text);
     check_prometheus(text);
     assert_non_null(strstr(text, "\nespresso_steps_total{rank=\"0\"} 5\n"));
@@ -364,12 +323,12 @@ TEST(prometheus_reads_it, setup, teardown) {
     assert_non_null(strstr(text, "espresso_feedback_ratio{rank=\"0\",tensor=\"b\\\"ack\\\\slash\"} 1.5\n"));
     free(text);
     char command[256]; /* nothing temporary is left */
-    snprintf(command, sizeof command, "test \"$(ls -A '%s')\" = a.prom", folder);
+    snprintf(command, sizeof command, "test \"$(ls -A '%s')\" = a.prom", in_folder(""));
     assert_int_equal(system(command), 0);
 }
 
 /* ---- mistakes -------------------------------------------------------------------------------------------------------------------------- */
-TEST(a_file_error_is_said_once, setup, teardown) {
+TEST(a_file_error_is_said_once, folder_make, folder_remove) {
     static const char *const paths[] = {"/no/such/folder/a.jsonl", "/no/such/folder/a.prom", "/tmp", "/dev/full"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         training t = {.steps = 20};
@@ -377,13 +336,13 @@ TEST(a_file_error_is_said_once, setup, teardown) {
         snprintf(spec, sizeof spec, "%s,every=10ms", paths[i]);
         run(&t, spec, NULL);
         finished(&t);
-        if (count(heard, "cannot be written") != 1) fail_msg("%s: %s", paths[i], heard);
+        if (count_of(heard, "cannot be written") != 1) fail_msg("%s: %s", paths[i], heard);
         assert_non_null(strstr(heard, "Training goes on"));
     }
 }
 
 /* A pipe that nobody reads, and one whose reader is gone, hold nothing up and end nothing. */
-TEST(nobody_reads_the_pipe, setup, teardown) {
+TEST(nobody_reads_the_pipe, folder_make, folder_remove) {
     training t = {.steps = 20};
     char spec[256];
     assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);
@@ -392,7 +351,7 @@ TEST(nobody_reads_the_pipe, setup, teardown) {
     finished(&t);
 }
 
-TEST(steps_take_no_memory, setup, teardown) {
+TEST(steps_take_no_memory, folder_make, folder_remove) {
     training t = {.steps = 50};
     char spec[512];
     snprintf(spec, sizeof spec, "%s,%s,every=10ms", in_folder("a%r.jsonl"), in_folder("a.prom"));
@@ -401,7 +360,7 @@ TEST(steps_take_no_memory, setup, teardown) {
     assert_int_equal(t.allocations[0], t.allocations[1]);
 }
 
-TEST(wrong_words_are_refused, setup, teardown) {
+TEST(wrong_words_are_refused, folder_make, folder_remove) {
     static const struct {
         const char *spec, *says;
     } cases[] = {{"/tmp/a,every=0", "every=0: write a time"},

@@ -2,7 +2,7 @@
  * the wait ends, and is silent in a healthy job. Ranks are processes over `shm`, or threads over `loop`. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "tests/jobs/faults/procs.h"
+#include "tests/lib/processes.h"
 
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
 static float grads[TENSORS][256];
@@ -17,15 +17,19 @@ static void hear(void *user, const esp_log_event *ev) {
 }
 
 static esp_ctx *open_rank(procs *p, int32_t rank, esp_host *host) {
-    esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;
     char name[16];
     memset(host, 0, sizeof *host);
     host->struct_size = sizeof *host;
     host->user = &p->b->rank[rank];
     host->log = hear;
-    c.rank = rank, c.size = p->size, c.root = p->root, c.machine = 1, c.backend = "shm", c.host = host;
-    c.timeout_ms = 50000;
+    esp_config c = {.rank = rank,
+                    .size = p->size,
+                    .root = p->root,
+                    .machine = 1,
+                    .backend = "shm",
+                    .host = host,
+                    .timeout_ms = 50000};
     int bad = esp_open(&c, &ctx) != ESP_OK;
     for (int t = 0; t < TENSORS && !bad; t++) {
         esp_tensor_desc d = {.name = name, .count = 256};
@@ -38,7 +42,7 @@ static esp_ctx *open_rank(procs *p, int32_t rank, esp_host *host) {
 }
 
 static void await_go(const procs *p) {
-    while (!atomic_load(&p->b->go)) procs_sleep_ms(5);
+    while (!atomic_load(&p->b->go)) usleep(5000);
 }
 
 /* Trains; in step LATE_STEP rank `late` has pushed only the first `pushed` tensors until the test says go. */
@@ -63,8 +67,8 @@ static void train(procs *p, int32_t rank, int32_t late, int pushed) {
 
 /* The text of rank r, once it has `words`. */
 static const char *await_text(const procs *p, int32_t r, const char *words) {
-    const uint64_t end = procs_now() + 30000000000ull;
-    while (!strstr(p->b->rank[r].text, words) && procs_now() < end) procs_sleep_ms(5);
+    const uint64_t end = esp__now_ns() + 30000000000ull;
+    while (!strstr(p->b->rank[r].text, words) && esp__now_ns() < end) usleep(5000);
     if (!strstr(p->b->rank[r].text, words)) fail_msg("rank %d said \"%s\", not \"%s\"", r, p->b->rank[r].text, words);
     return p->b->rank[r].text;
 }
@@ -74,19 +78,19 @@ static void finish(procs *p, int32_t speaker, const char *ended) {
     atomic_store(&p->b->go, 1);
     if (ended) await_text(p, speaker, ended);
     for (int32_t r = 0; r < p->size; r++) { /* procs_end() kills what still runs */
-        const uint64_t end = procs_now() + 30000000000ull;
-        while (atomic_load(&p->b->rank[r].status) == 1 && procs_now() < end) procs_sleep_ms(5);
+        const uint64_t end = esp__now_ns() + 30000000000ull;
+        while (atomic_load(&p->b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p->b->rank[r].status), ESP_OK);
         if (r != speaker) assert_string_equal(p->b->rank[r].text, "");
     }
     assert_int_equal(procs_end(p), 0);
 }
 
-static void job(procs *p, const char *stall_ms, void (*body)(procs *, int32_t)) {
-    setenv("ESPRESSO_STALL_MS", stall_ms, 1);
+static void job(procs *p, const char *straggler_ms, void (*body)(procs *, int32_t)) {
+    setenv("ESPRESSO_STRAGGLER_MS", straggler_ms, 1);
     procs_init(p, RANKS);
     procs_start_all(p, body);
-    unsetenv("ESPRESSO_STALL_MS");
+    unsetenv("ESPRESSO_STRAGGLER_MS");
 }
 
 static void body_two_late(procs *p, int32_t rank) { train(p, rank, 2, 10); }
@@ -102,7 +106,7 @@ TEST(a_rank_does_not_push) {
     procs p;
     job(&p, "300", body_two_late);
     const char *text = await_text(&p, 0, "step 3: for 0.");
-    expect(text, " ranks 0, 1, 3 could not go on; rank 2 has not pushed 't10', 't11' (ESPRESSO_STALL_MS)\n");
+    expect(text, " ranks 0, 1, 3 could not go on; rank 2 has not pushed 't10', 't11' (ESPRESSO_STRAGGLER_MS)\n");
     finish(&p, 0, "step 3 went on after ");
 }
 
@@ -120,10 +124,10 @@ TEST(rank_0_does_not_push) {
 TEST(again) {
     procs p;
     job(&p, "100", body_two_late);
-    const uint64_t end = procs_now() + 30000000000ull, begin = procs_now();
-    while (atomic_load(&p.b->rank[0].other) < 4 && procs_now() < end) procs_sleep_ms(5);
+    const uint64_t end = esp__now_ns() + 30000000000ull, begin = esp__now_ns();
+    while (atomic_load(&p.b->rank[0].other) < 4 && esp__now_ns() < end) usleep(5000);
     const int said = atomic_load(&p.b->rank[0].other);
-    const double waited = (double)(procs_now() - begin) * 1e-9;
+    const double waited = (double)(esp__now_ns() - begin) * 1e-9;
     assert_true(said >= 4);
     assert_true(waited > 0.3); /* after 0.1, 0.2, 0.4 and 0.8 s */
     finish(&p, 0, "step 3 went on after ");
@@ -133,15 +137,15 @@ TEST(again) {
 static void stopped(int32_t victim, int32_t speaker, const char *said) {
     procs p;
     job(&p, "300", body_two_late);
-    while (!atomic_load(&p.b->rank[2].ready)) procs_sleep_ms(5);
+    while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
     kill(p.pid[victim], SIGSTOP);
     await_text(&p, speaker, said);
     kill(p.pid[victim], SIGCONT);
     atomic_store(&p.b->go, 1);
     await_text(&p, speaker, "step 3 went on after ");
     for (int32_t r = 0; r < p.size; r++) {
-        const uint64_t end = procs_now() + 30000000000ull;
-        while (atomic_load(&p.b->rank[r].status) == 1 && procs_now() < end) procs_sleep_ms(5);
+        const uint64_t end = esp__now_ns() + 30000000000ull;
+        while (atomic_load(&p.b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p.b->rank[r].status), ESP_OK);
     }
     assert_int_equal(procs_end(&p), 0);
@@ -169,8 +173,8 @@ TEST(nothing_is_said) {
     job(&p, "5000", body_healthy);
     finish(&p, NOBODY, NULL);
     job(&p, "0", body_two_late); /* off */
-    while (!atomic_load(&p.b->rank[2].ready)) procs_sleep_ms(5);
-    procs_sleep_ms(500);
+    while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
+    usleep(500000);
     finish(&p, NOBODY, NULL);
 }
 
@@ -178,18 +182,17 @@ TEST(malformed) {
     static const char *const wrong[] = {"10s", "-1", "many", "1e3", "5000000000"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         esp_ctx *ctx = NULL;
-        setenv("ESPRESSO_STALL_MS", wrong[i], 1);
+        setenv("ESPRESSO_STRAGGLER_MS", wrong[i], 1);
         assert_int_equal(esp_open(NULL, &ctx), ESP_E_ARG);
-        assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_STALL_MS is \""));
+        assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_STRAGGLER_MS is \""));
         assert_non_null(strstr(esp_last_error(NULL), "a whole number from 0 to"));
     }
-    unsetenv("ESPRESSO_STALL_MS");
+    unsetenv("ESPRESSO_STRAGGLER_MS");
 }
 
 /* ---- ranks as threads, for the thread sanitizer ---- */
 static atomic_int heard;
 static void hear_one(void *user, const esp_log_event *ev) {
-    (void)user;
     if (ev->component && !strcmp(ev->component, "stall") && strstr(ev->message, "rank 1 has not pushed 't1'"))
         atomic_store(&heard, 1);
 }
@@ -197,9 +200,8 @@ static void body_thread(esp_ctx *ctx, void *user) {
     static float zeros[3][64];
     esp_tensor_desc d[2] = {{.name = "t0", .count = 64}, {.name = "t1", .count = 64}};
     int bad = esp_tensor_add(ctx, &d[0], NULL) || esp_tensor_add(ctx, &d[1], NULL) || esp_start(ctx);
-    (void)user;
     for (uint32_t t = 0; t < 2 && !bad; t++) {
-        for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) procs_sleep_ms(5);
+        for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) usleep(5000);
         bad |= esp_push(ctx, t, zeros[esp_rank(ctx)], (esp_stream){0}) != ESP_OK;
     }
     bad |= esp_wait_all(ctx) != ESP_OK;
@@ -207,12 +209,8 @@ static void body_thread(esp_ctx *ctx, void *user) {
 }
 TEST(threads) {
     static const esp_host host = {.struct_size = sizeof host, .log = hear_one};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 3, j.per_machine = 3, j.body = body_thread, j.config.host = &host;
-    setenv("ESPRESSO_STALL_MS", "100", 1);
-    test_run(&j);
-    unsetenv("ESPRESSO_STALL_MS");
-    assert_int_equal(atomic_load(&failures), 0);
+    setenv("ESPRESSO_STRAGGLER_MS", "100", 1);
+    RUN_RANKS(.size = 3, .per_machine = 3, .body = body_thread, .config.host = &host, .config.log_level = ESP_LOG_WARN);
+    unsetenv("ESPRESSO_STRAGGLER_MS");
     assert_int_equal(atomic_load(&heard), 1);
 }

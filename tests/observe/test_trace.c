@@ -16,21 +16,6 @@ static int teardown(void **state) {
     return 0;
 }
 
-static char *slurp(void) {
-    FILE *f = fopen(path, "r");
-    char *text = (char *)calloc(1, 1 << 22);
-    assert_non_null(f);
-    assert_true(fread(text, 1, (1 << 22) - 1, f) > 0);
-    fclose(f);
-    return text;
-}
-
-static int count(const char *text, const char *what) {
-    int n = 0;
-    for (; (text = strstr(text, what)); text++) n++;
-    return n;
-}
-
 /* A small reader of JSON: moves over one value, or fails the test. */
 static const char *value(const char *p) {
     p += strspn(p, " \n");
@@ -84,10 +69,10 @@ TEST(test_file, setup, teardown) {
     esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8,
                    (esp__span){t[0]->origin_ns + 1000000, t[0]->origin_ns + 2000000}, 0, 9);
     write_ranks(2, t);
-    text = slurp();
+    text = file_text(path);
     assert_string_equal(value(text), "\n");
-    assert_int_equal(count(text, "\"ph\":\"X\""), 3);
-    assert_int_equal(count(text, "\"thread_name\""), 8);
+    assert_int_equal(count_of(text, "\"ph\":\"X\""), 3);
+    assert_int_equal(count_of(text, "\"thread_name\""), 8);
     assert_non_null(strstr(text, "\"name\":\"rank 1 (machine 0)\""));
     assert_non_null(strstr(text, "\"ts\":1.500,\"dur\":2.501,\"name\":\"comp@cpu \\\"odd\\\"\\\\\\n\xc3\xa9\\ufffd\""));
     assert_non_null(strstr(text, "\"args\":{\"step\":7,\"tensor\":3,\"core_us\":2.250,\"bytes\":64}"));
@@ -111,11 +96,9 @@ static void *adder(void *arg) {
 
 TEST(test_threads_lose_nothing) {
     esp__trace *t;
-    pthread_t threads[THREADS];
     int seen[DISTINCT] = {0};
     assert_int_equal(esp__trace_open(NULL, THREADS * EACH, &t), ESP_OK);
-    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, adder, t);
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    run_threads(THREADS, adder, t, 0);
     assert_int_equal(atomic_load(&t->n), THREADS * EACH);
     for (int i = 0; i < THREADS * EACH; i++) {
         char label[32];
@@ -137,10 +120,10 @@ TEST(test_full_trace_and_full_label_table, setup, teardown) {
         esp__trace_add(t, ESP__LANE_CPU, label, 0, i, (esp__span){t->origin_ns, t->origin_ns}, 0, 0);
     }
     write_ranks(1, &t);
-    text = slurp();
+    text = file_text(path);
     assert_string_equal(value(text), "\n");
-    assert_int_equal(count(text, "\"ph\":\"X\""), 5000);
-    assert_true(count(text, "\"name\":\"op\"") > 0);
+    assert_int_equal(count_of(text, "\"ph\":\"X\""), 5000);
+    assert_true(count_of(text, "\"name\":\"op\"") > 0);
     free(text);
     esp__trace_free(NULL, t);
 }
@@ -174,9 +157,9 @@ TEST(test_damaged_events_are_left_out, setup, teardown) {
     ((esp__trace_head *)data)->n_events = UINT64_MAX / 2;
     esp__trace_file_rank(f, 1, data, bytes);
     assert_int_equal(esp__trace_file_close(f), ESP_OK);
-    text = slurp();
+    text = file_text(path);
     assert_string_equal(value(text), "\n");
-    assert_int_equal(count(text, "\"ph\":\"X\""), 1);
+    assert_int_equal(count_of(text, "\"ph\":\"X\""), 1);
     free(text);
     esp__free(NULL, data);
     esp__trace_free(NULL, t);

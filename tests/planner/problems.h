@@ -2,20 +2,13 @@
  * programs of random ops for the simulator. The same seed gives the same problem. Checks no result. */
 #ifndef TESTS_PLANNER_PROBLEMS_H
 #define TESTS_PLANNER_PROBLEMS_H
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/lib/test.h"
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
 typedef struct rng {
     uint64_t s;
 } rng;
-static inline uint64_t rng_next(rng *r) { /* splitmix64 */
-    uint64_t z = r->s += 0x9E3779B97F4A7C15ull;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-    return z ^ z >> 31;
-}
+static inline uint64_t rng_next(rng *r) { return test_random64(&r->s); }
 static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_next(r) % n); }
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
@@ -97,7 +90,6 @@ static inline uint64_t problem_body(esp_bound *out, uint64_t body) {
 static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                       esp_bound *out) {
     uint64_t rank = *(const uint64_t *)self;
-    (void)n_reduced;
     if (like->rows && like->cols > rank) {
         if (like->rows < rank) rank = like->rows;
         problem_body(out, 4 * rank * (round ? like->cols : like->rows));
@@ -112,7 +104,6 @@ static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32
 /* A shared range, then bits that say which numbers are zero, then numbers that are the wider the more of them are summed. */
 static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                        esp_bound *out) {
-    (void)self;
     problem_body(out, round == 0   ? 4
                       : round == 1 ? like->count / 8 + 1
                                    : like->count * (n_reduced < 2   ? 1
@@ -124,7 +115,6 @@ static inline esp_status problem_range(void *self, const esp_tensor *like, uint3
 /* Only matrices, in one round. */
 static inline esp_status problem_matrix(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                         esp_bound *out) {
-    (void)self, (void)round, (void)n_reduced;
     if (!like->rows) return ESP_E_UNSUPPORTED;
     problem_body(out, 4 * (like->rows + like->cols));
     return ESP_OK;

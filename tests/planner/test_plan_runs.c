@@ -33,10 +33,10 @@ static void body(esp_ctx *ctx, void *user) {
     uint32_t n = r->in->model.n_tensors, id[PROBLEM_TENSORS];
     float *data = r->result[rank];
     for (uint32_t t = 0; t < n; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = r->in->names[t];
-        d.count = r->in->tensors[t].elements;
-        d.rows = r->in->tensors[t].rows, d.cols = r->in->tensors[t].cols;
+        esp_tensor_desc d = {.name = r->in->names[t],
+                             .count = r->in->tensors[t].elements,
+                             .rows = r->in->tensors[t].rows,
+                             .cols = r->in->tensors[t].cols};
         check(r, esp_tensor_add(ctx, &d, &id[t]) == ESP_OK, "esp_tensor_add");
     }
     check(r, esp_start(ctx) == ESP_OK, "esp_start");
@@ -71,19 +71,14 @@ static void check_exact(const runner *r, uint32_t ranks) {
 
 static void run_plan(const problem_input *in, const esp_plan *plan) {
     static runner r;
-    test_job j;
     uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
     memset(&r, 0, sizeof r);
-    memset(&j, 0, sizeof j);
     r.in = in;
     r.text = esp_plan_text(plan);
     r.units = esp_plan_units(plan, &r.n_units);
     for (uint32_t t = 0; t < in->model.n_tensors; t++) r.elements += in->tensors[t].elements;
     for (uint32_t k = 0; k < ranks; k++) r.result[k] = calloc(r.elements, sizeof *r.result[k]);
-    j.size = (int32_t)ranks, j.per_machine = (int32_t)in->system.ranks_per_machine;
-    j.body = body, j.user = &r;
-    j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
+    RUN_RANKS(.size = (int32_t)ranks, .per_machine = (int32_t)in->system.ranks_per_machine, .body = body, .user = &r);
     assert_int_equal(atomic_load(&r.failures), 0);
     for (uint32_t k = 1; k < ranks; k++) assert_memory_equal(r.result[0], r.result[k], r.elements * sizeof(float));
     check_exact(&r, ranks);

@@ -138,7 +138,7 @@ static const esp__path *path_of(side *s, const char *text) {
 }
 
 static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text, side *s) {
-    const esp__program *program = &ctx->in_force.program;
+    const esp__program *program = &ctx->active.program;
     const esp__path *path = path_of(s, text);
     const esp_plan_codec *codec = path && path->codec != ESP__NO_CODEC ? &s->problem.codecs[0] : NULL;
     esp__shape shape;
@@ -163,15 +163,14 @@ static void body(esp_ctx *ctx, void *user) {
     uint32_t turn = (uint32_t)(t->machines * t->local), id;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < t->n * turn && !s; i++) { /* between any two of them some that turn the roots */
-        esp_tensor_desc d = ESP_ZERO;
         char name[32];
         snprintf(name, sizeof name, "t%u", i);
-        d.name = name;
-        d.count = i % turn ? 1 : ELEMENTS;
-        d.rows = i % turn || !t->matrix ? 0 : ROWS;
-        d.cols = i % turn || !t->matrix ? 0 : COLS;
-        d.codec = i % turn ? "none" : t->codec;
-        d.option = i % turn ? "flat.allreduce" : t->text[i / turn];
+        esp_tensor_desc d = {.name = name,
+                             .count = i % turn ? 1 : ELEMENTS,
+                             .rows = i % turn || !t->matrix ? 0 : ROWS,
+                             .cols = i % turn || !t->matrix ? 0 : COLS,
+                             .codec = i % turn ? "none" : t->codec,
+                             .option = i % turn ? "flat.allreduce" : t->text[i / turn]};
         s = esp_tensor_add(ctx, &d, &id);
     }
     if (!s) s = esp_start(ctx);
@@ -184,28 +183,22 @@ static void body(esp_ctx *ctx, void *user) {
     side planner;
     side_open(&planner, t, ctx);
     uint32_t first = 0; /* ops of a unit are neighbours: look only there */
-    esp__program part = ctx->in_force.program;
+    esp__program part = ctx->active.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t unit = i * turn;
-        while (first < ctx->in_force.program.n_ops && ctx->in_force.program.ops[first].unit < unit) first++;
-        part.ops = ctx->in_force.program.ops + first;
-        for (part.n_ops = 0; first + part.n_ops < ctx->in_force.program.n_ops && part.ops[part.n_ops].unit == unit;)
+        while (first < ctx->active.program.n_ops && ctx->active.program.ops[first].unit < unit) first++;
+        part.ops = ctx->active.program.ops + first;
+        for (part.n_ops = 0; first + part.n_ops < ctx->active.program.n_ops && part.ops[part.n_ops].unit == unit;)
             part.n_ops++;
-        view.in_force.program = part;
+        view.active.program = part;
         compare(t, &view, unit, t->text[i], &planner);
     }
     esp__arena_free(&planner.arena);
 }
 
 static void run_job(tree *t, void (*ranks)(esp_ctx *ctx, void *user)) {
-    static test_job job;
-    memset(&job, 0, sizeof job);
-    job.size = t->machines * t->local;
-    job.per_machine = t->local;
-    job.body = ranks;
-    job.user = t;
-    test_run(&job);
+    RUN_RANKS(.size = t->machines * t->local, .per_machine = t->local, .body = ranks, .user = t);
     assert_int_equal(t->compared, t->n);
     assert_int_equal(t->wrong, 0);
     free(t->text);
@@ -239,12 +232,10 @@ TEST(test_one_level) {
  * both take stay in the list. */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
-    esp_tensor_desc d = ESP_ZERO;
     char text[2 * ESP__TEXT_MAX];
     uint32_t id, kept = 0;
     side planner;
-    d.name = "t", d.count = ELEMENTS;
-    d.rows = t->matrix ? ROWS : 0, d.cols = t->matrix ? COLS : 0;
+    esp_tensor_desc d = {.name = "t", .count = ELEMENTS, .rows = t->matrix ? ROWS : 0, .cols = t->matrix ? COLS : 0};
     if (esp_tensor_add(ctx, &d, &id) || esp_start(ctx)) {
         fprintf(stderr, "%s\n", esp_last_error(ctx));
         atomic_fetch_add(&t->wrong, 1);

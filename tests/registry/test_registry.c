@@ -1,19 +1,12 @@
 /* test_registry.c: names of codecs and backends in one context, specs, statuses, the log; without opening a context. */
 #include "tests/lib/test.h"
 
-static esp_status fake_open(const esp_host *h, const char *params, void **self) {
-    (void)h, (void)params, (void)self;
-    return ESP_E_UNSUPPORTED;
-}
-static void fake_close(void *self) { (void)self; }
+static esp_status fake_open(const esp_host *h, const char *params, void **self) { return ESP_E_UNSUPPORTED; }
+static void fake_close(void *self) {}
 static esp_status fake_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)like, (void)round, (void)n_reduced, (void)out;
     return ESP_E_UNSUPPORTED;
 }
-static esp_status fake_run(void *self, const esp_codec_args *a) {
-    (void)self, (void)a;
-    return ESP_E_UNSUPPORTED;
-}
+static esp_status fake_run(void *self, const esp_codec_args *a) { return ESP_E_UNSUPPORTED; }
 static esp_codec fake_codec(const char *name) {
     esp_codec c;
     memset(&c, 0, sizeof c);
@@ -92,7 +85,7 @@ TEST(test_unknown_name) {
                  {"fast", "fp32", 0}};
     for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
         unsigned best = 3;
-        if (esp__suggests(slips[i].word, slips[i].known, &best) != slips[i].near)
+        if (esp__near(slips[i].word, slips[i].known, &best) != slips[i].near)
             fail_msg("%s, %s", slips[i].word, slips[i].known);
     }
     assert_error("/lib/espresso/libespresso-topc.so");
@@ -178,16 +171,14 @@ typedef struct meter {
 } meter;
 static void *meter_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     meter *m = (meter *)user;
-    void *p = m->calls++ == m->fail_at ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
-    (void)d;
+    void *p = m->calls++ == m->fail_at ? NULL : test_host_alloc(user, d, bytes, align);
     if (p) memset(p, 0xa5, bytes); /* zeroing is the library's own business */
     if (p) m->out++;
     return p;
 }
 static void meter_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)d, (void)bytes;
     ((meter *)user)->out--;
-    free(p);
+    test_host_free(user, d, p, bytes);
 }
 
 TEST(test_out_of_memory) {

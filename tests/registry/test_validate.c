@@ -3,23 +3,15 @@
 #include "tests/lib/test.h"
 
 static esp_status codec_open(const esp_host *h, const char *params, void **self) {
-    (void)h, (void)params;
     *self = NULL;
     return ESP_OK;
 }
-static void any_close(void *self) { (void)self; }
+static void any_close(void *self) {}
 static esp_status codec_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)like, (void)round, (void)n_reduced, (void)out;
     return ESP_OK;
 }
-static esp_status codec_run(void *self, const esp_codec_args *a) {
-    (void)self, (void)a;
-    return ESP_OK;
-}
-static esp_status codec_traits(void *self, esp_traits *out) {
-    (void)self, (void)out;
-    return ESP_OK;
-}
+static esp_status codec_run(void *self, const esp_codec_args *a) { return ESP_OK; }
+static esp_status codec_traits(void *self, esp_traits *out) { return ESP_OK; }
 static const esp_round sum[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_F32, 0, 0}};
 static esp_codec good_codec(void) {
     const esp_codec c = {.struct_size = sizeof c,
@@ -39,38 +31,18 @@ static esp_codec good_codec(void) {
 }
 
 static esp_status backend_probe(const esp_host *h, int32_t *score) {
-    (void)h;
     *score = 0;
     return ESP_OK;
 }
 static esp_status backend_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    (void)h, (void)g, (void)params, (void)comm;
     return ESP_E_UNSUPPORTED;
 }
-static esp_status backend_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
-    (void)comm, (void)c, (void)s, (void)req;
-    return ESP_E_UNSUPPORTED;
-}
-static esp_status backend_test(void *comm, void *req) {
-    (void)comm, (void)req;
-    return ESP_E_UNSUPPORTED;
-}
-static int32_t backend_wait_fd(void *comm) {
-    (void)comm;
-    return -1;
-}
-static esp_status backend_progress(void *comm, uint64_t us) {
-    (void)comm, (void)us;
-    return ESP_OK;
-}
-static esp_status backend_reg(void *comm, const esp_buf *b, void **mh) {
-    (void)comm, (void)b, (void)mh;
-    return ESP_OK;
-}
-static esp_status backend_dereg(void *comm, void *mh) {
-    (void)comm, (void)mh;
-    return ESP_OK;
-}
+static esp_status backend_start(void *comm, const esp_coll *c, esp_stream s, void **req) { return ESP_E_UNSUPPORTED; }
+static esp_status backend_test(void *comm, void *req) { return ESP_E_UNSUPPORTED; }
+static int32_t backend_wait_fd(void *comm) { return -1; }
+static esp_status backend_progress(void *comm, uint64_t us) { return ESP_OK; }
+static esp_status backend_reg(void *comm, const esp_buf *b, void **mh) { return ESP_OK; }
+static esp_status backend_dereg(void *comm, void *mh) { return ESP_OK; }
 static esp_backend good_backend(void) {
     const esp_backend b = {.struct_size = sizeof b,
                            .colls = ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_BROADCAST),
@@ -190,7 +162,6 @@ TEST(backend_members) {
 }
 
 static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)like, (void)round, (void)n_reduced;
     out->payload_bytes = 128;
     out->state_bytes = 8;
     return ESP_OK;

@@ -45,17 +45,6 @@ static int add_option(void *user, const esp__option *o) {
     return 0;
 }
 
-static float from_bits(esp_dtype d, const void *g, uint64_t i) {
-    if (d == ESP_F32) return ((const float *)g)[i];
-    return test_half(d, ((const uint16_t *)g)[i]);
-}
-static void to_bits(esp_dtype d, void *g, uint64_t i, float x) {
-    if (d == ESP_F32)
-        ((float *)g)[i] = x;
-    else
-        ((uint16_t *)g)[i] = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
-}
-
 /* Gradient of (rank, tensor, step, element): a small integer that divides by the ranks, or a quarter of one. */
 static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int step, uint64_t i) {
     int v = (int)((i * 7 + t * 3 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6;
@@ -73,15 +62,15 @@ static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int
 
 static void describe(const esp_ctx *ctx, uint32_t t, char *buf, size_t cap) {
     char option[ESP__TEXT_MAX];
-    esp__option_print(&ctx->in_force.strategy.units[t].option, option, sizeof option);
-    snprintf(buf, cap, "%s: %s", ctx->in_force.strategy.units[t].codec->spec, option);
+    esp__option_print(&ctx->active.strategy.units[t].option, option, sizeof option);
+    snprintf(buf, cap, "%s: %s", ctx->active.strategy.units[t].codec->spec, option);
 }
 
 static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
     uint64_t e = p->dtype == ESP_F32 ? 4 : 2;
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++)
         for (uint64_t i = 0; i < p->count; i++) {
-            float want = 0, got = from_bits(p->dtype, (char *)grads + t * p->count * e, i);
+            float want = 0, got = test_value(p->dtype, (char *)grads + t * p->count * e, i);
             for (int32_t r = 0; r < ctx->job.size; r++) want += gradient(p, 1, r, t, step, i);
             if (got == want) continue;
             char what[ESP__TEXT_MAX * 2];
@@ -92,7 +81,7 @@ static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
 }
 
 /* All ranks must hold the same bits: compare with rank 0's. */
-static void check_same(esp_ctx *ctx, plan *p, const void *grads) {
+static void check_same_options(esp_ctx *ctx, plan *p, const void *grads) {
     uint64_t bytes = ctx->model.n_tensors * p->count * (p->dtype == ESP_F32 ? 4 : 2),
              per = bytes / ctx->model.n_tensors;
     char *root = malloc(bytes);
@@ -111,8 +100,8 @@ static void check_same(esp_ctx *ctx, plan *p, const void *grads) {
 static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     uint64_t n = ctx->model.n_tensors * p->count;
     float *held = calloc(n, 4);
-    for (uint32_t k = 0; k < ctx->in_force.n_feedback; k++) {
-        const esp__feedback *f = &ctx->in_force.feedback[k];
+    for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
+        const esp__feedback *f = &ctx->active.feedback[k];
         for (uint64_t i = 0; f->owner_replica && i < f->count; i++)
             held[f->place.first * p->count + f->offset + i] += f->residual[i];
     }
@@ -142,9 +131,9 @@ static void gather_all(esp_ctx *ctx, plan *p, void *grads, float *whole) {
         const uint64_t first = t * p->count;
         uint64_t begin, n;
         if (esp_part(ctx, t, ctx->job.rank, &begin, &n)) REPORT(ctx, p, "part: %s", esp_last_error(ctx));
-        for (uint64_t i = 0; i < p->count; i++) whole[i] = i - begin < n ? from_bits(p->dtype, grads, first + i) : NAN;
+        for (uint64_t i = 0; i < p->count; i++) whole[i] = i - begin < n ? test_value(p->dtype, grads, first + i) : NAN;
         if (esp_gather(ctx, t, whole, here)) REPORT(ctx, p, "gather: %s", esp_last_error(ctx));
-        for (uint64_t i = 0; i < p->count; i++) to_bits(p->dtype, grads, first + i, whole[i]);
+        for (uint64_t i = 0; i < p->count; i++) test_value_set(p->dtype, grads, first + i, whole[i]);
     }
 }
 
@@ -164,7 +153,7 @@ static void run_steps(esp_ctx *ctx, plan *p) {
         for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
             char *g = (char *)grads + t * p->count * e;
             for (uint64_t i = 0; i < p->count; i++)
-                to_bits(p->dtype, g, i, gradient(p, ctx->job.size, ctx->job.rank, t, step, i));
+                test_value_set(p->dtype, g, i, gradient(p, ctx->job.size, ctx->job.rank, t, step, i));
             if (esp_push(ctx, t, g, here)) REPORT(ctx, p, "push: %s", esp_last_error(ctx));
         }
         if (esp_wait_all(ctx)) {
@@ -172,9 +161,9 @@ static void run_steps(esp_ctx *ctx, plan *p) {
             break;
         }
         if (p->narrow) gather_all(ctx, p, grads, whole);
-        for (uint64_t i = 0; i < n; i++) out[i] += (double)from_bits(p->dtype, grads, i);
+        for (uint64_t i = 0; i < n; i++) out[i] += (double)test_value(p->dtype, grads, i);
         if (p->exact) check_exact(ctx, p, grads, step);
-        if (step % 5 == 0 || step + 1 == p->steps) check_same(ctx, p, grads);
+        if (step % 5 == 0 || step + 1 == p->steps) check_same_options(ctx, p, grads);
     }
     if (!p->exact && p->steps > 1) check_conserved(ctx, p, out);
     table->free_(self, grads, n * e, ESP_MEM_DEVICE);

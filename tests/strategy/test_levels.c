@@ -125,10 +125,9 @@ static void linked_body(esp_ctx *ctx, void *user) {
     const linked *l = user;
     static float grads[8][LINK_COUNT];
     float *g = grads[ctx->job.rank];
-    esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
     esp_stats s = ESP_ZERO;
-    d.name = "w", d.count = LINK_COUNT, d.option = l->option, d.flags = ESP_SUM;
+    esp_tensor_desc d = {.name = "w", .count = LINK_COUNT, .option = l->option, .flags = ESP_SUM};
     for (int i = 0; i < LINK_COUNT; i++) g[i] = (float)((i * 3 + ctx->job.rank) % 17);
     int failed = esp_tensor_add(ctx, &d, NULL) || esp_start(ctx) || esp_push(ctx, 0, g, here) || esp_wait_all(ctx);
     if (failed) fprintf(stderr, "%s: %s\n", l->option, esp_last_error(ctx));
@@ -165,8 +164,7 @@ static void auto_body(esp_ctx *ctx, void *user) {
     int bad = 0;
     for (uint32_t t = 0; t < 3; t++) {
         static const char *const names[] = {"a", "b", "c"};
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = 20000;
+        esp_tensor_desc d = {.name = names[t], .count = 20000};
         bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
     }
     bad |= esp_start(ctx) != ESP_OK;
@@ -186,13 +184,13 @@ static void auto_body(esp_ctx *ctx, void *user) {
     }
     if (bad) atomic_fetch_add(failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
     if (ctx->job.rank == 0) {
-        const esp__survey *v = &esp__autopilot_of(ctx)->survey;
+        const esp__calibration *v = &esp__autopilot_of(ctx)->calibration;
         const esp_plan_system *y = &v->system;
-        uint32_t points[ESP__SURVEY_LEVELS] = {0};
+        uint32_t points[ESP__CALIBRATION_LEVELS] = {0};
         MUST(y->n_outer == 1 && y->outer[0].size == 2 && y->machines == 2 && y->ranks_per_machine == 2);
-        for (int level = 0; level < ESP__SURVEY_LEVELS; level++)
+        for (int level = 0; level < ESP__CALIBRATION_LEVELS; level++)
             for (int k = 0; k < ESP_PLAN_COLLS; k++) {
-                const esp__survey_curve *c = &v->link[level][k];
+                const esp__calibration_curve *c = &v->link[level][k];
                 points[level] += c->n;
                 for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* its latency */
             }
@@ -265,8 +263,7 @@ static void mixed_body(esp_ctx *ctx, void *user) {
     esp_barrier(ctx);
     sleeps_on_both(ctx, m);
     for (uint32_t t = 0; t < 2; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = t ? "b" : "a", d.count = 1000, d.option = options[t], d.flags = ESP_SUM;
+        esp_tensor_desc d = {.name = t ? "b" : "a", .count = 1000, .option = options[t], .flags = ESP_SUM};
         EXPECT(ctx, esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
     EXPECT(ctx, esp_start(ctx) == ESP_OK);
@@ -298,7 +295,6 @@ TEST(test_two_backends) {
 /* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
-    (void)user;
     float *w = grads[ctx->job.rank];
     esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
@@ -311,25 +307,22 @@ static void named_body(esp_ctx *ctx, void *user) {
     MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     MUST(esp_start(ctx) == ESP_OK);
     MUST(esp_push(ctx, 0, w, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK && w[3] == 1.0f);
-    u = &ctx->in_force.strategy.units[0];
-    MUST(!strcmp(ctx->in_force.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
-    MUST(strstr(ctx->in_force.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
+    u = &ctx->active.strategy.units[0];
+    MUST(!strcmp(ctx->active.program.ops[u->first_op].label, "gpu.reduce_scatter w"));
+    MUST(strstr(ctx->active.strategy.text, "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce"));
 }
 
 TEST(test_named_levels) {
     static const char *const places[] = {"a/0", "a/0", "a/1", "a/1", "b/0", "b/0", "b/1", "b/1"};
-    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64], *text = calloc(1, 1 << 20);
+    char dir[] = "/tmp/espresso-levels-XXXXXX", trace[64];
     atomic_store(&wrong, 0);
     assert_non_null(mkdtemp(dir));
     snprintf(trace, sizeof trace, "%s.json", dir);
     RUN_RANKS(.size = 8, .places = places, .body = named_body,
               .config.backend = "levels:flat=(loop),gpu=(loop),machine=(loop),rack=(shm)", .config.trace = trace);
     assert_int_equal(atomic_load(&wrong), 0);
-    FILE *f = fopen(trace, "r");
-    assert_non_null(f);
+    char *text = file_text(trace);
     assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
-    fclose(f);
     for (int r = 0; r < 8; r++) { /* every rank has the lanes of all levels, and each op is in the lane of its own */
         static const char *const names[] = {"gpu", "machine", "rack"};
         char want[128];
@@ -369,9 +362,8 @@ TEST(test_bad_levels) {
         {"levels:intra=(lop),inter=(loop)", "lop"},
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        esp_config c = ESP_ZERO;
         esp_ctx *ctx = NULL;
-        c.backend = bad[k][0], c.size = 1;
+        esp_config c = {.backend = bad[k][0], .size = 1};
         assert_true(esp_open(&c, &ctx) < 0);
         if (!strstr(esp_last_error(NULL), bad[k][1])) fail_msg("%s: %s", bad[k][0], esp_last_error(NULL));
     }
@@ -408,14 +400,13 @@ static const shape shapes[] = {
 
 static void shape_body(esp_ctx *ctx, void *user) {
     const shape *s = user;
-    esp_tensor_desc d = ESP_ZERO;
     char option[ESP__TEXT_MAX];
-    d.name = "w", d.count = 8;
+    esp_tensor_desc d = {.name = "w", .count = 8};
     MUST(ctx->job.topo.n_levels == s->n_levels);
     MUST(ctx->job.topo.n_local == s->n_local);
     MUST(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     MUST(esp_start(ctx) == ESP_OK);
-    esp__option_print(&ctx->in_force.strategy.units[0].option, option, sizeof option);
+    esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
     for (uint8_t scope = 1; scope < ESP__SCOPES;
          scope++) { /* a group has a rank for each index, and this rank at its own */

@@ -11,7 +11,6 @@ static int count_raw(void *user, const esp__option *o) {
 }
 
 static int wide(void *user, const esp__option *o) {
-    (void)user;
     assert_false(esp__option_narrow(o));
     return 0;
 }

@@ -8,10 +8,9 @@ static const char codec[] = "topk:ratio=0.01";
 static const char *line_of(int64_t raw_up_to, const char *strategy, const char *wish, const char *name) {
     static char line[512];
     static const uint64_t counts[] = {1, 4096, 4097, 20000};
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.codec = codec, cfg.strategy = strategy, cfg.backend = "loop", cfg.rank = 0, cfg.size = 1;
-    cfg.raw_up_to = raw_up_to;
+    esp_config cfg = {
+        .codec = codec, .strategy = strategy, .backend = "loop", .rank = 0, .size = 1, .raw_up_to = raw_up_to};
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     for (uint32_t i = 0; i < 4; i++) {
         char tensor[16];

@@ -131,12 +131,6 @@ TEST(test_halves) {
 TEST(test_unequal_machines) {
     static const int32_t machines[3] = {1, 1, 2};
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = 3;
-    j.machines = machines;
-    j.body = run_body;
-    j.user = &p;
-    test_run(&j);
+    RUN_RANKS(.size = 3, .machines = machines, .body = run_body, .user = &p);
     assert_int_equal(atomic_load(&p.failures), 0);
 }

@@ -2,8 +2,8 @@
  * in it is named with its line. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "espresso_impl/registry/registry.h"
-#include "tests/executor/units_rig.h"
+#include "espresso_impl/codec/codec.h"
+#include "tests/executor/small_model.h"
 
 /* ---- round trips ----------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
@@ -28,11 +28,11 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, texts[i]) == ESP_OK);
         CHECK(!strcmp(esp_strategy_text(ctx), texts[i]));
         char *printed = strdup(esp_strategy_text(ctx));
-        uint64_t hash = ctx->in_force.strategy.hash;
-        CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK && ctx->in_force.strategy.hash != hash);
+        uint64_t hash = ctx->active.strategy.hash;
+        CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK && ctx->active.strategy.hash != hash);
         CHECK(esp_strategy_set(ctx, printed) == ESP_OK && !strcmp(printed, esp_strategy_text(ctx)));
-        CHECK(ctx->in_force.strategy.hash == hash && ctx->in_force.strategy.n_order == 7 &&
-              ctx->in_force.strategy.n_units == 6);
+        CHECK(ctx->active.strategy.hash == hash && ctx->active.strategy.n_order == 7 &&
+              ctx->active.strategy.n_units == 6);
         CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* the text's own memory */
         for (int k = 0; k < TOTAL; k++) g[k] = 2.0f;
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
@@ -52,7 +52,7 @@ static void body_lossless(esp_ctx *ctx, void *user) {
 }
 TEST(test_lossless) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_lossless, &k), 0);
+    run_ranks(2, 2, "loop", 0, body_lossless, &k);
 }
 
 /* ---- mistakes --------------------------------------------------------------------------------------------------------------- */
@@ -132,7 +132,7 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp_status s = esp_strategy_set(ctx, cases[i][0]);
         if (s >= 0) fprintf(stderr, "case %d was taken: %s\n", (int)i, cases[i][0]);
-        CHECK(s < 0 && says(ctx, cases[i][1]));
+        CHECK(s < 0 && error_has(ctx, cases[i][1]));
         CHECK(!strcmp(before, esp_strategy_text(ctx)));
     }
     /* cut off anywhere: an error, or a strategy */
@@ -145,13 +145,12 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
 }
 TEST(test_mistakes) {
     task k = {NULL, NULL, ESP_F32, 0, 0, NULL};
-    assert_int_equal(run_ranks(1, 1, "loop", 0, body_mistakes, &k), 0);
+    run_ranks(1, 1, "loop", 0, body_mistakes, &k);
 }
 
 /* ---- what descriptions ask for ------------------------------------------------------------------------------------------------ */
 static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype, uint32_t flags, const char *codec) {
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = name, d.count = count, d.dtype = dtype, d.flags = flags, d.codec = codec;
+    esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
 }
 #define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* f is f32 and plain */
@@ -159,38 +158,36 @@ static void body_wants(esp_ctx *ctx, void *user) {
     static const char tail[] = "tensor h 8 none flat.allreduce\ntensor s 8 none flat.allreduce\ntensor c 8 none "
                                "flat.allreduce\ntensor r 8 none flat.allreduce\n";
     char t[2048];
-    (void)user;
     add(ctx, "f", 8, ESP_F32, 0, NULL), add(ctx, "h", 8, ESP_F16, 0, NULL), add(ctx, "s", 8, ESP_F32, ESP_SUM, NULL);
     add(ctx, "c", 8, ESP_F32, 0, "topk:ratio=0.5"), add(ctx, "r", 8, ESP_F32, ESP_RAW, NULL);
     CHECK(esp_start(ctx) == ESP_OK);
     snprintf(t, sizeof t, HEAD "tensor f 8 group\ntensor h 8 group\ngroup 16 none flat.allreduce\n%s",
              strchr(tail, '\n') + 1);
-    CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG && says(ctx, "strategy:4: tensor 'f' is f32 but 'h' is f16"));
+    CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG && error_has(ctx, "strategy:4: tensor 'f' is f32 but 'h' is f16"));
     snprintf(t, sizeof t,
              P("tensor h 8 none flat.allreduce\ntensor s 8 group\ntensor c 8 group\ngroup 16" U "tensor r 8" U));
     CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG &&
-          says(ctx, "strategy:6: of tensors 's' and 'c' only one wants the sum"));
+          error_has(ctx, "strategy:6: of tensors 's' and 'c' only one wants the sum"));
     snprintf(t, sizeof t, P("tensor h 8" U "tensor s 8" U "tensor c 8 group\ntensor r 8 group\ngroup 16" U));
     CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG &&
-          says(ctx, "strategy:7: tensor 'c' has a codec of its own ('topk:ratio=0.5')"));
+          error_has(ctx, "strategy:7: tensor 'c' has a codec of its own ('topk:ratio=0.5')"));
     /* in chunks it holds as in whole tensors: c's codec stays, r is never compressed */
     snprintf(t, sizeof t,
              P("tensor h 8" U "tensor s 8" U "tensor c 8 split 2\nchunk 4 efsignsgd " FLAT_COMP
                "\nchunk 4 none " FLAT_COMP "\n"
                "tensor r 8 split 2\nchunk 7 efsignsgd " FLAT_COMP "\nchunk 1 none flat.allreduce\n"));
     CHECK(esp_strategy_set(ctx, t) == ESP_OK);
-    CHECK(!strcmp(ctx->in_force.strategy.units[3].codec->spec, "topk:ratio=0.5") &&
-          !strcmp(ctx->in_force.strategy.units[4].codec->spec, "topk:ratio=0.5"));
-    CHECK(!strcmp(ctx->in_force.strategy.units[5].codec->spec, "none") &&
-          !esp__option_compresses(&ctx->in_force.strategy.units[5].option));
+    CHECK(!strcmp(ctx->active.strategy.units[3].codec->spec, "topk:ratio=0.5") &&
+          !strcmp(ctx->active.strategy.units[4].codec->spec, "topk:ratio=0.5"));
+    CHECK(!strcmp(ctx->active.strategy.units[5].codec->spec, "none") &&
+          !esp__option_compresses(&ctx->active.strategy.units[5].option));
 }
 static void body_raw_group(esp_ctx *ctx, void *user) {
-    (void)user;
     add(ctx, "p", 8, ESP_F32, 0, NULL), add(ctx, "r", 8, ESP_F32, ESP_RAW, NULL);
     CHECK(esp_start(ctx) == ESP_OK);
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16 topk:ratio=0.5 " FLAT_COMP "\n") ==
               ESP_E_ARG &&
-          says(ctx, "strategy:4: tensor 'r' must not be compressed (ESP_RAW), but the group 'p+1' compresses"));
+          error_has(ctx, "strategy:4: tensor 'r' must not be compressed (ESP_RAW), but the group 'p+1' compresses"));
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
@@ -213,10 +210,7 @@ static void matrix_step(esp_ctx *ctx) {
     CHECK(!esp_push(ctx, 0, m, cpu) && !esp_push(ctx, 1, n, cpu) && !esp_wait_all(ctx) && m[0] == 1 && n[0] == 2);
 }
 static void body_matrix(esp_ctx *ctx, void *user) {
-    esp_tensor_desc d = ESP_ZERO;
-    (void)user;
-    d.rows = 4, d.cols = 5, d.count = 20;
-    d.name = "m";
+    esp_tensor_desc d = {.rows = 4, .cols = 5, .count = 20, .name = "m"};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     d.name = "n";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
@@ -234,14 +228,15 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP
                                      "\ntensor n 20 split 2\nchunk 12 topk:ratio=0.5 " FLAT_COMP
                                      "\nchunk 8" U) == ESP_E_ARG &&
-          says(ctx, "strategy:4: tensor 'n[1/2]'") && says(ctx, "which a chunk has only if it consists of whole rows"));
+          error_has(ctx, "strategy:4: tensor 'n[1/2]'") &&
+          error_has(ctx, "which a chunk has only if it consists of whole rows"));
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP
                                      "\ntensor n 20 split 2\nchunk 15 topk:ratio=0.5 " FLAT_COMP
                                      "\nchunk 5 topk:ratio=0.5 " FLAT_COMP "\n") == ESP_OK);
     matrix_step(ctx);
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 group\ntensor n 20 group\ngroup 40 topk:ratio=0.5 " FLAT_COMP "\n") ==
               ESP_E_ARG &&
-          says(ctx, "which a group has not"));
+          error_has(ctx, "which a group has not"));
     CHECK(esp_strategy_set(ctx, HEAD "tensor m 20 topk:ratio=0.5 " FLAT_COMP "\ntensor n 20" U) == ESP_OK);
     matrix_step(ctx);
     static const char *const parts[] = {
@@ -262,13 +257,13 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     esp_codec_handle *h;
     for (uint32_t i = 0; i < ctx->registry.n_codecs; i++)
         if (ctx->registry.codecs[i] == real) ctx->registry.codecs[i] = &table;
-    CHECK(esp_codec_open(ctx, "topk", 20, NULL, &h) == ESP_E_UNSUPPORTED && says(ctx, "esp_codec_open_matrix"));
+    CHECK(esp_codec_open(ctx, "topk", 20, NULL, &h) == ESP_E_UNSUPPORTED && error_has(ctx, "esp_codec_open_matrix"));
     CHECK(esp_codec_open_matrix(ctx, "topk", 4, 5, NULL, &h) == ESP_OK);
     esp_codec_close(h);
 }
 TEST(test_wants) {
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_wants, NULL), 0);
-    assert_int_equal(run_ranks(2, 2, "loop", 0, body_raw_group, NULL), 0);
-    assert_int_equal(run_ranks(1, 1, "loop", 0, body_matrix, NULL), 0);
-    assert_int_equal(run_ranks(4, 2, "loop", 0, body_matrix, NULL), 0);
+    run_ranks(2, 2, "loop", 0, body_wants, NULL);
+    run_ranks(2, 2, "loop", 0, body_raw_group, NULL);
+    run_ranks(1, 1, "loop", 0, body_matrix, NULL);
+    run_ranks(4, 2, "loop", 0, body_matrix, NULL);
 }

@@ -62,7 +62,6 @@ static void *pool_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align
 static void pool_free(void *user, esp_device d, void *block, uint64_t bytes) {
     pool *p = user;
     uint64_t had, head;
-    (void)d;
     if (!block) return;
     memcpy(&had, (uint8_t *)block - 8, 8);
     memcpy(&head, (uint8_t *)block - 16, 8);
@@ -71,7 +70,6 @@ static void pool_free(void *user, esp_device d, void *block, uint64_t bytes) {
     free((uint8_t *)block - head);
 }
 static void pool_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (getenv("VERBOSE"))
         fprintf(stderr, "  [%d] %s: %s\n", ev->level, ev->component ? ev->component : "", ev->message);
 }
@@ -88,7 +86,7 @@ typedef struct scenario {
     const char *env[2]; /* a variable and its value */
 } scenario;
 
-static char dir[] = "/tmp/test_alloc_XXXXXX", path[64];
+static char path[64];
 
 /* Runs the call unless one before it failed. */
 #define DO(call)                                                                                                       \
@@ -130,10 +128,7 @@ static esp_status begin(esp_ctx *ctx, const scenario *c) {
     return s;
 }
 
-static esp_status opens(esp_ctx *ctx, const scenario *c) {
-    (void)ctx, (void)c;
-    return ESP_OK;
-}
+static esp_status opens(esp_ctx *ctx, const scenario *c) { return ESP_OK; }
 static esp_status trains(esp_ctx *ctx, const scenario *c) {
     esp_status s = begin(ctx, c);
     for (int k = 0; k < 2; k++) DO(step(ctx));
@@ -199,7 +194,6 @@ static esp_status decodes(esp_ctx *ctx, const scenario *c) {
     static float in[COUNT], out[COUNT];
     static uint8_t room[8 * COUNT + 4096];
     esp_status s = ESP_OK;
-    (void)c;
     for (size_t k = 0; k < sizeof specs / sizeof *specs && !s; k++)
         for (int matrix = 0; matrix < 2 && !s; matrix++) {
             esp_codec_handle *h = NULL;
@@ -216,7 +210,6 @@ static esp_status loads(esp_ctx *ctx, const scenario *c) {
     const char *build = getenv("ESPRESSO_BUILD");
     char plugin[512];
     snprintf(plugin, sizeof plugin, "%s/tests/abi/libespresso-everysecond.so", build ? build : "build");
-    (void)c;
     esp_status s = esp_plugin_load(ctx, plugin);
     snprintf(plugin, sizeof plugin, "%s/tests/abi", build ? build : "build");
     setenv("ESPRESSO_PLUGIN_PATH", plugin, 1);
@@ -227,7 +220,6 @@ static esp_status loads(esp_ctx *ctx, const scenario *c) {
 static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
     esp_tensor_desc d = {.name = "x", .count = 5, .codec = "topq"};
     esp_status s = esp_plugin_load(ctx, "nobody");
-    (void)c;
     s = s == ESP_E_NOT_FOUND ? ESP_OK : s;
     DO(esp_tensor_add(ctx, &d, NULL));
     DO(esp_start(ctx));
@@ -235,19 +227,16 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
 }
 /* auto with figures that are made up: it measures, plans, changes to a plan that compresses and keeps it. */
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
-    (void)user;
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 7000000;
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->active.strategy.units[i].option)) return 7000000;
     return 20000000;
 }
 static void auto_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
 static esp_status auto_figures(void *user, esp_ctx *ctx, esp_plan_system *y, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
     esp__codec *opened;
-    (void)user;
     memset(y, 0, sizeof *y);
     memset(codecs, 0, sizeof *codecs);
     y->struct_size = sizeof *y;
@@ -403,7 +392,6 @@ static void *rank_main(void *arg) {
 
 /* 1: an allocation failed. */
 static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, uint32_t timeout_ms, run_of *r) {
-    pthread_t threads[RANKS];
     rank_of ranks[RANKS];
     memset(r, 0, sizeof *r);
     r->scenario = c;
@@ -412,12 +400,11 @@ static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, 
     pthread_barrier_init(&r->barrier, NULL, (unsigned)c->size);
     atomic_store(&past, 0);
     atomic_store(&watching, 1);
-    for (int32_t k = 0; k < c->size; k++) {
-        ranks[k] = (rank_of){r, k};
-        if (c->size > 1 && pthread_create(&threads[k], NULL, rank_main, &ranks[k])) abort();
-    }
-    if (c->size == 1) rank_main(&ranks[0]);
-    for (int32_t k = 0; c->size > 1 && k < c->size; k++) pthread_join(threads[k], NULL);
+    for (int32_t k = 0; k < c->size; k++) ranks[k] = (rank_of){r, k};
+    if (c->size == 1)
+        rank_main(&ranks[0]);
+    else
+        run_threads(c->size, rank_main, ranks, sizeof *ranks);
     atomic_store(&watching, 0);
     pthread_barrier_destroy(&r->barrier);
     return atomic_load(&r->pool[victim].hits) > 0;
@@ -473,15 +460,13 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
     if (seconds > WAIT_MS / 2000.0) complain(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-static double now(void) { return (double)esp__now_ns() / 1e9; }
-
 /* Every allocation of one rank from the meeting on; without other ranks, from the first. TEST_ALL (make test-all) tries all, else every
  * few of them, other ones for each rank and mode. A rank that fails before it has met the others is missing: they wait for it until
  * their timeout, which is short then. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
-    const double began = now();
+    const double began = test_seconds();
     const char *from = getenv("FROM"); /* to look at one */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
@@ -490,16 +475,16 @@ static void fail_each(const scenario *c, int32_t victim, int sticky) {
     const int first = r.pool[victim].at_meeting + 1, opened = r.pool[victim].at_opened;
     const int every = getenv("TEST_ALL") ? 1 : 1 + (atomic_load(&r.pool[victim].seen) - first) / SAMPLE;
     for (int n = from ? atoi(from) : first, hit = bad <= 40; hit && bad <= 40; runs++) {
-        const double start = now();
+        const double start = test_seconds();
         hit = run_once(c, victim, n, sticky, c->size > 1 && n <= opened ? OPEN_MS : WAIT_MS, &r);
-        check(c, victim, n, sticky, hit, &r, now() - start);
+        check(c, victim, n, sticky, hit, &r, test_seconds() - start);
         n += runs < AT_BEGIN ? 1 : runs == AT_BEGIN ? 1 + (2 * (int)victim + sticky) * every / 4 : every;
     }
     if (c->env[0]) unsetenv(c->env[0]);
     unlink(path);
     if (getenv("VERBOSE"))
         print_message("%s, rank %d, %s: %d runs, %.1f s\n", c->name, (int)victim, sticky ? "sticky" : "once", runs,
-                      now() - began);
+                      test_seconds() - began);
 }
 
 TEST(each_allocation_fails) {
@@ -541,14 +526,9 @@ TEST(a_plan_fails_cleanly) {
 }
 
 static int setup(void **state) {
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/file", dir);
+    if (folder_make(state)) return -1;
+    snprintf(path, sizeof path, "%s", in_folder("file"));
     return 0;
 }
-static int teardown(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
-}
 
-TEST_GROUP(setup, teardown)
+TEST_GROUP(setup, folder_remove)

@@ -2,7 +2,7 @@
  * Every other rank must come back with an error that names the dead one, and nothing may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
-#include "procs.h"
+#include "tests/lib/processes.h"
 
 enum { N = 20000, TENSORS = 3, RANKS = 4 };
 enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
@@ -25,17 +25,14 @@ static uint64_t made_up_step(void *user, esp_ctx *ctx) {
               : situation == PLANNING ? a->phase == ESP__AUTO_PLAN
               : situation == SWITCHED ? a->phase == ESP__AUTO_CHECK && (int)a->phase_steps == depth
                                       : 0;
-    (void)user;
     if (ctx->job.rank == victim && now) die();
     return a->phase == ESP__AUTO_CHECK ? 7000000u : 20000000u;
 }
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
 static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
-    (void)user;
     memset(s, 0, sizeof *s);
     memset(codecs, 0, sizeof *codecs);
     s->struct_size = sizeof *s;
@@ -60,20 +57,15 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
 /* ---- dying inside the switch: at one of the places that take memory, between the ranks' exchanges ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
-    (void)user, (void)d;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
-        a->all[0].done && a->all[0].verdict == ESP__VERDICT_SWITCH && ++own_depth == depth)
+        a->all[0].done && a->all[0].decision == ESP__DECISION_SWITCH && ++own_depth == depth)
         die();
-    return aligned_alloc((size_t)align, (size_t)((bytes + align - 1) / align * align));
-}
-static void counting_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
+    return test_host_alloc(user, d, bytes, align);
 }
 
 /* ---- dying in the middle of a probe: soon after measuring began, at some moment ---- */
 static void *die_soon(void *arg) {
-    procs_sleep_ms(depth);
+    usleep((useconds_t)depth * 1000);
     die();
     return arg;
 }
@@ -81,18 +73,13 @@ static void *die_soon(void *arg) {
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     static esp_host host;
     report *me = &p->b->rank[rank];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
     host.struct_size = sizeof host;
     host.abi_major = ESP_ABI_MAJOR;
     host.alloc = counting_alloc;
-    host.free_ = counting_free;
-    cfg.host = &host;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = "shm";
+    host.free_ = test_host_free;
+    esp_config cfg = {
+        .host = &host, .rank = rank, .size = p->size, .machine = 1 + rank / 2, .root = p->root, .backend = "shm"};
     cfg.codec = "topk:ratio=0.25";
     cfg.strategy = situation == PROBING ? "auto:steps=2000" : "auto:steps=4";
     cfg.timeout_ms = 20000;
@@ -140,7 +127,7 @@ static void body_train(procs *p, int32_t rank) {
     if (s != ESP_OK && ctx && esp_push(ctx, 0, grads, here) != s) atomic_store(&me->other, 1);
     atomic_store(&me->status, s);
     esp_close(ctx);
-    atomic_store(&me->closed_ns, procs_now());
+    atomic_store(&me->closed_ns, esp__now_ns());
     free(grads);
 }
 
@@ -187,13 +174,7 @@ TEST(test_after_the_switch) {
 }
 
 /* Other programs may use the folder: only what has our name counts. */
-static int our_files(void) {
-    DIR *d = opendir("/dev/shm");
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) n += strstr(e->d_name, "esp") != NULL;
-    if (d) closedir(d);
-    return n;
-}
+static int our_files(void) { return test_count_files("/dev/shm", "esp"); }
 static int files_before;
 static int count_before(void **state) {
     files_before = our_files();

@@ -4,7 +4,7 @@
 /* runs: quiet no-tsan: ranks are processes: the sanitizer sees one of them, with the threads that job/test_secret has */
 #include "tests/lib/test.h"
 #include <sys/un.h>
-#include "procs.h"
+#include "tests/lib/processes.h"
 #include "tests/lib/hello.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -32,7 +32,6 @@ static uint64_t wanted(void) {
 
 /* ---- the job ---- */
 static void on_log(void *user, const esp_log_event *ev) {
-    (void)user;
     if (!strcmp(ev->component, "peers") && strstr(ev->message, "all ranks have met"))
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
@@ -78,7 +77,7 @@ static void body_rank(procs *p, int32_t rank) {
     int done = 0;
     alarm(900);
     setenv("ESPRESSO_SECRET", secret, 1);
-    while (rank == 3 && atomic_load(&p->b->go) == 0) procs_sleep_ms(1); /* it comes in the middle of the flood */
+    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* it comes in the middle of the flood */
     cfg.rank = rank;
     cfg.size = RANKS;
     cfg.root = f->root;
@@ -97,7 +96,7 @@ static void body_rank(procs *p, int32_t rank) {
     for (int k = 0; s == ESP_OK && !done; k++) {
         s = train(p, rank, ctx, id, grad, &done);
         if (k == 20) atomic_store(&me->ready, 1);
-        procs_sleep_ms(1);
+        usleep(1000);
     }
     if (s != ESP_OK) snprintf(me->text, sizeof me->text, "%.1000s", esp_last_error(ctx));
     esp_close(ctx);
@@ -174,8 +173,8 @@ static void hostile(int which) {
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
             atomic_fetch_add(&f->made, met != 0); /* nobody listens there any more */
-            if (!met) procs_sleep_ms(1);
-            if (met && serial % 64 == 0) procs_sleep_ms(1);
+            if (!met) usleep(1000);
+            if (met && serial % 64 == 0) usleep(1000);
             continue;
         }
         if (met) atomic_fetch_add(&f->got_in, 1);
@@ -244,19 +243,19 @@ static long memory_kb(pid_t pid, const char *what) {
 static int descriptors(pid_t pid) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    return count_files(path);
+    return test_count_files(path, "");
 }
 
 /* Waits until `n` connections more were made; returns the most descriptors that rank 0 had. */
 static int await_flood(const procs *p, uint64_t n) {
-    const uint64_t from = atomic_load(&f->made), end = procs_now() + 280000000000u;
+    const uint64_t from = atomic_load(&f->made), end = esp__now_ns() + 280000000000u;
     uint64_t looked = 0;
     int most = 0;
-    while (atomic_load(&f->made) - from < n && procs_now() < end) {
+    while (atomic_load(&f->made) - from < n && esp__now_ns() < end) {
         int now = descriptors(p->pid[0]);
         if (now > most) most = now;
         if (atomic_load(&f->met) && looked++ % 20 == 0) datagrams(p);
-        procs_sleep_ms(5);
+        usleep(5000);
     }
     assert_true(atomic_load(&f->made) - from >= n);
     return most;
@@ -270,7 +269,7 @@ static void record(void) {
     int fd;
     procs_init(&p, 2);
     snprintf(w.root, sizeof w.root, "%s", f->root);
-    if ((p.pid[0] = fork()) == 0) {
+    if (!(p.pid[0] = child_fork(60))) {
         esp__peers *peers = NULL;
         esp_status s = esp__peers_open(NULL, NULL, &w, NULL, &peers);
         _exit(s == ESP_OK ? 0 : 1);
@@ -287,25 +286,22 @@ TEST(test_flood) {
     pid_t pids[HOSTILES];
     procs p;
     long before, peak, runs, ran;
-    int fds_before, fds_most, fds_runs, fds_ran, hung = 0;
+    int fds_before, fds_most, fds_runs, fds_ran;
     uint64_t t0;
-    f = (flood *)mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(f != MAP_FAILED);
-    snprintf(f->root, sizeof f->root, "127.0.0.1:%d", 32100 + (int)getpid() % 600);
+    f = test_shared(sizeof *f);
+    snprintf(f->root, sizeof f->root, "%s", test_root(true));
     record();
 
     procs_init(&p, RANKS);
     procs_start_all(&p, body_rank);
     assert_true(PROCS_AWAIT(&p, other, 0, 3));
-    procs_sleep_ms(300); /* ranks 1 and 2 have joined, rank 3 has not begun */
+    usleep(300000); /* ranks 1 and 2 have joined, rank 3 has not begun */
     before = memory_kb(p.pid[0], "VmRSS");
     fds_before = descriptors(p.pid[0]);
     atomic_store(&f->running, 1);
-    t0 = procs_now();
+    t0 = esp__now_ns();
     for (int i = 0; i < HOSTILES; i++) {
-        fflush(NULL);
-        if ((pids[i] = fork()) != 0) continue;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if ((pids[i] = child_fork(0)) != 0) continue;
         hostile(i);
         _exit(0);
     }
@@ -313,19 +309,19 @@ TEST(test_flood) {
     peak = memory_kb(p.pid[0], "VmHWM");
     print_message("%llu connections while the ranks meet, in %.1f s: rank 0 had %ld KiB, and %ld KiB at most; %d "
                   "descriptors, and %d at most\n",
-                  (unsigned long long)atomic_load(&f->made), (double)(procs_now() - t0) / 1e9, before, peak, fds_before,
-                  fds_most);
+                  (unsigned long long)atomic_load(&f->made), (double)(esp__now_ns() - t0) / 1e9, before, peak,
+                  fds_before, fds_most);
     for (int k = 0; k < KINDS; k++) assert_true(atomic_load(&f->kinds[k]) >= n / KINDS / 2);
     assert_true(atomic_load(&p.b->rank[0].status) == 1);
     assert_true(SANITIZED || peak - before < 1024);
     assert_true(fds_most <= fds_before + PLACES + 2);
 
-    t0 = procs_now();
+    t0 = esp__now_ns();
     atomic_store(&p.b->go, 1); /* rank 3 comes, while the flood goes on */
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
-    print_message("rank 3 joined and all trained 20 steps %.2f s after it came\n", (double)(procs_now() - t0) / 1e9);
+    print_message("rank 3 joined and all trained 20 steps %.2f s after it came\n", (double)(esp__now_ns() - t0) / 1e9);
     atomic_store(&f->met, 1);
-    procs_sleep_ms(100);
+    usleep(100000);
     runs = memory_kb(p.pid[0], "VmRSS");
     fds_runs = descriptors(p.pid[0]);
     fds_most = await_flood(&p, n);
@@ -347,6 +343,6 @@ TEST(test_flood) {
         if (atomic_load(&p.b->rank[r].status)) print_error("rank %d: %s\n", r, p.b->rank[r].text);
         assert_int_equal(atomic_load(&p.b->rank[r].status), ESP_OK);
     }
-    for (int i = 0; i < HOSTILES; i++) waitpid(pids[i], &hung, 0);
+    for (int i = 0; i < HOSTILES; i++) child_wait(pids[i]);
     assert_int_equal(procs_end(&p), 0);
 }

@@ -2,7 +2,7 @@
  * until the others know is printed, not asserted. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
-#include "procs.h"
+#include "tests/lib/processes.h"
 
 typedef struct self {
     procs *p;
@@ -12,7 +12,7 @@ typedef struct self {
 
 static void on_lost(void *user, int32_t rank, int left) {
     self *s = (self *)user;
-    atomic_store(&s->me->told_ns, procs_now());
+    atomic_store(&s->me->told_ns, esp__now_ns());
     atomic_store(&s->me->lost_left, left);
     atomic_store(&s->me->lost, rank);
 }
@@ -46,7 +46,7 @@ static esp__peers *open_peers(procs *p, int32_t rank, self *s, uint32_t timeout_
 
 static void note(report *me, esp_status s) {
     snprintf(me->text, sizeof me->text, "%s", s == ESP_OK ? "" : esp_last_error(NULL));
-    atomic_store(&me->returned_ns, procs_now());
+    atomic_store(&me->returned_ns, esp__now_ns());
     atomic_store(&me->status, s);
 }
 
@@ -61,9 +61,9 @@ static void body_exchange(procs *p, int32_t rank) {
         if (i == 20) atomic_store(&me.me->ready, 1);
     }
     note(me.me, s);
-    while (atomic_load(&me.me->lost) == NOBODY) procs_sleep_ms(1);
+    while (atomic_load(&me.me->lost) == NOBODY) usleep(1000);
     esp__peers_close(peers, "words", 5, NULL, NULL);
-    atomic_store(&me.me->closed_ns, procs_now());
+    atomic_store(&me.me->closed_ns, esp__now_ns());
 }
 
 /* After `victim` has gone at `t0`: everybody else knows, and says so. */
@@ -96,10 +96,10 @@ static void kill_each(int tcp) {
         procs p;
         uint64_t t0;
         procs_init(&p, 4);
-        if (tcp) snprintf(p.root, sizeof p.root, "127.0.0.1:%d", 30000 + (int)getpid() % 2000 + (int)victim);
+        if (tcp) snprintf(p.root, sizeof p.root, "%s", test_root(true));
         procs_start_all(&p, body_exchange);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
-        t0 = procs_now();
+        t0 = esp__now_ns();
         kill(p.pid[victim], SIGKILL);
         expect_all_know(&p, victim, t0, tcp ? "killed (tcp)" : "killed");
         assert_int_equal(procs_end(&p), 0);
@@ -113,8 +113,8 @@ static void body_exit(procs *p, int32_t rank) {
     if (rank != 2) {
         body_exchange(p, rank);
     } else if (open_peers(p, rank, &me, 20000)) {
-        procs_sleep_ms(20);
-        atomic_store(&me.me->told_ns, procs_now());
+        usleep(20000);
+        atomic_store(&me.me->told_ns, esp__now_ns());
         _exit(0); /* a status of 0, and still it did not leave */
     }
 }
@@ -134,12 +134,12 @@ static void body_with_child(procs *p, int32_t rank) {
         esp__peers *peers = open_peers(p, rank, &me, 20000);
         int child = fork();
         if (child == 0) {
-            procs_sleep_ms(30000);
+            usleep(30000000);
             _exit(0);
         }
         atomic_store(&p->b->rank[1].other, child);
         atomic_store(&p->b->rank[1].ready, peers != NULL);
-        procs_sleep_ms(30000);
+        usleep(30000000);
     } else {
         body_exchange(p, rank);
     }
@@ -150,8 +150,8 @@ TEST(test_forked_child_does_not_hide_a_death) {
     uint64_t t0;
     procs_init(&p, 3);
     procs_start_all(&p, body_with_child);
-    while (!atomic_load(&p.b->rank[1].ready)) procs_sleep_ms(1);
-    t0 = procs_now();
+    while (!atomic_load(&p.b->rank[1].ready)) usleep(1000);
+    t0 = esp__now_ns();
     kill(p.pid[1], SIGKILL);
     expect_all_know(&p, 1, t0, "killed, its child lives");
     kill(atomic_load(&p.b->rank[1].other), SIGKILL);
@@ -165,15 +165,13 @@ TEST(test_forked_child_does_not_hide_a_death) {
 static void body_child_closes(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
-    int status = 0;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
-    pid_t child = fork();
-    if (child == 0) {
+    const pid_t child = child_fork(60);
+    if (!child) {
         esp__peers_close(peers, "x", 1, NULL, NULL);
         _exit(0);
     }
-    waitpid(child, &status, 0);
-    atomic_store(&me.me->ready, WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    atomic_store(&me.me->ready, child_wait(child) == 0);
     esp_status s = ESP_OK;
     for (int i = 0; i < 20 && s == ESP_OK; i++) s = esp__peers_allgather(peers, NULL, 0, &in, out, sizeof in);
     note(me.me, s);
@@ -205,7 +203,7 @@ TEST(test_killed_while_meeting) {
     for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* rank 3 is not there yet */
     p.size = 3;
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
-    procs_sleep_ms(200);
+    usleep(200000);
     kill(p.pid[2], SIGKILL);
     assert_true(PROCS_AWAIT(&p, status, 1, 2));
     for (int r = 0; r < 2; r++) {
@@ -220,11 +218,11 @@ static void body_accuse(procs *p, int32_t rank) {
     self me;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
     atomic_store(&me.me->ready, 1);
-    while (!atomic_load(&p->b->go)) procs_sleep_ms(1);
+    while (!atomic_load(&p->b->go)) usleep(1000);
     if (rank == 3) esp__peers_suspect(peers, 2, 13);
-    while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
+    while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) usleep(1000);
     atomic_store(&me.me->status, 0);
-    while (atomic_load(&p->b->go) == 1) procs_sleep_ms(1);
+    while (atomic_load(&p->b->go) == 1) usleep(1000);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
 }
 TEST(test_stopped_rank_is_named) {
@@ -235,11 +233,11 @@ TEST(test_stopped_rank_is_named) {
         procs_start_all(&p, body_accuse);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
         kill(p.pid[victim], SIGSTOP);
-        procs_sleep_ms(20);
-        t0 = procs_now();
+        usleep(20000);
+        t0 = esp__now_ns();
         atomic_store(&p.b->go, 1);
-        while (atomic_load(&p.b->rank[3].late) == NOBODY && procs_now() - t0 < 10000000000u) procs_sleep_ms(1);
-        print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(procs_now() - t0) / 1e6);
+        while (atomic_load(&p.b->rank[3].late) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
+        print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(esp__now_ns() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].late), victim);
         if (victim != 0) { /* with rank 0 stopped only the accuser finds out */
             assert_true(PROCS_AWAIT(&p, late, NOBODY, victim));
@@ -260,7 +258,7 @@ static void body_leave(procs *p, int32_t rank) {
     self me;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
     atomic_store(&me.me->ready, 1);
-    while (!atomic_load(&p->b->go)) procs_sleep_ms(1);
+    while (!atomic_load(&p->b->go)) usleep(1000);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
     atomic_store(&me.me->status, 0);
 }
@@ -272,11 +270,11 @@ TEST(test_closing_beside_a_stopped_rank) {
         procs_start_all(&p, body_leave);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
         kill(p.pid[victim], SIGSTOP);
-        t0 = procs_now();
+        t0 = esp__now_ns();
         atomic_store(&p.b->go, 1);
         assert_true(PROCS_AWAIT(&p, status, 1, victim));
         print_message("rank %d stopped: the others closed after %.1f ms\n", (int)victim,
-                      (double)(procs_now() - t0) / 1e6);
+                      (double)(esp__now_ns() - t0) / 1e6);
         kill(p.pid[victim], SIGCONT);
         assert_int_equal(procs_end(&p), 0);
     }
@@ -284,7 +282,7 @@ TEST(test_closing_beside_a_stopped_rank) {
 
 /* Neither good nor failed meetings leave descriptors or threads behind. */
 static void body_leaks(procs *p, int32_t rank) {
-    int files = count_files("/proc/self/fd"), threads = count_files("/proc/self/task");
+    int files = test_count_files("/proc/self/fd", ""), threads = test_count_files("/proc/self/task", "");
     char root[64];
     snprintf(root, sizeof root, "%s", p->root);
     for (int i = 0; i < 10; i++) {
@@ -300,7 +298,7 @@ static void body_leaks(procs *p, int32_t rank) {
         esp__peers_close(open_peers(p, rank, &me, 50), NULL, 0, NULL, NULL);
     }
     atomic_store(&p->b->rank[rank].other,
-                 count_files("/proc/self/fd") - files + count_files("/proc/self/task") - threads);
+                 test_count_files("/proc/self/fd", "") - files + test_count_files("/proc/self/task", "") - threads);
     atomic_store(&p->b->rank[rank].status, 0);
 }
 TEST(test_nothing_leaks) {

@@ -2,7 +2,7 @@
  * |w - c|^2 / 2, with a point c of its own, so that training converges to the mean of the points of the ranks that are left. */
 /* runs: quiet no-tsan: ranks are processes: context/test_shrink has threads */
 #include "tests/lib/test.h"
-#include "procs.h"
+#include "tests/lib/processes.h"
 
 enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 60 };
 
@@ -51,20 +51,19 @@ static float point(int32_t origin, int i) { return (float)((i * 7 + origin * 5) 
 
 static esp_ctx *open_job(procs *p, int32_t rank, char *text) {
     static char name[TENSORS][16];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = job.machine[rank];
-    cfg.root = p->root;
-    cfg.backend = job.backend;
-    cfg.codec = job.codec;
-    cfg.strategy = job.strategy;
-    cfg.progress = job.progress;
-    cfg.timeout_ms = job.timeout_ms;
-    cfg.flags = job.flags;
-    cfg.cpu_workers = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.rank = rank,
+                      .size = p->size,
+                      .machine = job.machine[rank],
+                      .root = p->root,
+                      .backend = job.backend,
+                      .codec = job.codec,
+                      .strategy = job.strategy,
+                      .progress = job.progress,
+                      .timeout_ms = job.timeout_ms,
+                      .flags = job.flags,
+                      .cpu_workers = 1,
+                      .log_level = ESP_LOG_ERROR};
     if (esp_open(&cfg, &ctx)) {
         snprintf(text, 600, "open: %.500s", esp_last_error(NULL));
         return NULL;
@@ -136,7 +135,7 @@ static void body(procs *p, int32_t origin) {
     outcome *out = &shared->of[origin];
     float *w = calloc(ALL, sizeof *w), *g = calloc(ALL, sizeof *g);
     uint8_t left[MAX_PROCS];
-    const int files = count_files("/proc/self/fd");
+    const int files = test_count_files("/proc/self/fd", "");
     esp_ctx *ctx = open_job(p, origin, out->text);
     esp_status s = ctx ? ESP_OK : ESP_E_STATE;
     int tries = 0;
@@ -160,7 +159,7 @@ static void body(procs *p, int32_t origin) {
     if (s && ctx) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
     /* a rank that closes its context early is lost for those that are slower in the last step */
     for (int32_t r = 0, ms = 0; r < p->size && !s && ms < 10000; r++)
-        for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) procs_sleep_ms(1);
+        for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) usleep(1000);
     for (int i = 0; i < ALL; i++) {
         double best = 0, n = 0;
         for (int32_t r = 0; r < p->size; r++) best += left[r] ? point(r, i) : 0, n += left[r];
@@ -173,7 +172,7 @@ static void body(procs *p, int32_t origin) {
         atomic_store(&out->machines, esp_machines(ctx));
     }
     esp_close(ctx);
-    if (ctx && count_files("/proc/self/fd") != files)
+    if (ctx && test_count_files("/proc/self/fd", "") != files)
         snprintf(out->text, sizeof out->text, "files are left open"), s = s ? s : ESP_E_STATE;
     free(w);
     free(g);
@@ -202,7 +201,7 @@ static void expect_left(procs *p, const char *left, double distance) {
 
 static void run(procs *p) {
     procs_start_all(p, body);
-    for (int32_t r = 0; r < p->size; r++) waitpid(p->pid[r], NULL, 0), p->pid[r] = 0;
+    procs_wait(p);
 }
 
 static void lose(int32_t size, int32_t per_machine, const char *codec, const char *strategy, int32_t victim,
@@ -292,7 +291,7 @@ TEST(test_during_the_shrink) {
 /* A stopped rank is given up. When it continues it gets an error, and the others do not notice. */
 static void stop_one(int32_t victim, const char *left) {
     procs p;
-    uint64_t end = procs_now() + 30000000000u;
+    uint64_t end = esp__now_ns() + 30000000000u;
     job_begin(&p, 4, 4, NULL, NULL);
     job.stops = victim;
     job.timeout_ms = 600;
@@ -300,10 +299,10 @@ static void stop_one(int32_t victim, const char *left) {
     job.lr = 0.03;
     procs_start_all(&p, body);
     const int32_t other = victim == 1 ? 2 : 1;
-    while (atomic_load(&shared->of[other].shrinks) == 0 && procs_now() < end) procs_sleep_ms(5);
+    while (atomic_load(&shared->of[other].shrinks) == 0 && esp__now_ns() < end) usleep(5000);
     const int went_on = atomic_load(&shared->of[other].shrinks);
     kill(p.pid[victim], SIGCONT);
-    for (int32_t r = 0; r < p.size; r++) waitpid(p.pid[r], NULL, 0), p.pid[r] = 0;
+    procs_wait(&p);
     assert_int_equal(went_on, 1);
     expect_left(&p, left, 1e-2);
     const outcome *o = &shared->of[victim];
@@ -324,7 +323,7 @@ TEST(test_too_few) {
     job.stops = 0;
     job.timeout_ms = 500;
     procs_start_all(&p, body);
-    waitpid(p.pid[1], NULL, 0), p.pid[1] = 0;
+    child_wait(p.pid[1]), p.pid[1] = 0;
     kill(p.pid[0], SIGKILL);
     kill(p.pid[0], SIGCONT);
     assert_int_equal(atomic_load(&p.b->rank[1].status), ESP_E_TIMEOUT);
@@ -349,13 +348,13 @@ TEST(test_auto) {
 /* What this rank has not sent yet. */
 static void residuals(const esp_ctx *ctx, float *out) {
     memset(out, 0, ALL * sizeof *out);
-    for (uint32_t i = 0; i < ctx->in_force.n_feedback; i++) {
-        const esp__feedback *f = &ctx->in_force.feedback[i];
+    for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
     for (uint32_t i = 0; i < TENSORS; i++) /* pending: where the new strategy has no place for it */
-        for (int k = 0; k < N && ctx->model.tensors[i].carry; k++)
-            out[i * N + (uint32_t)k] += ctx->model.tensors[i].carry[k];
+        for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
+            out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
 }
 
 /* One step; `sent`: what this rank's payloads carry: gradient + residual before - residual after. */
@@ -412,7 +411,7 @@ static void keep_residuals(const char *codec, int32_t per_machine, int32_t victi
     job.dies[victim] = 20;
     job.flags = flags;
     procs_start_all(&p, body_residuals);
-    for (int32_t r = 0; r < p.size; r++) waitpid(p.pid[r], NULL, 0), p.pid[r] = 0;
+    procs_wait(&p);
     for (int32_t r = 0; r < p.size; r++) {
         if (r == victim) continue;
         if (atomic_load(&p.b->rank[r].status)) fail_msg("rank %d: %s", (int)r, shared->of[r].text);
@@ -429,12 +428,10 @@ TEST(test_residuals) {
 
 /* ---- refusals -------------------------------------------------------------------------------------------------------------- */
 TEST(test_refuses) {
-    esp_config cfg = ESP_ZERO;
     esp_tensor_desc d = ESP_ZERO;
     esp_ctx *ctx;
     uint32_t id;
-    cfg.size = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.size = 1, .log_level = ESP_LOG_ERROR};
     assert_int_equal(esp_shrink(NULL), ESP_E_ARG);
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     assert_int_equal(esp_shrink(ctx), ESP_E_STATE); /* before esp_start */
@@ -462,6 +459,6 @@ TEST(test_refuses) {
 }
 
 int main(void) {
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shared = test_shared(sizeof *shared);
     return test_main();
 }

@@ -2,7 +2,7 @@
  * other rank must come back with an error that names it. Times are printed, not asserted. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
-#include "procs.h"
+#include "tests/lib/processes.h"
 
 enum { N = 50000, TENSORS = 3 };
 static const char *option, *codec, *backend = "shm";
@@ -11,17 +11,16 @@ static int warm = 10; /* steps before a rank says that it is ready */
 
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = backend;
-    cfg.codec = codec;
-    cfg.timeout_ms = timeout_ms;
-    cfg.cpu_workers = 1;
-    cfg.log_level = ESP_LOG_ERROR;
+    esp_config cfg = {.rank = rank,
+                      .size = p->size,
+                      .machine = 1 + rank / 2,
+                      .root = p->root,
+                      .backend = backend,
+                      .codec = codec,
+                      .timeout_ms = timeout_ms,
+                      .cpu_workers = 1,
+                      .log_level = ESP_LOG_ERROR};
     if (esp_open(&cfg, &ctx) != ESP_OK) {
         snprintf(me->text, sizeof me->text, "open: %.900s", esp_last_error(NULL));
         return NULL;
@@ -45,7 +44,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
 
 static void note(report *me, esp_ctx *ctx, esp_status s) {
     if (ctx) snprintf(me->text, sizeof me->text, "%.1000s", s == ESP_OK ? "" : esp_last_error(ctx));
-    atomic_store(&me->returned_ns, procs_now());
+    atomic_store(&me->returned_ns, esp__now_ns());
     atomic_store(&me->status, s);
 }
 
@@ -65,7 +64,7 @@ static void body_train(procs *p, int32_t rank) {
     esp_status s = ctx ? ESP_OK : ESP_E_STATE;
     for (int k = 0; s == ESP_OK; k++) {
         int go = rank == 2 ? atomic_load(&p->b->go) : 0;
-        if (go == 1) procs_sleep_ms(4000);
+        if (go == 1) usleep(4000000);
         if (go == 2) break;
         s = step(ctx, grads);
         if (k == warm) atomic_store(&me->ready, 1);
@@ -73,7 +72,7 @@ static void body_train(procs *p, int32_t rank) {
     note(me, ctx, s);
     if (s != ESP_OK && esp_push(ctx, 0, grads, (esp_stream)ESP_ZERO) != s) atomic_store(&me->other, 1);
     esp_close(ctx);
-    atomic_store(&me->closed_ns, procs_now());
+    atomic_store(&me->closed_ns, esp__now_ns());
     free(grads);
 }
 
@@ -133,7 +132,7 @@ static void kill_each(const char *with_codec, const char *with_option) {
         uint64_t t0;
         prepare(&p, 20000);
         for (int32_t r = 0; r < p.size; r++) assert_int_equal(maps_named_memory(p.pid[r]), 0);
-        t0 = procs_now();
+        t0 = esp__now_ns();
         kill(p.pid[victim], SIGKILL);
         expect_all(&p, victim, ESP_E_PEER, "died", t0, "killed");
         assert_int_equal(procs_end(&p), 0);
@@ -152,7 +151,7 @@ TEST(test_stopped) {
         procs p;
         uint64_t t0;
         prepare(&p, 500);
-        t0 = procs_now();
+        t0 = esp__now_ns();
         kill(p.pid[victim], SIGSTOP);
         expect_all(&p, victim, ESP_E_TIMEOUT, "tensor 'layer", t0, "stopped");
         kill(p.pid[victim], SIGKILL);
@@ -169,7 +168,7 @@ TEST(test_stopped_where_steps_are_long) {
     backend = "shm:inter=5mbit";
     warm = 1;
     prepare(&p, 400);
-    t0 = procs_now();
+    t0 = esp__now_ns();
     kill(p.pid[3], SIGSTOP);
     expect_all(&p, 3, ESP_E_TIMEOUT, "tensor 'layer", t0, "stopped, long steps");
     kill(p.pid[3], SIGKILL);
@@ -184,7 +183,7 @@ TEST(test_slow) {
     uint64_t t0;
     codec = option = NULL;
     prepare(&p, 500);
-    t0 = procs_now();
+    t0 = esp__now_ns();
     atomic_store(&p.b->go, 1);
     expect_all(&p, 2, ESP_E_TIMEOUT, "tensor 'layer", t0, "slow");
     kill(p.pid[2], SIGKILL);
@@ -197,7 +196,7 @@ TEST(test_left) {
     uint64_t t0;
     codec = option = NULL;
     prepare(&p, 20000);
-    t0 = procs_now();
+    t0 = esp__now_ns();
     atomic_store(&p.b->go, 2);
     expect_all(&p, 2, ESP_E_PEER, "closed its context", t0, "left");
     assert_int_equal(procs_end(&p), 0);
@@ -212,16 +211,11 @@ static void body_start_late(procs *p, int32_t rank) {
     esp_close(ctx);
 }
 static void body_never_starts(procs *p, int32_t rank) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.rank = rank;
-    cfg.size = p->size;
-    cfg.machine = 1 + rank / 2;
-    cfg.root = p->root;
-    cfg.backend = backend;
+    esp_config cfg = {.rank = rank, .size = p->size, .machine = 1 + rank / 2, .root = p->root, .backend = backend};
     atomic_store(&p->b->rank[rank].other, esp_open(&cfg, &ctx));
     atomic_store(&p->b->rank[rank].ready, 1);
-    procs_sleep_ms(30000);
+    usleep(30000000);
 }
 TEST(test_killed_before_start) {
     procs p;
@@ -230,7 +224,7 @@ TEST(test_killed_before_start) {
     procs_init(&p, 4);
     for (int32_t r = 0; r < 4; r++) procs_start(&p, r, r == 3 ? body_never_starts : body_start_late);
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
-    procs_sleep_ms(50);
+    usleep(50000);
     kill(p.pid[3], SIGKILL);
     assert_true(PROCS_AWAIT(&p, status, 1, 3));
     for (int32_t r = 0; r < 3; r++) {

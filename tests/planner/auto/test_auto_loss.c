@@ -2,7 +2,7 @@
  * and returns to fp32 on all ranks where the losses that the trainer reports rise after a change. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "autopilot_rig.h"
+#include "autopilot_world.h"
 #include "espresso_impl/base/quantile.h"
 
 static const char few[] = "topk:ratio=0.01", options[] = "auto:steps=6,window=8";
@@ -71,10 +71,9 @@ static double noise(int32_t rank, int step) { /* -0.5 to 0.5, the same in every 
     return (double)(h >> 8) / (double)(1u << 24) - 0.5;
 }
 static double learns(const world *w, const esp_ctx *ctx, int step) {
-    (void)w;
     return 0.5 + 2.0 * exp(-step / 60.0) + 0.4 * noise(ctx->job.rank, step);
 }
-static int lossy(const esp_ctx *ctx) { return strstr(ctx->in_force.strategy.text, "topk") != NULL; }
+static int lossy(const esp_ctx *ctx) { return strstr(ctx->active.strategy.text, "topk") != NULL; }
 /* What topk does to the loss after some steps. */
 static double jumps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && lossy(ctx) ? 3.0 : 0.0);
@@ -95,10 +94,7 @@ static double once_nan(const world *w, const esp_ctx *ctx, int step) {
 static double inf_in_the_try(const world *w, const esp_ctx *ctx, int step) {
     return ctx->job.rank == 3 && step == 12 ? (double)INFINITY : learns(w, ctx, step);
 }
-static double always_nan(const world *w, const esp_ctx *ctx, int step) {
-    (void)w, (void)ctx, (void)step;
-    return (double)NAN;
-}
+static double always_nan(const world *w, const esp_ctx *ctx, int step) { return (double)NAN; }
 
 static world *reports(double (*loss)(const world *, const esp_ctx *, int), int steps) {
     world *w = world_new();
@@ -162,7 +158,7 @@ TEST(test_not_its_fault) {
 
 /* A codec with a small error, too, is given up after a rise; then only those that only round are left. */
 static double jumps_twice(const world *w, const esp_ctx *ctx, int step) {
-    return learns(w, ctx, step) + (step > 80 && strstr(ctx->in_force.strategy.text, " int4 ") ? 3.0 : 0.0);
+    return learns(w, ctx, step) + (step > 80 && strstr(ctx->active.strategy.text, " int4 ") ? 3.0 : 0.0);
 }
 TEST(test_returns_from_rounding) {
     world *w = reports(jumps_twice, 200);
@@ -177,11 +173,8 @@ TEST(test_returns_from_rounding) {
 
 /* ---- the rule ------------------------------------------------------------------------------------------------------------- */
 enum { LOOKS = 20000, REPORTS = 16 };
-static double uniform(uint64_t *at) { /* splitmix64; above 0 and below 1 */
-    uint64_t x = *at += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return ((double)((x ^ x >> 31) >> 11) + 0.5) / 9007199254740992.0;
+static double uniform(uint64_t *at) { /* above 0 and below 1 */
+    return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0;
 }
 static double drawn(uint64_t *at, int kind) { /* mean 0, variance 1 */
     const double u = uniform(at), v = uniform(at);
@@ -223,37 +216,23 @@ TEST(test_rule) {
 /* ---- the call ------------------------------------------------------------------------------------------------------------- */
 static void calls(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
-    (void)user;
     CHECK(esp_report_loss(ctx, 1.0) == ESP_E_STATE && strstr(esp_last_error(ctx), "esp_start first"));
     CHECK(!esp_tensor_add(ctx, &d, NULL) && !esp_start(ctx));
     CHECK(esp_report_loss(ctx, 1.0) == ESP_OK && esp_report_loss(ctx, (double)NAN) == ESP_OK);
 }
 TEST(test_call) {
     static const char *const strategies[] = {"fp32", "auto"};
-    for (int i = 0; i < 2; i++) {
-        test_job j = {.size = 2, .body = calls};
-        failures = 0;
-        j.config.strategy = strategies[i];
-        test_run(&j);
-        assert_int_equal(failures, 0);
-    }
+    for (int i = 0; i < 2; i++) RUN_RANKS(.size = 2, .body = calls, .config.strategy = strategies[i]);
     assert_int_equal(esp_report_loss(NULL, 1.0), ESP_E_ARG);
 }
 
 static void disagrees(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
-    (void)user;
     if (esp_rank(ctx) == 1) ctx->config.momentum = 0.5;
     CHECK(!esp_tensor_add(ctx, &d, NULL));
     CHECK(esp_start(ctx) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "'optimizer adam:0.9'") && strstr(esp_last_error(ctx), "'optimizer adam:0.5'"));
 }
 TEST(test_ranks_agree) {
-    test_job j = {.size = 2, .body = disagrees};
-    failures = 0;
-    j.config.strategy = "auto";
-    j.config.optimizer = ESP_OPTIMIZER_ADAM;
-    j.config.log_level = ESP_LOG_ERROR;
-    test_run(&j);
-    assert_int_equal(failures, 0);
+    RUN_RANKS(.size = 2, .body = disagrees, .config.strategy = "auto", .config.optimizer = ESP_OPTIMIZER_ADAM);
 }

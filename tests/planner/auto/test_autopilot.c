@@ -2,7 +2,7 @@
  * make every decision at the same step, and under every strategy no part of a gradient is lost. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "autopilot_rig.h"
+#include "autopilot_world.h"
 
 /* ---- the usual life: measure, switch, check, watch ---------------------------------------------------------------------- */
 TEST(test_switch) {
@@ -346,10 +346,7 @@ TEST(test_program_takes_over) {
 /* ---- what is asked for wrongly ---------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
-    esp_tensor_desc d = ESP_ZERO;
-    (void)user;
-    d.name = "t";
-    d.count = 8;
+    esp_tensor_desc d = {.name = "t", .count = 8};
     CHECK(!esp_tensor_add(ctx, &d, NULL));
     CHECK(esp_start(ctx) < 0);
     if (!strstr(esp_last_error(ctx), refused_with)) {
@@ -378,13 +375,8 @@ TEST(test_bad_input) {
         {"auto", "dgc;warmup:of=(topk:ratio=7)", "of=(topk:ratio=7): topk: parameter ratio=7"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        test_job j = {.size = 2, .body = refused};
-        failures = 0;
         refused_with = cases[i][2];
-        j.config.strategy = cases[i][0];
-        j.config.codec = cases[i][1];
-        test_run(&j);
-        assert_int_equal(failures, 0);
+        RUN_RANKS(.size = 2, .body = refused, .config.strategy = cases[i][0], .config.codec = cases[i][1]);
     }
 }
 

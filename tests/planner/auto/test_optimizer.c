@@ -97,9 +97,8 @@ TEST(test_table) {
         {"dgc:momentum=0", {1, 1, 0, 0, 1}},
         {"warmup:steps=10,of=(dgc:momentum=0.5)", {1, 0, 0, 0, 1}},
     };
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
-    cfg.backend = "loop", cfg.rank = 0, cfg.size = 1;
+    esp_config cfg = {.backend = "loop", .rank = 0, .size = 1};
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         esp__codec *c;
@@ -120,10 +119,9 @@ TEST(test_table) {
 
 /* A momentum that counts twice is worse than one. */
 TEST(test_twice) {
-    esp_config cfg = ESP_ZERO;
     esp_ctx *ctx = NULL;
     esp__codec *c;
-    cfg.backend = "loop", cfg.rank = 0, cfg.size = 1;
+    esp_config cfg = {.backend = "loop", .rank = 0, .size = 1};
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     assert_int_equal(esp__codec_get(ctx, "dgc", &c), ESP_OK);
     const esp__effect *one = esp__safety(c, 1.0, ESP_OPTIMIZER_SGD, 0.0);

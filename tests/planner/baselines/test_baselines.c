@@ -2,7 +2,7 @@
  * by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/lib/test.h"
 #include "planner/baselines/baselines.h"
-#include "tests/planner/rig.h"
+#include "tests/planner/open_problem.h"
 
 static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* elements */
 
@@ -46,15 +46,15 @@ TEST(options) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int where = 0; where < 3; where++) {
-            static rig g;
-            rig_simple(&g, where == 2 ? 1 : 4, where == 1 ? 1 : 4);
-            rig_tensor(&g, 900 * kib, 100);
-            assert_int_equal(rig_open(&g, 0), ESP_OK);
-            esp__schedule d = rig_make(&g, cases[i].scheme);
+            static opened_problem g;
+            simple_problem(&g, where == 2 ? 1 : 4, where == 1 ? 1 : 4);
+            add_tensor(&g, 900 * kib, 100);
+            assert_int_equal(open_problem(&g, 0), ESP_OK);
+            esp__schedule d = make_schedule(&g, cases[i].scheme);
             const char *const want[] = {cases[i].tree, cases[i].flat, cases[i].one_machine};
-            rig_check(&g, &d);
-            assert_string_equal(rig_option(&d, 0), want[where]);
-            rig_close(&g);
+            check_schedule(&g, &d);
+            assert_string_equal(option_text(&d, 0), want[where]);
+            close_problem(&g);
         }
 }
 
@@ -63,115 +63,116 @@ TEST(other_device) {
     static const char *const schemes[] = {"layerwise", "hitopkcomm", "hipress", "mergecomp"};
     for (int no_codec = 0; no_codec < 2; no_codec++)
         for (int i = 0; i < 4; i++) {
-            static rig g;
-            rig_simple(&g, 4, 4);
-            rig_tensor(&g, 100 * mib, 100);
+            static opened_problem g;
+            simple_problem(&g, 4, 4);
+            add_tensor(&g, 100 * mib, 100);
             g.in.codecs[0].compress[ESP_PLAN_GPU].n = g.in.codecs[0].decompress[ESP_PLAN_GPU].n = 0;
             if (no_codec) g.in.n_codecs = 0;
-            assert_int_equal(rig_open(&g, 0), ESP_OK);
-            esp__schedule d = rig_make(&g, schemes[i]);
-            rig_check(&g, &d);
-            assert_null(strstr(rig_option(&d, 0), "gpu"));
-            assert_int_equal(strstr(rig_option(&d, 0), "comp@cpu") == NULL, no_codec);
-            rig_close(&g);
+            assert_int_equal(open_problem(&g, 0), ESP_OK);
+            esp__schedule d = make_schedule(&g, schemes[i]);
+            check_schedule(&g, &d);
+            assert_null(strstr(option_text(&d, 0), "gpu"));
+            assert_int_equal(strstr(option_text(&d, 0), "comp@cpu") == NULL, no_codec);
+            close_problem(&g);
         }
 }
 
 TEST(ddp_buckets) {
-    static rig g;
+    static opened_problem g;
     static const uint32_t first[] = {0, 2, 5, 6}, n[] = {2, 3, 1, 2};
-    rig_simple(&g, 2, 4);
-    rig_tensor(&g, 600 * kib, 10);
-    rig_tensor(&g, 600 * kib, 10); /* 1 MiB is full */
-    rig_tensor(&g, 20 * mib, 10);
-    rig_tensor(&g, 4 * mib, 10);
-    rig_tensor(&g, 1 * mib, 10); /* exactly 25 MiB: full */
-    rig_tensor(&g, 100 * mib, 10);
-    rig_tensor(&g, 1, 10);
-    rig_tensor(&g, 2, 10); /* what is left */
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__schedule d = rig_make(&g, "ddp");
-    rig_check(&g, &d);
+    simple_problem(&g, 2, 4);
+    add_tensor(&g, 600 * kib, 10);
+    add_tensor(&g, 600 * kib, 10); /* 1 MiB is full */
+    add_tensor(&g, 20 * mib, 10);
+    add_tensor(&g, 4 * mib, 10);
+    add_tensor(&g, 1 * mib, 10); /* exactly 25 MiB: full */
+    add_tensor(&g, 100 * mib, 10);
+    add_tensor(&g, 1, 10);
+    add_tensor(&g, 2, 10); /* what is left */
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = make_schedule(&g, "ddp");
+    check_schedule(&g, &d);
     assert_int_equal(d.n_units, 4);
     for (uint32_t u = 0; u < 4; u++) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__schedule half = rig_make(&g, "fp16"); /* the same buckets */
+    esp__schedule half = make_schedule(&g, "fp16"); /* the same buckets */
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Groups end where constraints on single tensors change; and these hold in every strategy. */
 TEST(keeps) {
-    static rig g;
-    rig_simple(&g, 4, 4);
-    for (int i = 0; i < 6; i++) rig_tensor(&g, 200 * kib, 10);
+    static opened_problem g;
+    simple_problem(&g, 4, 4);
+    for (int i = 0; i < 6; i++) add_tensor(&g, 200 * kib, 10);
     g.in.tensors[2].keep = "fp32";
     g.in.tensors[3].keep = "fp32";
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (const esp__scheme *s = esp__schemes(); s->name; s++) {
-        esp__schedule d = rig_make(&g, s->name);
-        rig_check(&g, &d);
+        esp__schedule d = make_schedule(&g, s->name);
+        check_schedule(&g, &d);
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__schedule d = rig_make(&g, "ddp"); /* 6 x 800 KiB: 1 MiB is full at the second, then the keeps, then the rest */
+    esp__schedule d =
+        make_schedule(&g, "ddp"); /* 6 x 800 KiB: 1 MiB is full at the second, then the keeps, then the rest */
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* 4,096,000 bytes are whole pages for 4 ranks (and for 8), so a chunk has 1,024,000 elements. */
 TEST(byteps_partitions) {
-    static rig g;
+    static opened_problem g;
     static const uint64_t chunk[] = {1024000, 1024000, 452000, 16384, 16383};
-    rig_simple(&g, 4, 4);
-    rig_tensor(&g, 2500000, 10);
-    rig_tensor(&g, 16384, 10); /* 64 KiB */
-    rig_tensor(&g, 16383, 10); /* less */
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__schedule d = rig_make(&g, "byteps-compress");
-    rig_check(&g, &d);
+    simple_problem(&g, 4, 4);
+    add_tensor(&g, 2500000, 10);
+    add_tensor(&g, 16384, 10); /* 64 KiB */
+    add_tensor(&g, 16383, 10); /* less */
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = make_schedule(&g, "byteps-compress");
+    check_schedule(&g, &d);
     assert_int_equal(d.n_units, 5);
     for (uint32_t u = 0; u < 5; u++) {
         assert_int_equal(d.units[u].elements, chunk[u]);
         assert_int_equal(d.paths[u]->codec == ESP__NO_CODEC, u == 4);
     }
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* 4 machines of one rank: raw takes 100 us + 2 * 3/4 of a us for 1000 bytes: 250 and 310 us; compressed 2 * 100 + 4 *
  * 20 us and hardly more for payloads. */
 TEST(hipress_selects) {
-    static rig g;
-    rig_simple(&g, 4, 1);
-    rig_tensor(&g, 25000, 10);
-    rig_tensor(&g, 35000, 10);
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__schedule d = rig_make(&g, "hipress");
-    rig_check(&g, &d);
+    static opened_problem g;
+    simple_problem(&g, 4, 1);
+    add_tensor(&g, 25000, 10);
+    add_tensor(&g, 35000, 10);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = make_schedule(&g, "hipress");
+    check_schedule(&g, &d);
     assert_int_equal(d.n_units, 2);
     assert_int_equal(d.paths[0]->codec, ESP__NO_CODEC);
     assert_int_equal(d.paths[1]->codec, 0);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Raw only, 4 MiB: intra 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us: both lanes are
  * busy for 6.3 ms. In k chunks that is about 6.3 + 6.3 / k ms and k - 1 alphas: most chunks win. */
 TEST(hipress_cuts) {
-    static rig g;
-    rig_simple(&g, 4, 4);
-    rig_tensor(&g, 4 * mib, 10);
+    static opened_problem g;
+    simple_problem(&g, 4, 4);
+    add_tensor(&g, 4 * mib, 10);
     g.in.n_codecs = 0;
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
-    esp__schedule d = rig_make(&g, "hipress"), whole = rig_make(&g, "fp32");
-    rig_check(&g, &d);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = make_schedule(&g, "hipress"), whole = make_schedule(&g, "fp32");
+    check_schedule(&g, &d);
     assert_int_equal(d.n_units, 4); /* at most one a machine */
     assert_true(d.makespan < whole.makespan);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Launches are dear and payloads small: one group. Where times grow with size and backward is long, more than one:
@@ -179,17 +180,17 @@ TEST(hipress_cuts) {
 TEST(mergecomp_groups) {
     static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns an element */
     for (int by_size = 0; by_size < 2; by_size++) {
-        static rig g;
-        rig_simple(&g, 4, 4);
-        for (int i = 0; i < 12; i++) rig_tensor(&g, by_size ? 500000 : 1000, by_size ? 8000 : 1);
+        static opened_problem g;
+        simple_problem(&g, 4, 4);
+        for (int i = 0; i < 12; i++) add_tensor(&g, by_size ? 500000 : 1000, by_size ? 8000 : 1);
         esp_cost_curve curve = {slow, 2, 0};
         if (by_size) g.in.codecs[0].compress[1] = curve;
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__schedule d = rig_make(&g, "mergecomp");
-        rig_check(&g, &d);
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        esp__schedule d = make_schedule(&g, "mergecomp");
+        check_schedule(&g, &d);
         assert_int_equal(d.n_units > 1, by_size);
         for (uint32_t u = 0; u < d.n_units; u++) assert_int_equal(d.paths[u]->codec, 0);
-        rig_close(&g);
+        close_problem(&g);
     }
 }
 
@@ -198,9 +199,9 @@ TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
     uint64_t time[2];
     for (int own = 0; own < 2; own++) {
-        static rig g;
-        rig_simple(&g, 4, 4);
-        rig_tensor(&g, 1 * mib, 10);
+        static opened_problem g;
+        simple_problem(&g, 4, 4);
+        add_tensor(&g, 1 * mib, 10);
         esp_plan_codec *c = &g.in.codecs[1];
         c->spec = "fp16";
         c->caps = ESP_CODEC_REDUCIBLE;
@@ -208,14 +209,14 @@ TEST(fp16_times) {
         esp_cost_curve curve = {slow, 1, 0};
         for (int d = 0; d < 2; d++) c->compress[d] = c->decompress[d] = curve;
         g.in.n_codecs = own ? 2 : 1;
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__schedule d = rig_make(&g, "fp16");
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        esp__schedule d = make_schedule(&g, "fp16");
         time[own] = d.makespan;
         assert_int_equal(g.p.n_codecs, own ? 2 : 1);
         assert_string_equal(g.p.codecs[d.paths[0]->codec].spec, "fp16");
-        esp__schedule later = rig_make(&g, "espresso");
+        esp__schedule later = make_schedule(&g, "espresso");
         for (uint32_t u = 0; u < later.n_units; u++) assert_true(later.paths[u]->codec < g.p.n_codecs);
-        rig_close(&g);
+        close_problem(&g);
     }
     assert_true(time[0] + 9000000 < time[1]);
     /* by hand: backward 10 us; 262,144 elements are cast in 10 + 7.864 / 4 us, twice; 512 KiB go around a ring of 16
@@ -225,31 +226,31 @@ TEST(fp16_times) {
 
 TEST(cpu_only) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
-        static rig g;
+        static opened_problem g;
         memset(&g, 0, sizeof g);
         problem_random(seed, 10, 3, &g.in);
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
-        esp__schedule cpu = rig_make(&g, "cpu-only");
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        esp__schedule cpu = make_schedule(&g, "cpu-only");
         for (uint32_t u = 0; u < cpu.n_units; u++) assert_true(esp__path_on(&g.p, cpu.paths[u], 1u << ESP_PLAN_CPU));
-        rig_close(&g);
+        close_problem(&g);
     }
 }
 
 TEST(whole_and_deterministic) {
     for (uint64_t seed = 100; seed < 100 + test_repeats(120); seed++) {
-        static rig g, h;
+        static opened_problem g, h;
         memset(&g, 0, sizeof g);
         memset(&h, 0, sizeof h);
         problem_random(seed, 30, 0, &g.in);
         problem_random(seed, 30, 0, &h.in);
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
-        assert_int_equal(rig_open(&h, 0), ESP_OK);
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        assert_int_equal(open_problem(&h, 0), ESP_OK);
         for (const esp__scheme *s = esp__schemes(); s->name; s++) {
-            esp__schedule d = rig_make(&g, s->name), again = rig_make(&h, s->name);
-            rig_check(&g, &d);
-            rig_same(&d, &again);
+            esp__schedule d = make_schedule(&g, s->name), again = make_schedule(&h, s->name);
+            check_schedule(&g, &d);
+            expect_same_schedule(&d, &again);
         }
-        rig_close(&g);
-        rig_close(&h);
+        close_problem(&g);
+        close_problem(&h);
     }
 }

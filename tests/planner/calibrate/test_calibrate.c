@@ -1,18 +1,11 @@
-/* test_calibrate.c: the cost survey has the same points on all ranks, turns them into costs that the planner accepts,
+/* test_calibrate.c: the cost calibration has the same points on all ranks, turns them into costs that the planner accepts,
  * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "planner/calibrate/steps.h"
 
-static void add(esp_ctx *ctx, const char *name, uint64_t count) {
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = name;
-    d.count = count;
-    CHECK(!esp_tensor_add(ctx, &d, NULL));
-}
-
-/* A plan for a small model, from a survey. */
-static void plan(const esp__survey *s) {
+/* A plan for a small model, from a calibration. */
+static void plan(const esp__calibration *s) {
     static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, .keep = NULL}, {"b", 300, 1e5, .keep = NULL}};
     esp_plan_model m = ESP_ZERO;
     esp_plan_report report = ESP_ZERO;
@@ -30,7 +23,7 @@ static void plan(const esp__survey *s) {
 
 static uint64_t shared_hash[4];
 
-static void curve_fine(const esp__survey_curve *c, uint32_t n) {
+static void curve_fine(const esp__calibration_curve *c, uint32_t n) {
     CHECK(c->n == n);
     for (uint32_t i = 0; i < c->n; i++) {
         CHECK(c->at[i].ns > 0.0 && c->at[i].size > 0.0 && c->spread[i] >= 0.0);
@@ -38,35 +31,34 @@ static void curve_fine(const esp__survey_curve *c, uint32_t n) {
     }
 }
 
-static void survey(esp_ctx *ctx, void *user) {
-    static esp__survey surveys[4];
-    esp__survey *s = &surveys[esp_rank(ctx)];
+static void calibration(esp_ctx *ctx, void *user) {
+    static esp__calibration surveys[4];
+    esp__calibration *s = &surveys[esp_rank(ctx)];
     const esp_stream cpu = ESP_ZERO;
     static float grads[4][60000];
-    (void)user;
-    add(ctx, "a", 50000);
-    add(ctx, "b", 10000);
+    tensor_add(ctx, "a", 50000);
+    tensor_add(ctx, "b", 10000);
     CHECK(!esp_start(ctx));
-    CHECK(!esp__survey_open(ctx, s, 1 << 20, 1 << 16));
+    CHECK(!esp__calibration_open(ctx, s, 1 << 20, 1 << 16));
     CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
-    CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
+    CHECK(esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
     for (uint8_t level = 0; level < 3; level++)
         for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* also from large to small */
-            CHECK(!esp__survey_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
-    CHECK(!esp__survey_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4096, 3));
-    CHECK(esp__survey_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4 << 20, 3) == ESP_E_ARG);
+            CHECK(!esp__calibration_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
+    CHECK(!esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4096, 3));
+    CHECK(esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4 << 20, 3) == ESP_E_ARG);
     for (int level = 0; level < 3; level++) curve_fine(&s->link[level][ESP_COLL_ALLREDUCE], 4);
-    CHECK(!esp__survey_codec_add(ctx, s, "fp16"));
-    CHECK(!esp__survey_codec_add(ctx, s, "dgc:ratio=0.01"));
-    CHECK(!esp__survey_codec_add(ctx, s, "efsignsgd"));
-    CHECK(esp__survey_codec_add(ctx, s, "nonsense") == ESP_E_NOT_FOUND && s->n_codecs == 3);
+    CHECK(!esp__calibration_codec_add(ctx, s, "fp16"));
+    CHECK(!esp__calibration_codec_add(ctx, s, "dgc:ratio=0.01"));
+    CHECK(!esp__calibration_codec_add(ctx, s, "efsignsgd"));
+    CHECK(esp__calibration_codec_add(ctx, s, "nonsense") == ESP_E_NOT_FOUND && s->n_codecs == 3);
     for (uint32_t k = 0; k < 3; k++) {
-        for (uint64_t n = 1 << 10; n <= 1 << 16; n <<= 3) CHECK(!esp__survey_codec_at(ctx, s, k, n, 3));
+        for (uint64_t n = 1 << 10; n <= 1 << 16; n <<= 3) CHECK(!esp__calibration_codec_at(ctx, s, k, n, 3));
         curve_fine(&s->codecs[k].compress, 3);
         curve_fine(&s->codecs[k].decompress, 3);
         CHECK(s->codecs[k].error >= 0.0 && s->codecs[k].error < 1.0);
     }
-    CHECK(esp__survey_codec_at(ctx, s, 0, 1 << 20, 3) == ESP_E_ARG);
+    CHECK(esp__calibration_codec_at(ctx, s, 0, 1 << 20, 3) == ESP_E_ARG);
     CHECK(s->codecs[0].error < 1e-5 && s->codecs[1].error > 0.1);
     CHECK(fabs(s->codecs[0].units - 2.0) < 1e-9 && fabs(s->codecs[0].header_bytes - ESP_PAYLOAD_HEADER) < 1e-6);
     CHECK(fabs(s->codecs[1].units - 0.06) < 0.03 && s->codecs[1].header_bytes < 80.0);
@@ -75,14 +67,14 @@ static void survey(esp_ctx *ctx, void *user) {
         CHECK(!esp_push(ctx, 0, g, cpu));
         CHECK(!esp_push(ctx, 1, g + 50000, cpu));
         CHECK(!esp_wait_all(ctx));
-        CHECK(!esp__survey_step(ctx, s));
+        CHECK(!esp__calibration_step(ctx, s));
     }
     CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4); /* probes were there: steps give no points */
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
     CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
-    CHECK(esp__survey_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
-    CHECK(esp__survey_guess(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0); /* told by others */
-    CHECK(!esp__survey_finish(ctx, s));
+    CHECK(esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
+    CHECK(esp__calibration_guess(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0); /* told by others */
+    CHECK(!esp__calibration_finish(ctx, s));
     CHECK(s->system.machines == 2 && s->system.ranks_per_machine == 2);
     CHECK(s->system.inter.table[ESP_COLL_ALLGATHER].n == 4 && s->system.intra.table[ESP_COLL_GATHER].n == 4);
     CHECK(s->noise > 0.0);
@@ -96,40 +88,33 @@ static void survey(esp_ctx *ctx, void *user) {
     CHECK(!esp_barrier(ctx));
     CHECK(shared_hash[0] == h);
     if (esp_rank(ctx) == 0) plan(s);
-    esp__survey_close(ctx, s);
-    esp__survey_close(ctx, s); /* fine */
+    esp__calibration_close(ctx, s);
+    esp__calibration_close(ctx, s); /* fine */
 }
 
 TEST(test_survey) {
-    test_job j = {.size = 4, .per_machine = 2, .body = survey};
-    j.config.progress = "threads"; /* which look for the ends of collectives beside backward too */
-    test_run(&j);
-    assert_int_equal(failures, 0);
+    /* threads look for the ends of collectives beside backward too */
+    RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads");
 }
 
 /* One rank: nothing to measure but codecs. */
 static void alone(esp_ctx *ctx, void *user) {
-    static esp__survey s;
-    (void)user;
-    CHECK(!esp__survey_open(ctx, &s, 1 << 12, 1 << 12));
-    CHECK(!esp__survey_link(ctx, &s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1024, 2));
+    static esp__calibration s;
+    CHECK(!esp__calibration_open(ctx, &s, 1 << 12, 1 << 12));
+    CHECK(!esp__calibration_link(ctx, &s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1024, 2));
     CHECK(s.link[ESP__FLAT][ESP_COLL_ALLREDUCE].n == 0);
-    CHECK(!esp__survey_codec_add(ctx, &s, "bf16"));
-    CHECK(!esp__survey_codec_at(ctx, &s, 0, 4096, 2));
-    CHECK(!esp__survey_finish(ctx, &s));
+    CHECK(!esp__calibration_codec_add(ctx, &s, "bf16"));
+    CHECK(!esp__calibration_codec_at(ctx, &s, 0, 4096, 2));
+    CHECK(!esp__calibration_finish(ctx, &s));
     CHECK(s.system.machines == 1 && s.system.ranks_per_machine == 1);
-    esp__survey_close(ctx, &s);
+    esp__calibration_close(ctx, &s);
 }
 
-TEST(test_alone) {
-    test_job j = {.size = 1, .body = alone};
-    test_run(&j);
-    assert_int_equal(failures, 0);
-}
+TEST(test_alone) { RUN_RANKS(.size = 1, .body = alone); }
 
 /* Points made from a latency and two rates give these back. */
 TEST(test_fit) {
-    static esp__survey s;
+    static esp__calibration s;
     esp_ctx ctx;
     int32_t machine_of[4] = {0, 0, 1, 1}, local_of[4] = {0, 1, 0, 1};
     int32_t place[4 * ESP__LEVELS] = {0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0};
@@ -144,12 +129,13 @@ TEST(test_fit) {
     s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
         double b = (double)bytes; /* 2 ranks: allreduce 2 hops, b bytes; alltoall 1 hop, b / 2 */
-        esp__survey_observe(&s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 3000.0, 0.1);
-        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0, 2000.0,
-                            0.1);
-        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLTOALL], b, 50000.0 + b * 1000.0 / 125.0, 1000.0, 0.1);
+        esp__calibration_observe(&s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 3000.0,
+                                 0.1);
+        esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0,
+                                 2000.0, 0.1);
+        esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLTOALL], b, 50000.0 + b * 1000.0 / 125.0, 1000.0, 0.1);
     }
-    assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
+    assert_int_equal(esp__calibration_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.intra.alpha_ns - 3000.0) < 1.0 && fabs(s.system.intra.bytes_per_us - 5000.0) < 1.0);
     assert_true(fabs(s.system.inter.alpha_ns - 50000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 125.0) < 0.01);
     /* what was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop */
@@ -159,44 +145,45 @@ TEST(test_fit) {
     assert_true(s.system.cores_per_rank == 1 &&
                 fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
-    assert_true(
-        fabs(esp__survey_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) / (50000.0 + (1 << 26) * 8.0) -
-             1.0) < 0.01);
+    assert_true(fabs(esp__calibration_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) /
+                         (50000.0 + (1 << 26) * 8.0) -
+                     1.0) < 0.01);
     assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
     /* from flat collectives alone the links between machines are known too: a ring enters a machine once */
     memset(&s, 0, sizeof s);
     s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2)
-        esp__survey_observe(&s.link[ESP__FLAT][ESP_COLL_ALLREDUCE], (double)bytes,
-                            4 * 20000.0 + 1.5 * (double)bytes * 1000.0 / 12.5, 1000.0, 0.1);
-    assert_int_equal(esp__survey_finish(&ctx, &s), ESP_OK);
+        esp__calibration_observe(&s.link[ESP__FLAT][ESP_COLL_ALLREDUCE], (double)bytes,
+                                 4 * 20000.0 + 1.5 * (double)bytes * 1000.0 / 12.5, 1000.0, 0.1);
+    assert_int_equal(esp__calibration_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
 }
 
 /* A point is the median of its last observations; a step's size close to a point's counts for it. */
 TEST(test_points) {
-    static esp__survey s;
-    esp__survey_curve *c = &s.link[0][1];
+    static esp__calibration s;
+    esp__calibration_curve *c = &s.link[0][1];
     memset(&s, 0, sizeof s);
-    esp__survey_observe(c, 1000, 500, 50, 0.1);
+    esp__calibration_observe(c, 1000, 500, 50, 0.1);
     assert_true(c->n == 1 && fabs(c->at[0].ns - 500) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3);
-    esp__survey_observe(c, 1000, 700, 90, 0.1);
-    esp__survey_observe(c, 1000, 600, 10, 0.2);
+    esp__calibration_observe(c, 1000, 700, 90, 0.1);
+    esp__calibration_observe(c, 1000, 600, 10, 0.2);
     assert_true(fabs(c->at[0].ns - 600) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3 && fabs(c->spread[0] - 0.2) < 1e-6);
-    for (int i = 0; i < 20; i++) esp__survey_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1); /* the last nine count */
+    for (int i = 0; i < 20; i++)
+        esp__calibration_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1); /* the last nine count */
     assert_true(c->n == 1 && c->at[0].ns >= 900 && fabs(c->core[0].ns - 400) < 1e-3 && c->n_probed == 23);
-    for (int i = 0; i < 9; i++) esp__survey_observe(c, 1030, 1.03 * (900 + i), 1.03 * 400, -1.0);
+    for (int i = 0; i < 9; i++) esp__calibration_observe(c, 1030, 1.03 * (900 + i), 1.03 * 400, -1.0);
     assert_true(c->n == 1 && c->n_probed == 23 && fabs(c->at[0].ns - 904) < 1e-2);
-    for (int i = 0; i < 100; i++) esp__survey_observe(c, 5000 - 40 * i, 10, 1, 0.1);
-    assert_int_equal(c->n, ESP__SURVEY_POINTS);
+    for (int i = 0; i < 100; i++) esp__calibration_observe(c, 5000 - 40 * i, 10, 1, 0.1);
+    assert_int_equal(c->n, ESP__CALIBRATION_POINTS);
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
 /* An op that a step took longer over than its points say: by how much counts for its lane, whatever its size; less counts too. */
 TEST(test_longer) {
-    static esp__survey s;
+    static esp__calibration s;
     static esp__work_unit unit;
-    esp__survey_longer longer;
+    esp__calibration_longer longer;
     esp_ctx ctx;
     esp__op op;
     int32_t machine_of[2] = {0, 1}, local_of[2] = {0, 0}, place[2 * ESP__LEVELS] = {0};
@@ -208,24 +195,25 @@ TEST(test_longer) {
     ctx.job.topo.size = 2, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 1;
     ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = 1, ctx.job.topo.level_size[2] = 2;
     ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;
-    ctx.in_force.strategy.units = &unit;
+    ctx.active.strategy.units = &unit;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 16; bytes <<= 2)
-        esp__survey_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], (double)bytes, 1000.0 + (double)bytes, 100.0, 0.1);
+        esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], (double)bytes, 1000.0 + (double)bytes, 100.0,
+                                 0.1);
     op.coll.op = ESP_COLL_ALLREDUCE, op.coll.dtype = ESP_F32, op.coll.count = 1024;
     op.level = ESP__INTER, op.lane = ESP__LANE_INTER;
-    esp__survey_op(&ctx, &s, &op, 1000.0 + 4096.0 + 300.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, 1000.0 + 4096.0 + 300.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 1 && fabs(longer.ns[ESP__LANE_INTER] - 300.0) < 1.0);
     op.coll.count = 4096;
-    esp__survey_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
     op.coll.op = ESP_COLL_REDUCE_SCATTER; /* nothing probed it: the step gives the point */
-    esp__survey_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
-    const esp__survey_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
+    esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
     op.coll.op = ESP_COLL_BROADCAST; /* a rank may end early */
-    esp__survey_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
@@ -240,19 +228,19 @@ TEST(test_cores) {
     } cases[] = {{2, 1, 1.0, 2, 1.0},  {2, 2, 1.0, 1, 1.0}, {2, 4, 1.0, 1, 2.0},  {2, 4, 0.5, 1, 2.0},
                  {16, 4, 1.0, 3, 1.0}, {2, 1, 2.0, 1, 1.0}, {16, 8, 0.0, 3, 1.0}, {2, 2, 0.0, 2, 1.0},
                  {8, 2, 3.0, 2, 1.0},  {1, 1, 1.0, 1, 1.0}};
-    static esp__survey s;
+    static esp__calibration s;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s.cores = cases[i].cores, s.sharing = cases[i].sharing, s.load = cases[i].load;
-        assert_int_equal(esp__survey_cores(&s), cases[i].per_rank);
-        assert_true(fabs(esp__survey_stretch(&s) - cases[i].stretch) < 1e-9);
+        assert_int_equal(esp__calibration_cores(&s), cases[i].per_rank);
+        assert_true(fabs(esp__calibration_stretch(&s) - cases[i].stretch) < 1e-9);
     }
 }
 
 /* Some 30 ms a point, at least two runs, and no more than say anything new. */
 TEST(repeats) {
-    assert_int_equal(esp__survey_repeats(0), 15);
-    assert_int_equal(esp__survey_repeats(1e6), 15);
-    assert_int_equal(esp__survey_repeats(2.99e6), 10);
-    assert_int_equal(esp__survey_repeats(12e6), 2);
-    assert_int_equal(esp__survey_repeats(1e12), 2);
+    assert_int_equal(esp__calibration_repeats(0), 15);
+    assert_int_equal(esp__calibration_repeats(1e6), 15);
+    assert_int_equal(esp__calibration_repeats(2.99e6), 10);
+    assert_int_equal(esp__calibration_repeats(12e6), 2);
+    assert_int_equal(esp__calibration_repeats(1e12), 2);
 }

@@ -3,23 +3,10 @@
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
-static void add(esp_ctx *ctx, const char *name, uint64_t count) {
-    esp_tensor_desc d = ESP_ZERO;
-    d.name = name;
-    d.count = count;
-    CHECK(!esp_tensor_add(ctx, &d, NULL));
-}
-
-static void pause_ms(long ms) {
-    struct timespec t = {0, ms * 1000000};
-    nanosleep(&t, NULL);
-}
-
 static void probes(esp_ctx *ctx, void *user) {
     esp_stream cpu = ESP_ZERO;
     float grad[100];
-    (void)user;
-    add(ctx, "a", 100);
+    tensor_add(ctx, "a", 100);
     CHECK(!esp_start(ctx));
     for (uint8_t level = 0; level < 3; level++)
         for (uint32_t coll = ESP_COLL_ALLREDUCE; coll <= ESP_COLL_REDUCE; coll++)
@@ -37,30 +24,21 @@ static void probes(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 100; i++) CHECK(grad[i] == 1.5f);
 }
 
-TEST(test_probe) {
-    test_job j = {.size = 4, .per_machine = 2, .body = probes};
-    test_run(&j);
-    assert_int_equal(failures, 0);
-}
+TEST(test_probe) { RUN_RANKS(.size = 4, .per_machine = 2, .body = probes); }
 
 /* Broadcasts between machines have their roots on different machines, as in a step: rank 0 for its group, rank 3 for the other. */
 static void roots(esp_ctx *ctx, void *user) {
     const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
     float room[16];
     esp__probe p;
-    (void)user;
-    add(ctx, "a", 100);
+    tensor_add(ctx, "a", 100);
     CHECK(!esp_start(ctx));
     for (int i = 0; i < 16; i++) room[i] = (float)esp_rank(ctx);
     CHECK(!esp__probe_collective(ctx, ESP__INTER, ESP_COLL_BROADCAST, sizeof room, 2, room, sizeof room, &p));
     for (int i = 0; i < 16; i++) CHECK(room[i] == root[esp_rank(ctx)]);
 }
 
-TEST(test_roots) {
-    test_job j = {.size = 4, .per_machine = 2, .body = roots};
-    test_run(&j);
-    assert_int_equal(failures, 0);
-}
+TEST(test_roots) { RUN_RANKS(.size = 4, .per_machine = 2, .body = roots); }
 
 /* Ready times leave out the time inside esp_push, and exposed parts begin at the last push. */
 static void meters(esp_ctx *ctx, void *user) {
@@ -68,14 +46,13 @@ static void meters(esp_ctx *ctx, void *user) {
     float a[100] = {0}, b[100] = {0};
     uint64_t ready[2];
     esp_stats stats;
-    (void)user;
-    add(ctx, "a", 100);
-    add(ctx, "b", 100);
+    tensor_add(ctx, "a", 100);
+    tensor_add(ctx, "b", 100);
     CHECK(!esp_start(ctx));
     for (int step = 0; step < 3; step++) {
-        pause_ms(5);
+        usleep(5000);
         CHECK(!esp_push(ctx, 0, a, cpu));
-        pause_ms(10);
+        usleep(10000);
         CHECK(!esp_push(ctx, 1, b, cpu));
         CHECK(!esp_wait_all(ctx));
         esp__meter_ready(ctx, ready);
@@ -87,12 +64,8 @@ static void meters(esp_ctx *ctx, void *user) {
     CHECK(stats.steps == 3 && stats.step_ns >= 45000000u && stats.backward_ns >= 30000000u);
     CHECK(stats.exposed_communication_ns > 0 && stats.exposed_communication_ns < stats.step_ns);
     CHECK(stats.exposed_compression_ns == 0);
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++)
-        CHECK(ctx->in_force.op_time[i].end_ns >= ctx->in_force.op_time[i].start_ns);
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++)
+        CHECK(ctx->active.op_time[i].end_ns >= ctx->active.op_time[i].start_ns);
 }
 
-TEST(test_meter) {
-    test_job j = {.size = 2, .body = meters};
-    test_run(&j);
-    assert_int_equal(failures, 0);
-}
+TEST(test_meter) { RUN_RANKS(.size = 2, .body = meters); }

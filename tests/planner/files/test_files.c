@@ -220,14 +220,6 @@ TEST(bad_files_are_named) {
     unlink(path);
 }
 
-static int files_in(const char *dir) {
-    int n = 0;
-    DIR *d = opendir(dir);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
-}
-
 static esp_status model_write(const char *path, const esp__model_file *f) {
     esp__text t = {0};
     model_print(f, &t);
@@ -242,11 +234,11 @@ TEST(files_are_written_whole_or_not) {
     snprintf(link, sizeof link, "%s/link.json", dir);
     assert_int_equal(esp__model_read(full[MODEL], &f, NULL), ESP_OK);
     for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK); /* also over itself */
-    assert_int_equal(files_in(dir), 1);
+    assert_int_equal(test_count_files(dir, ""), 1);
     assert_int_equal(symlink("m.json", link), 0);
     assert_int_equal(model_write(link, &f), ESP_OK);
     assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
-    assert_int_equal(files_in(dir), 2);
+    assert_int_equal(test_count_files(dir, ""), 2);
     assert_int_equal(esp__model_read(link, &again, NULL), ESP_OK);
     assert_string_equal(again.source, f.source);
     esp__model_free(&again);
@@ -259,7 +251,7 @@ TEST(files_are_written_whole_or_not) {
         assert_int_equal(model_write("/dev/full", &f), ESP_E_ARG);
         assert_non_null(strstr(esp_last_error(NULL), "No space left"));
     }
-    assert_int_equal(files_in(dir), 2);
+    assert_int_equal(test_count_files(dir, ""), 2);
     esp__model_free(&f);
     unlink(path);
     unlink(link);

@@ -29,7 +29,6 @@ enum { MODELS = sizeof models / sizeof *models };
 
 static int warnings;
 static void warn(void *user, const char *text) {
-    (void)user;
     fprintf(stderr, "%s\n", text);
     warnings++;
 }

@@ -14,13 +14,10 @@ static const uint64_t counts[] = {1000, 2000, 3000};
 static esp_ctx *ctx;
 
 static int open_job(void **state) {
-    esp_config cfg = ESP_ZERO;
-    cfg.size = 1;
-    cfg.backend = "loop";
+    esp_config cfg = {.size = 1, .backend = "loop"};
     if (esp_open(&cfg, &ctx)) return -1;
     for (int i = 0; i < 3; i++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[i], d.count = counts[i];
+        esp_tensor_desc d = {.name = names[i], .count = counts[i]};
         if (esp_tensor_add(ctx, &d, NULL)) return -1;
     }
     return esp_start(ctx);

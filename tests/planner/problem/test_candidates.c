@@ -9,37 +9,37 @@
 enum { CPU = 1u << ESP_PLAN_CPU, GPU = 1u << ESP_PLAN_GPU };
 enum { BOTH_PARTS = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL };
 
-typedef struct rig {
+typedef struct opened_problem {
     jmp_buf on_failure;
     esp__arena arena;
     esp__problem problem;
-} rig;
+} opened_problem;
 
-static esp_status rig_open(rig *g, const esp_plan_model *m, const esp_plan_codec *codecs, uint32_t n,
-                           const esp_plan_system *s, const esp_plan_config *config, int free_compression) {
+static esp_status open_problem(opened_problem *g, const esp_plan_model *m, const esp_plan_codec *codecs, uint32_t n,
+                               const esp_plan_system *s, const esp_plan_config *config, int free_compression) {
     memset(&g->arena, 0, sizeof g->arena);
     g->arena.on_failure = &g->on_failure;
     return esp__problem_open(&g->problem, &g->arena, m, codecs, n, s, config, free_compression);
 }
 
-static void rig_close(rig *g) { esp__arena_free(&g->arena); }
+static void close_problem(opened_problem *g) { esp__arena_free(&g->arena); }
 
 /* Options before pruning on the paper's machines with DGC: two tensors, "embed" and "head". */
-static esp_status paper_rig(rig *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
+static esp_status open_paper(opened_problem *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
     static paper_input paper; /* outlives the problem */
     static const esp_plan_tensor tensors[] = {{"embed.weight", 100000, 1000, .keep = NULL},
                                               {"head.weight", 5000, 1000, .keep = NULL}};
     static const esp_plan_model model = {.n_tensors = 2, .name = "two", .tensors = tensors};
     paper_open(&paper, 0, machines);
     paper.system.devices = devices;
-    return rig_open(g, &model, paper.codecs, 1, &paper.system, config, 0);
+    return open_problem(g, &model, paper.codecs, 1, &paper.system, config, 0);
 }
 
 static uint32_t paper_count(uint32_t devices, uint32_t machines, const esp_plan_config *config) {
-    rig g;
-    if (paper_rig(&g, devices, machines, config)) fail_msg("%s", esp_last_error(NULL));
+    opened_problem g;
+    if (open_paper(&g, devices, machines, config)) fail_msg("%s", esp_last_error(NULL));
     uint32_t n = g.problem.trees[0]->n_options;
-    rig_close(&g);
+    close_problem(&g);
     return n;
 }
 
@@ -102,26 +102,26 @@ TEST(test_constraints) {
 
 /* Payloads that can be summed undecoded have more options, beside the paper's. */
 TEST(test_reducible) {
-    rig g;
+    opened_problem g;
     paper_input in;
     esp_plan_tensor t = {"t", 1000, 0, .keep = NULL};
     esp_plan_model model = {.n_tensors = 1, .tensors = &t};
     paper_open(&in, 0, 8);
     in.codecs[0].caps = ESP_CODEC_REDUCIBLE;
-    assert_int_equal(rig_open(&g, &model, in.codecs, 1, &in.system, NULL, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, &model, in.codecs, 1, &in.system, NULL, 0), ESP_OK);
     assert_int_equal(g.problem.trees[0]->n_options, tree_count(3, 1, 9, NULL, NULL));
     assert_true(g.problem.trees[0]->n_options > 4341);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 static uint32_t keep_count(const char *pattern, uint32_t tensor) {
-    rig g;
+    opened_problem g;
     esp_plan_config c;
     memset(&c, 0, sizeof c);
     c.keep = &pattern, c.n_keep = 1;
-    if (paper_rig(&g, CPU | GPU, 8, &c)) fail_msg("%s", esp_last_error(NULL));
+    if (open_paper(&g, CPU | GPU, 8, &c)) fail_msg("%s", esp_last_error(NULL));
     uint32_t n = g.problem.trees[g.problem.keep[tensor]]->n_options;
-    rig_close(&g);
+    close_problem(&g);
     return n;
 }
 
@@ -130,25 +130,25 @@ TEST(test_keep) {
     assert_int_equal(keep_count("embed.*=fp32", 1), 4341);
     assert_int_equal(keep_count("*=comp@gpu > flat.allgather > decomp@gpu", 0), 1);
     assert_int_equal(keep_count("*=flat.allreduce", 1), 1);
-    rig g; /* a codec: among two */
+    opened_problem g; /* a codec: among two */
     paper_input in;
     esp_plan_tensor t[] = {{"a", 1 << 20, 0, .keep = NULL}, {"b", 1 << 20, 0, .keep = "randomk:ratio=0.01"}};
     esp_plan_model model = {.n_tensors = 2, .tensors = t};
     paper_open(&in, 0, 8);
-    assert_int_equal(rig_open(&g, &model, in.codecs, 2, &in.system, NULL, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, &model, in.codecs, 2, &in.system, NULL, 0), ESP_OK);
     esp__unit u = {1, 1, 0, 1 << 20};
     const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
     for (uint32_t i = 0; i < candidates->n; i++)
         assert_true(candidates->paths[i].codec == 1 || candidates->paths[i].codec == ESP__NO_CODEC);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* What leaves nothing is refused, with what to change. */
 static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machines, const char *word) {
-    rig g;
-    assert_int_equal(paper_rig(&g, devices, machines, c), ESP_E_ARG);
+    opened_problem g;
+    assert_int_equal(open_paper(&g, devices, machines, c), ESP_E_ARG);
     if (!strstr(esp_last_error(NULL), word)) fail_msg("no '%s' in: %s", word, esp_last_error(NULL));
-    rig_close(&g);
+    close_problem(&g);
 }
 
 TEST(test_nothing_left) {
@@ -308,17 +308,17 @@ TEST(test_paper_candidates) {
     static paper_input in;
     for (uint32_t c = 0; c < PAPER_CODECS; c++)
         for (uint32_t devices = GPU; devices <= (CPU | GPU); devices++) {
-            rig g;
+            opened_problem g;
             paper_open(&in, c & 1, 8);
             in.system.devices = devices;
-            if (rig_open(&g, &model, &in.codecs[c], 1, &in.system, NULL, 0)) fail_msg("%s", esp_last_error(NULL));
+            if (open_problem(&g, &model, &in.codecs[c], 1, &in.system, NULL, 0)) fail_msg("%s", esp_last_error(NULL));
             for (uint32_t i = 0; i < SIZES; i++)
                 for (uint32_t width = ESP__WIDTH_LOADS; width <= ESP__WIDTH_EXACT; width++) {
                     esp__unit u = {i, 1, 0, t[i].elements};
                     if (devices != (CPU | GPU) || i % 3 == 2)
                         check_candidates(&g.problem, &u, width, devices, "size", t[i].elements);
                 }
-            rig_close(&g);
+            close_problem(&g);
         }
 }
 
@@ -326,13 +326,13 @@ TEST(test_paper_candidates) {
 TEST(test_random_candidates) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
-        rig g;
+        opened_problem g;
         problem_random(seed, 2, seed % 8 ? 1u << seed % 2 : 3, &in);
-        if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
+        if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
         check_candidates(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
-        rig_close(&g);
+        close_problem(&g);
     }
 }
 
@@ -342,9 +342,9 @@ TEST(test_random_candidates) {
 TEST(test_paths) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
-        rig g;
+        opened_problem g;
         problem_random(seed, 2, 0, &in);
-        if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
+        if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
         if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* a chunk */
@@ -384,7 +384,7 @@ TEST(test_paths) {
             assert_int_equal(total, a->total);
             for (uint32_t l = 0; l < ESP__LANES; l++) assert_int_equal(load[l], a->load[l]);
         }
-        rig_close(&g);
+        close_problem(&g);
     }
 }
 
@@ -392,15 +392,15 @@ TEST(test_paths) {
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {
-        rig g, free_rig;
+        opened_problem g, free_of_cost;
         problem_random(seed, 1, 0, &in);
-        if (rig_open(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
+        if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
-        if (rig_open(&free_rig, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 1))
+        if (open_problem(&free_of_cost, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 1))
             fail_msg("%s", esp_last_error(NULL));
         esp__unit u = {0, 1, 0, in.tensors[0].elements};
         const esp__candidates *paid = esp__candidates_get(&g.problem, &u),
-                              *gratis = esp__candidates_get(&free_rig.problem, &u);
+                              *gratis = esp__candidates_get(&free_of_cost.problem, &u);
         for (uint32_t i = 0; i < gratis->n; i++)
             for (uint32_t k = 0; k < gratis->paths[i].n; k++)
                 assert_int_equal(gratis->paths[i].ops[k].kind, ESP_PLAN_COLLECTIVE);
@@ -409,7 +409,7 @@ TEST(test_free_compression) {
             while (by < gratis->n && !no_more_load(&gratis->paths[by], &paid->paths[i])) by++;
             assert_true(by < gratis->n);
         }
-        rig_close(&g);
-        rig_close(&free_rig);
+        close_problem(&g);
+        close_problem(&free_of_cost);
     }
 }

@@ -168,16 +168,16 @@ typedef struct want_op {
     uint64_t ns;
 } want_op;
 
-typedef struct rig {
+typedef struct paper_problem {
     jmp_buf on_failure;
     esp__arena arena;
     paper_input paper;
     esp_plan_tensor tensors[2];
     esp_plan_model model;
     esp__problem problem;
-} rig;
+} paper_problem;
 
-static void rig_model(rig *g, uint64_t elements) {
+static void paper_model(paper_problem *g, uint64_t elements) {
     memset(&g->arena, 0, sizeof g->arena);
     memset(&g->model, 0, sizeof g->model);
     g->arena.on_failure = &g->on_failure;
@@ -187,22 +187,22 @@ static void rig_model(rig *g, uint64_t elements) {
 }
 
 /* After changes to paper or model. */
-static void rig_problem(rig *g) {
+static void open_paper(paper_problem *g) {
     esp_status s =
         esp__problem_open(&g->problem, &g->arena, &g->model, g->paper.codecs, PAPER_CODECS, &g->paper.system, NULL, 0);
     if (s) fail_msg("%s", esp_last_error(NULL));
 }
 
-static const esp__path *rig_path(rig *g, uint32_t n_pieces, uint32_t codec, const char *option) {
+static const esp__path *path_of(paper_problem *g, uint32_t n_pieces, uint32_t codec, const char *option) {
     esp__unit u = {0, n_pieces, 0, n_pieces * g->tensors[0].elements};
     const esp__path *path = esp__path_make(&g->problem, &u, option, codec);
     if (!path) fail_msg("no path for '%s'", option);
     return path;
 }
 
-static void expect_path(rig *g, uint32_t n_pieces, uint32_t codec, const char *option, const want_op *want,
+static void expect_path(paper_problem *g, uint32_t n_pieces, uint32_t codec, const char *option, const want_op *want,
                         uint32_t n) {
-    const esp__path *path = rig_path(g, n_pieces, codec, option);
+    const esp__path *path = path_of(g, n_pieces, codec, option);
     uint64_t total = 0;
     for (uint32_t k = 0; k < path->n && k < n; k++) {
         const esp__plan_op *op = &path->ops[k];
@@ -229,10 +229,10 @@ enum {
 /* 262144 elements (1 MiB) on 8 x 8 with PCIe. A rank's shard is 32768 elements (131072 bytes), a machine's part of
  * it 4096. */
 TEST(test_raw_options) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
-    rig_problem(&g);
+    paper_model(&g, 262144);
+    open_paper(&g);
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "flat.allreduce", {COLL, A | E, 975754});
     /* all 8 ranks send their shards through the NIC: 8 flows of 14 * 16384 bytes: 150000 + 1835008 / 2.5 */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 397002},
@@ -251,10 +251,10 @@ TEST(test_raw_options) {
 
 /* Shards are ceilings: 1000003 elements over 8 are 125001 (not 125000.375), over 8 again 15626. */
 TEST(test_uneven) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 1000003);
-    rig_problem(&g);
+    paper_model(&g, 1000003);
+    open_paper(&g);
     /* 30000 + 7 * 500004 / 2.5 = 1430011.2; 150000 + 8 * 14 * 62504 / 2.5 = 2950179.2 */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 1430011},
                 {COLL, E, 2950179}, {COLL, A, 1430011});
@@ -263,10 +263,10 @@ TEST(test_uneven) {
 
 /* DGC, 1%: 8 bytes for each element that is kept. */
 TEST(test_gpu_options) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
-    rig_problem(&g);
+    paper_model(&g, 262144);
+    open_paper(&g);
     /* parts of 4096 elements: payloads of 41 * 8 = 328 bytes. 8 flows of 7 * 328: 150000 + 18368 / 2.5. Decomp works
      * on 8 * 4096 = 32768 elements in one call; all sizes are below 2^20: 356 and 34 us. */
     EXPECT_PATH(
@@ -309,11 +309,11 @@ TEST(test_gpu_options) {
  * long as one of all of them. */
 TEST(test_decompress_more) {
     static const esp_cost_point five = {1048576, 5000};
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
     g.paper.codecs[PAPER_DGC].decompress_more[ESP_PLAN_GPU] = (esp_cost_curve){&five, 1, 0};
-    rig_model(&g, 262144);
-    rig_problem(&g);
+    paper_model(&g, 262144);
+    open_paper(&g);
     /* 8 payloads of the same 4096 elements: 34 + 7 * 5 us; then 8 of different parts: 34 us */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
@@ -329,10 +329,10 @@ TEST(test_decompress_more) {
 
 /* The CPUs of a machine are one arena: the shares of its 8 ranks come one after the other. */
 TEST(test_cpu_options) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
-    rig_problem(&g);
+    paper_model(&g, 262144);
+    open_paper(&g);
     /* 32768 elements: 79 and 9 us, 8 times. Payload 2624 bytes, 8 flows: 150000 + 8 * 7 * 2624 / 2.5. Decomp of 8
      * payloads is one call on 262144 elements: 52 us, 8 times. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
@@ -352,13 +352,13 @@ TEST(test_cpu_options) {
 
 /* With 3 machines of 8 ranks a machine is root for 2 or 3 of its ranks: the representative one has 3. */
 TEST(test_roots_spread) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 3);
-    rig_model(&g, 262144);
-    rig_problem(&g);
+    paper_model(&g, 262144);
+    open_paper(&g);
     const esp__path *path =
-        rig_path(&g, 1, PAPER_DGC,
-                 "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather");
+        path_of(&g, 1, PAPER_DGC,
+                "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather");
     assert_int_equal(path->ops[2].time.ns, 3 * 79000);
     assert_int_equal(path->ops[4].time.ns, 8 * 9000);
     esp__arena_free(&g.arena);
@@ -367,12 +367,12 @@ TEST(test_roots_spread) {
 /* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) =
  * 65.3037625 us; Decomp of 8 * 24576 = 1.5 * 131072: 27 + 25 * log2(1.5) = 41.6240625. Both 8 times. */
 TEST(test_cpu_between_points) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 196608);
-    rig_problem(&g);
+    paper_model(&g, 196608);
+    open_paper(&g);
     const esp__path *path =
-        rig_path(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
+        path_of(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather");
     assert_int_equal(path->ops[1].time.ns, 522430);
     assert_int_equal(path->ops[3].time.ns, 332993);
     esp__arena_free(&g.arena);
@@ -381,11 +381,11 @@ TEST(test_cpu_between_points) {
 /* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and
  * back. Where a Decomp is followed by a Comp, both on the CPU, it stays there. */
 TEST(test_host_copies) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
+    paper_model(&g, 262144);
     g.paper.system.host_bytes_per_us = 12000;
-    rig_problem(&g);
+    open_paper(&g);
     /* a shard is 131072 bytes: 10922.67 ns */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000},
@@ -410,11 +410,11 @@ TEST(test_host_copies) {
 
 /* Training on CPUs: compression takes the cores that compute. */
 TEST(test_shared_cores) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
+    paper_model(&g, 262144);
     g.paper.system.cores_per_rank = 1;
-    rig_problem(&g);
+    open_paper(&g);
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, C | P, 632000}, {COLL, E, 208778}, {DECOMP, C | P, 416000},
                 {COLL, A, 397002});
@@ -427,15 +427,15 @@ TEST(test_cores_per_rank) {
                                 core[] = {{1e6, 4e5}};
     static const uint8_t lane[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
     for (uint32_t cores = 0; cores <= 3; cores++) {
-        rig g;
+        paper_problem g;
         paper_open(&g.paper, 0, 8);
-        rig_model(&g, 250000);
+        paper_model(&g, 250000);
         g.paper.system.ranks_per_machine = 1;
         g.paper.system.cores_per_rank = cores;
         g.paper.system.flat.table[ESP_COLL_ALLREDUCE] = (esp_cost_curve){time, 2, 0};
         g.paper.system.flat.gap[ESP_COLL_ALLREDUCE] = (esp_cost_curve){gap, 2, 0};
         g.paper.system.flat.core[ESP_COLL_ALLREDUCE] = (esp_cost_curve){core, 1, 0};
-        rig_problem(&g);
+        open_paper(&g);
         const esp__unit u = {0, 1, 0, 250000};
         const esp__path *path = esp__path_make(&g.problem, &u, "flat.allreduce", ESP__NO_CODEC);
         assert_non_null(path);
@@ -452,12 +452,12 @@ TEST(test_cores_per_rank) {
 /* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a
  * codec that takes a list of pieces needs neither where it comes first or last. */
 TEST(test_groups) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 131072);
+    paper_model(&g, 131072);
     g.paper.system.pack_ns = 5000, g.paper.system.pack_bytes_per_us = 100000;
     g.paper.codecs[PAPER_EFSIGN].takes_list = 1;
-    rig_problem(&g);
+    open_paper(&g);
     EXPECT_PATH(&g, 2, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {PACK, C, 15486},
                 {COLL, A, 397002}, {COLL, E, 884003}, {COLL, A, 397002}, {PACK, C, 15486});
     EXPECT_PATH(&g, 2, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {PACK, C, 15486}, {COMP, C, 356000},
@@ -475,12 +475,12 @@ TEST(test_groups) {
 /* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in
  * 64 parts of 8192: 150000 + 126 * 8192 / 2.5; Decomp works on one payload. */
 TEST(test_summed_payloads) {
-    rig g;
+    paper_problem g;
     paper_open(&g.paper, 0, 8);
-    rig_model(&g, 262144);
+    paper_model(&g, 262144);
     esp_plan_codec *half = &g.paper.codecs[PAPER_RANDOMK];
     half->spec = "fp16", half->unit_bytes = 2, half->units = 1, half->caps = ESP_CODEC_REDUCIBLE;
-    rig_problem(&g);
+    open_paper(&g);
     EXPECT_PATH(&g, 1, PAPER_RANDOMK, "comp@gpu > flat.allreduce > decomp@gpu", {COMP, C, 54000}, {COLL, A | E, 562877},
                 {DECOMP, C, 34000});
     esp__unit u = {0, 1, 0, 262144};

@@ -130,8 +130,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     int bad = 0;
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = 1000 * (1 + t % 3), d.flags = t == 1 ? 0 : ESP_SHARD;
+        esp_tensor_desc d = {.name = names[t], .count = 1000 * (1 + t % 3), .flags = t == 1 ? 0 : ESP_SHARD};
         bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
         for (int i = 0; i < 3000; i++) grads[ctx->job.rank][t][i] = (float)((i + ctx->job.rank) % 5);
     }
@@ -159,17 +158,13 @@ TEST(plans_run) {
     for (size_t k = 0; k < sizeof strategies / sizeof *strategies; k++) {
         running run = {0};
         esp_plan *plan;
-        test_job j;
         make_inputs(&in, TENSORS, 1000, "intra,inter");
         in.tensors[1].shard = NULL;
         in.config.strategy = strategies[k];
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan))
             fail_msg("%s: %s", strategies[k], esp_last_error(NULL));
-        memset(&j, 0, sizeof j);
         run.text = esp_plan_text(plan);
-        j.size = 4, j.per_machine = 2, j.body = plan_body, j.user = &run;
-        j.config.log_level = ESP_LOG_ERROR;
-        test_run(&j);
+        RUN_RANKS(.size = 4, .per_machine = 2, .body = plan_body, .user = &run);
         if (atomic_load(&run.failures)) fail_msg("%s:\n%s", strategies[k] ? strategies[k] : "espresso", run.text);
         esp_plan_free(plan);
     }

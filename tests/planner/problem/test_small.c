@@ -2,16 +2,16 @@
  * published systems decide as before. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "tests/planner/rig.h"
+#include "tests/planner/open_problem.h"
 
-static uint64_t smallest_of(const rig *g, const esp__unit *u) {
+static uint64_t smallest_of(const opened_problem *g, const esp__unit *u) {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = u->first; i < u->first + u->n; i++)
         if (g->in.tensors[i].elements < least) least = g->in.tensors[i].elements;
     return least;
 }
 
-static uint32_t compressed(const rig *g, const esp__schedule *d, uint64_t raw_up_to) {
+static uint32_t compressed(const opened_problem *g, const esp__schedule *d, uint64_t raw_up_to) {
     uint32_t n = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
         if (d->paths[u]->codec == ESP__NO_CODEC) continue;
@@ -22,11 +22,11 @@ static uint32_t compressed(const rig *g, const esp__schedule *d, uint64_t raw_up
 }
 
 /* Opens random problem `seed` of plain tensors. 0: its constraints are not for this test. */
-static int open_random(rig *g, uint64_t seed, uint64_t raw_up_to) {
+static int open_random(opened_problem *g, uint64_t seed, uint64_t raw_up_to) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 12, 0, &g->in);
     g->in.config.raw_up_to = raw_up_to;
-    return rig_open(g, 0) == ESP_OK;
+    return open_problem(g, 0) == ESP_OK;
 }
 
 TEST(plans) {
@@ -34,39 +34,39 @@ TEST(plans) {
     uint32_t n[4] = {0};
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
         for (int i = 0; i < 4; i++) {
-            static rig g;
+            static opened_problem g;
             const uint64_t small = seed % 2 ? 4096 : 200;
             if (!open_random(&g, seed, small)) {
-                rig_close(&g);
+                close_problem(&g);
                 continue;
             }
             esp__schedule d = {0};
             if (searched[i])
-                d = rig_make(&g, searched[i]);
+                d = make_schedule(&g, searched[i]);
             else
                 esp__search_all(&g.p, &d);
-            rig_check(&g, &d);
+            check_schedule(&g, &d);
             n[i] += compressed(&g, &d, small);
             if (i != 2) assert_true(esp__bound_any(&g.p) <= d.makespan);
-            rig_close(&g);
+            close_problem(&g);
         }
     for (int i = 0; i < 4; i++) assert_true(n[i] > test_repeats(40) / 8); /* large tensors are still compressed */
 }
 
 /* A group with a small tensor is raw, whatever its own size. */
 TEST(groups) {
-    static rig g;
-    rig_simple(&g, 4, 4);
-    for (int i = 0; i < 3; i++) rig_tensor(&g, i == 1 ? 4096 : 1 << 20, 100);
+    static opened_problem g;
+    simple_problem(&g, 4, 4);
+    for (int i = 0; i < 3; i++) add_tensor(&g, i == 1 ? 4096 : 1 << 20, 100);
     g.in.config.raw_up_to = 4096;
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     const esp__unit all = {0, 3, 0, 4096 + (2 << 20)}, first = {0, 1, 0, 1 << 20};
     const esp__candidates *c = esp__candidates_get(&g.p, &all), *one = esp__candidates_get(&g.p, &first);
     uint32_t with_codec = 0;
     for (uint32_t k = 0; k < c->n; k++) assert_int_equal(c->paths[k].codec, ESP__NO_CODEC);
     for (uint32_t k = 0; k < one->n; k++) with_codec += one->paths[k].codec != ESP__NO_CODEC;
     assert_true(with_codec > 0);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Published systems take the same time as without the rule. */
@@ -75,10 +75,10 @@ TEST(published) {
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
         for (int i = 0; i < 5; i++) {
             uint64_t time[2] = {0};
-            static rig g;
+            static opened_problem g;
             for (int k = 0; k < 2; k++) {
-                if (open_random(&g, seed, k ? 4096 : 0)) time[k] = rig_make(&g, names[i]).makespan;
-                rig_close(&g);
+                if (open_random(&g, seed, k ? 4096 : 0)) time[k] = make_schedule(&g, names[i]).makespan;
+                close_problem(&g);
             }
             assert_int_equal(time[0], time[1]);
         }
@@ -87,22 +87,22 @@ TEST(published) {
 /* What the user asks for goes first: `keep` of a tensor, and options that leave none without compression. */
 TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
-    static rig g;
+    static opened_problem g;
     for (int i = 0; i < 2; i++) {
-        rig_simple(&g, 4, 4);
-        rig_tensor(&g, 1 << 20, 100);
-        rig_tensor(&g, 100, 100);
+        simple_problem(&g, 4, 4);
+        add_tensor(&g, 1 << 20, 100);
+        add_tensor(&g, 100, 100);
         g.in.config.raw_up_to = 4096;
         if (i)
             g.in.config.only = only, g.in.config.n_only = 1;
         else
             g.in.config.keep = keep, g.in.config.n_keep = 1;
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
         const esp__unit u = {1, 1, 0, 100};
         const esp__candidates *c = esp__candidates_get(&g.p, &u);
         uint32_t with_codec = 0;
         for (uint32_t k = 0; k < c->n; k++) with_codec += c->paths[k].codec != ESP__NO_CODEC;
         assert_true(with_codec > 0);
-        rig_close(&g);
+        close_problem(&g);
     }
 }

@@ -96,7 +96,6 @@ static int one_option(void *user, const esp__option *o) {
 }
 
 static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)self, (void)round;
     out->payload_bytes = 64 + like->count * n_reduced;
     return ESP_OK;
 }
@@ -196,8 +195,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     int bad = 0;
     for (uint32_t t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t], d.count = 1000 * (1 + t % 3);
+        esp_tensor_desc d = {.name = names[t], .count = 1000 * (1 + t % 3)};
         bad |= esp_tensor_add(ctx, &d, NULL) != ESP_OK;
         for (int i = 0; i < 3000; i++) grads[ctx->job.rank][t][i] = (float)((i + ctx->job.rank) % 5);
     }
@@ -220,7 +218,6 @@ TEST(plans_run) {
     inputs in;
     esp_plan *plan;
     running run;
-    test_job j;
     make_inputs(&in, TENSORS, 1000);
     in.config.flags = ESP_PLAN_NO_BOUND;
     for (int round = 0; round < 3; round++) {
@@ -233,12 +230,9 @@ TEST(plans_run) {
         in.config.only = only, in.config.n_only = round == 2;
         if (round == 1) in.system.outer[0].size = 2;
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
-        memset(&j, 0, sizeof j);
         run.text = esp_plan_text(plan);
         atomic_init(&run.failures, 0);
-        j.size = 8, j.places = places, j.body = plan_body, j.user = &run;
-        j.config.log_level = ESP_LOG_ERROR;
-        test_run(&j);
+        RUN_RANKS(.size = 8, .places = places, .body = plan_body, .user = &run);
         assert_int_equal(atomic_load(&run.failures), 0);
         esp_plan_free(plan);
     }

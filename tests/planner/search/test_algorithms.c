@@ -6,19 +6,19 @@
 #include "planner/simulate/schedule.h"
 #include "planner/search/algorithm2.h"
 #include "planner/baselines/baselines.h"
-#include "tests/planner/rig.h"
+#include "tests/planner/open_problem.h"
 
-static void open_random(rig *g, uint64_t seed, uint32_t tensors, uint32_t devices) {
+static void open_random(opened_problem *g, uint64_t seed, uint32_t tensors, uint32_t devices) {
     memset(g, 0, sizeof *g);
     problem_random(seed, tensors, devices, &g->in);
-    assert_int_equal(rig_open(g, 0), ESP_OK);
+    assert_int_equal(open_problem(g, 0), ESP_OK);
 }
 
 /* Some paths changed, from a saved state on and up to a limit: the same makespan as from the start. */
 TEST(rerun_is_generate) {
     rng r = {5};
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
-        static rig g;
+        static opened_problem g;
         open_random(&g, seed, 40, 0);
         esp__unit units[4 * PROBLEM_TENSORS];
         uint32_t n_units = problem_units(&r, g.in.tensors, g.in.model.n_tensors, units);
@@ -46,22 +46,22 @@ TEST(rerun_is_generate) {
             assert_int_equal(esp__rerun_try(rerun, changes, n, want + 1), want);
             assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
         }
-        rig_close(&g);
+        close_problem(&g);
     }
 }
 
 TEST(order_by_size) {
-    static rig g;
+    static opened_problem g;
     static const uint32_t want[] = {3, 1, 4, 2, 0}; /* largest first; of equals the later in backward order */
-    rig_simple(&g, 2, 2);
-    rig_tensor(&g, 10, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1), rig_tensor(&g, 500, 1), rig_tensor(&g, 20, 1);
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    simple_problem(&g, 2, 2);
+    add_tensor(&g, 10, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d;
     memset(&d, 0, sizeof d);
     esp__schedule_tensors(&g.p, &d);
     const esp__ranked *ranking = esp__ranking(&g.p, &d);
     for (int i = 0; i < 5; i++) assert_int_equal(ranking[i].unit, want[i]);
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Never slower than without compression, than one another; and never slower than what compresses by rule with the
@@ -70,36 +70,36 @@ TEST(never_worse) {
     static const char *const schemes[] = {"fp32", "layerwise", "hitopkcomm", "byteps-compress"};
     uint32_t better = 0, by_scheme = 0, cases = 0;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++, cases++) {
-        static rig g;
+        static opened_problem g;
         open_random(&g, seed, 24, 0);
-        esp__schedule one, two, both, fp32 = rig_make(&g, "fp32");
+        esp__schedule one, two, both, fp32 = make_schedule(&g, "fp32");
         memset(&one, 0, sizeof one);
         memset(&two, 0, sizeof two);
         memset(&both, 0, sizeof both);
         esp__schedule_tensors(&g.p, &one);
         esp__algorithm1(&g.p, &one);
-        rig_check(&g, &one);
+        check_schedule(&g, &one);
         esp__schedule_copy(&g.p, &two, &one);
         esp__algorithm2(&g.p, &two);
-        rig_check(&g, &two);
+        check_schedule(&g, &two);
         esp__espresso(&g.p, &both);
-        rig_check(&g, &both);
+        check_schedule(&g, &both);
         assert_true(one.makespan <= fp32.makespan);
         assert_true(two.makespan <= one.makespan);
         assert_true(both.makespan <= two.makespan);
         better += one.makespan < fp32.makespan;
         for (int i = 0; i < 4; i++) {
-            esp__schedule d = rig_make(&g, schemes[i]);
+            esp__schedule d = make_schedule(&g, schemes[i]);
             by_scheme += d.makespan < both.makespan;
         }
-        rig_close(&g);
+        close_problem(&g);
     }
     assert_true(better > cases / 4); /* or nothing was tried */
     assert_true(by_scheme <= cases / 100);
 }
 
 /* The least makespan over all combinations of paths, in ready order. */
-static uint64_t optimum(rig *g, esp__schedule *d, const esp__choices *choices, uint32_t u) {
+static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices *choices, uint32_t u) {
     uint64_t best = UINT64_MAX;
     if (u == d->n_units) return esp__generate(&g->p, d);
     for (uint32_t i = 0; i < choices[u].n; i++) {
@@ -116,7 +116,7 @@ TEST(near_optimum) {
     uint32_t cases = 0, exact = 0;
     double worst = 0.0;
     for (uint64_t seed = 0; cases < test_repeats(120); seed++) {
-        static rig g;
+        static opened_problem g;
         double combinations = 1.0;
         open_random(&g, seed, 3, 2);
         esp__schedule d, all;
@@ -133,7 +133,7 @@ TEST(near_optimum) {
             exact += off <= 0.0;
             if (off > worst) worst = off;
         }
-        rig_close(&g);
+        close_problem(&g);
     }
     print_message("  optimum in %u of %u cases, at most %.1f%% above it\n", exact, cases, 100.0 * worst);
     assert_true(exact >= cases * 9 / 10);
@@ -144,16 +144,16 @@ TEST(near_optimum) {
  * long. In every group of equal tensors the earliest are on the CPU (Lemma 1), and all combinations of units would do
  * no better. */
 TEST(lemma1) {
-    static rig g;
+    static opened_problem g;
     uint32_t moved = 0, stayed = 0;
-    rig_simple(&g, 4, 1);
-    for (int i = 0; i < 8; i++) rig_tensor(&g, 100000, 250);
+    simple_problem(&g, 4, 1);
+    for (int i = 0; i < 8; i++) add_tensor(&g, 100000, 250);
     for (int k = 0; k < 2; k++) {
         static const esp_cost_point gpu[] = {{1099511627776.0, 200e3}}, cpu[] = {{1099511627776.0, 600e3}};
         esp_cost_curve curve = {k ? gpu : cpu, 1, 0};
         g.in.codecs[0].compress[k] = g.in.codecs[0].decompress[k] = curve;
     }
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d, start, trial;
     memset(&d, 0, sizeof d);
     memset(&start, 0, sizeof start);
@@ -173,7 +173,7 @@ TEST(lemma1) {
     esp__generate(&g.p, &start);
     esp__schedule_copy(&g.p, &d, &start);
     esp__algorithm2_over(&g.p, &d, choices);
-    rig_check(&g, &d);
+    check_schedule(&g, &d);
     assert_true(d.makespan < start.makespan);
     for (uint32_t u = 0; u < 8; u++) {
         if (d.paths[u] == on_cpu) assert_int_equal(stayed, 0), moved++;
@@ -185,14 +185,14 @@ TEST(lemma1) {
         for (uint32_t u = 0; u < 8; u++) trial.paths[u] = two[set >> u & 1u];
         assert_true(esp__generate(&g.p, &trial) >= d.makespan);
     }
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* By group, where combinations are too many, finds nearly what all combinations give. */
 TEST(by_group) {
     uint32_t cases = 0;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
-        static rig g;
+        static opened_problem g;
         uint64_t combinations = 1;
         open_random(&g, seed, 10, 3);
         esp__schedule d;
@@ -214,7 +214,7 @@ TEST(by_group) {
         for (uint32_t i = 0; i < o[0].n && combinations < 5000; i++)
             combinations *= (uint64_t)o[0].groups[i].n * o[0].groups[i].n_to + 1;
         if (combinations >= 5000) {
-            rig_close(&g);
+            close_problem(&g);
             continue;
         }
         esp__offload_all(&o[0]);
@@ -222,19 +222,19 @@ TEST(by_group) {
         assert_true(o[0].best <= o[1].best);
         assert_true((double)o[1].best <= 1.10 * (double)o[0].best);
         cases += o[0].n > 0;
-        rig_close(&g);
+        close_problem(&g);
     }
     assert_true(cases > test_repeats(20));
 }
 
-static int any_cpu(const rig *g, const esp__schedule *d) {
+static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
         if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_PLAN_GPU)) return 1;
     return 0;
 }
 
 /* Does what holds or sends least, of what one device can do, keep within the limits? */
-static int can_be_allowed(rig *g) {
+static int can_be_allowed(opened_problem *g) {
     esp__schedule d;
     memset(&d, 0, sizeof d);
     esp__schedule_tensors(&g->p, &d);
@@ -250,7 +250,7 @@ TEST(constraints) {
     uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 7; what++) {
-            static rig g;
+            static opened_problem g;
             memset(&g, 0, sizeof g);
             problem_random(seed, 12, 3, &g.in);
             if (what == 1) g.in.config.forbid = cpu, g.in.config.n_forbid = 1;
@@ -259,19 +259,19 @@ TEST(constraints) {
             if (what == 4) g.in.config.max_error = 0.05;
             if (what == 5) g.in.config.max_volume = 0.6;
             if (what == 6) g.in.config.max_memory_bytes = 1u << 20;
-            assert_int_equal(rig_open(&g, 0), ESP_OK);
+            assert_int_equal(open_problem(&g, 0), ESP_OK);
             esp__schedule d;
             memset(&d, 0, sizeof d);
             esp__espresso(&g.p, &d);
-            rig_check(&g, &d);
+            check_schedule(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
             for (uint32_t u = 0; u < d.n_units && what == 0; u++)
                 chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
-            for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(rig_option(&d, u), "comp@cpu >"));
-            for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(rig_option(&d, u), "alltoall"));
+            for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(option_text(&d, u), "comp@cpu >"));
+            for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(option_text(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
             if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
-            rig_close(&g);
+            close_problem(&g);
         }
     print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
     assert_true(on_cpu && chunks && groups && limited > 40); /* or the tests above say nothing */
@@ -279,23 +279,23 @@ TEST(constraints) {
 
 TEST(deterministic) {
     for (uint64_t seed = 500; seed < 500 + test_repeats(30); seed++) {
-        static rig g, h;
+        static opened_problem g, h;
         esp__schedule d[2];
         open_random(&g, seed, 40, 0);
         open_random(&h, seed, 40, 0);
         memset(d, 0, sizeof d);
         esp__espresso(&g.p, &d[0]);
         esp__espresso(&h.p, &d[1]);
-        rig_same(&d[0], &d[1]);
-        rig_close(&g);
-        rig_close(&h);
+        expect_same_schedule(&d[0], &d[1]);
+        close_problem(&g);
+        close_problem(&h);
     }
 }
 
 /* Free compression: no longer than with its times. No codec, one tensor, a deadline long past: a plan all the same. */
 TEST(edges) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
-        static rig g, h;
+        static opened_problem g, h;
         esp__schedule d, free_of_cost;
         memset(&d, 0, sizeof d);
         memset(&free_of_cost, 0, sizeof free_of_cost);
@@ -304,15 +304,15 @@ TEST(edges) {
         problem_random(seed, 1 + (uint32_t)seed % 12, 0, &g.in);
         problem_random(seed, 1 + (uint32_t)seed % 12, 0, &h.in);
         if (seed % 4 == 1) g.in.n_codecs = h.in.n_codecs = 0;
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
-        assert_int_equal(rig_open(&h, 1), ESP_OK);
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        assert_int_equal(open_problem(&h, 1), ESP_OK);
         if (seed % 4 == 2) g.p.deadline_ns = 1;
         esp__espresso(&g.p, &d);
-        rig_check(&g, &d);
+        check_schedule(&g, &d);
         esp__espresso(&h.p, &free_of_cost);
-        rig_check(&h, &free_of_cost);
+        check_schedule(&h, &free_of_cost);
         assert_true(free_of_cost.makespan <= d.makespan + d.makespan / 50);
-        rig_close(&g);
-        rig_close(&h);
+        close_problem(&g);
+        close_problem(&h);
     }
 }

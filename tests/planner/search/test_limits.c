@@ -2,7 +2,7 @@
  * of speed; where none can, the error says which limit could be kept. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "tests/planner/rig.h"
+#include "tests/planner/open_problem.h"
 #include "exact.h"
 
 enum { NODES = 200000 };
@@ -63,7 +63,7 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
 }
 
 /* As exact_solve: the least time within the limits if it is under `known`, else `known`; 0: it gave up. */
-static int within_solve(const rig *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
+static int within_solve(const opened_problem *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
     double elements = elements_of(&g->in);
@@ -95,7 +95,7 @@ static int within_solve(const rig *g, const esp__schedule *tensors, uint64_t kno
 
 /* Tensors as given, few of them: a plan where there is one, and the best. */
 TEST(test_optimum) {
-    static rig g;
+    static opened_problem g;
     uint32_t n = 0, equal = 0, none = 0;
     double worst = 0.0;
     for (uint64_t seed = 0; seed < test_repeats(500); seed++) {
@@ -107,7 +107,7 @@ TEST(test_optimum) {
         problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g.in);
         g.in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
         limit(seed, &g.in);
-        assert_int_equal(rig_open(&g, 0), ESP_OK);
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
         esp__schedule_tensors(&g.p, &tensors);
         esp__search_all(&g.p, &d);
         if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* then there is none */
@@ -117,14 +117,14 @@ TEST(test_optimum) {
                 fail_msg("seed %llu: no plan found, but one within the limits takes %llu", (unsigned long long)seed,
                          (unsigned long long)best);
         } else {
-            rig_check(&g, &d);
+            check_schedule(&g, &d);
             within_solve(&g, &tensors, d.makespan, &best);
             double above = best ? 100.0 * ((double)d.makespan / (double)best - 1.0) : 0.0;
             if (above > worst) worst = above;
             n++;
             equal += best == d.makespan;
         }
-        rig_close(&g);
+        close_problem(&g);
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
@@ -163,10 +163,10 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
 
 /* The least that one limit could be: of each tensor's candidate options. */
 static void least_of(problem_input *in, uses_of least) {
-    static rig g;
+    static opened_problem g;
     memset(&g, 0, sizeof g);
     g.in = *in; /* the pointers stay those of `in` */
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
         esp__unit u = {t, 1, 0, in->tensors[t].elements};
@@ -178,7 +178,7 @@ static void least_of(problem_input *in, uses_of least) {
         }
         for (int k = 0; k < 3; k++) least[k] += own[k];
     }
-    rig_close(&g);
+    close_problem(&g);
 }
 
 /* Any system, any codecs, merged and split: limits halfway between the least and what a plan without them uses. A
@@ -290,13 +290,13 @@ TEST(test_codec_per_tensor) {
  * all ranks' payloads? And how much memory has the one with most? */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
-    static rig g;
+    static opened_problem g;
     int has = 0;
-    rig_simple(&g, 4096, 1);
-    rig_tensor(&g, elements, 1000);
+    simple_problem(&g, 4096, 1);
+    add_tensor(&g, elements, 1000);
     g.in.system.flat.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){fast, 1, 0};
     g.in.config.max_memory_bytes = limit;
-    assert_int_equal(rig_open(&g, 0), ESP_OK);
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
     const esp__unit u = {0, 1, 0, elements};
     const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
     const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
@@ -308,7 +308,7 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
         has |= candidates->paths[i].total == gathered->total && candidates->paths[i].memory == gathered->memory;
     }
     assert_true(candidates->n > 0);
-    rig_close(&g);
+    close_problem(&g);
     return has;
 }
 

@@ -5,18 +5,18 @@
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
 #include "planner/bound/bound.h"
-#include "tests/planner/rig.h"
+#include "tests/planner/open_problem.h"
 #include "exact.h"
 
 enum { CASES = 1000, NODES = 300000 };
 
 /* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
-static int small_open(uint64_t seed, rig *g, esp__bound *bound, esp__schedule *tensors) {
+static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g->in);
     g->in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     if (g->in.model.n_tensors < 3) return 0;
-    assert_int_equal(rig_open(g, 0), ESP_OK);
+    assert_int_equal(open_problem(g, 0), ESP_OK);
     memset(tensors, 0, sizeof *tensors);
     esp__schedule_tensors(&g->p, tensors);
     esp__bound_units(&g->p, tensors->units, tensors->n_units, bound);
@@ -33,7 +33,7 @@ static void plain(esp__problem *p, esp__schedule *d) {
 }
 
 TEST(test_random) {
-    static rig g;
+    static opened_problem g;
     uint32_t n = 0, equal = 0, unknown = 0;
     double worst = 0.0;
     for (uint64_t seed = 0; n < test_repeats(CASES); seed++) {
@@ -43,7 +43,7 @@ TEST(test_random) {
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         memset(&d, 0, sizeof d);
         esp__search_all(&g.p, &d);
-        rig_check(&g, &d);
+        check_schedule(&g, &d);
         int sure = exact_solve(&g.p, tensors.units, tensors.n_units, d.makespan, 0, NODES, &best);
         double above = best ? 100.0 * ((double)d.makespan / (double)best - 1.0) : 0.0;
         if (bound.ns > best)
@@ -54,7 +54,7 @@ TEST(test_random) {
         n++;
         equal += best == d.makespan;
         unknown += !sure;
-        rig_close(&g);
+        close_problem(&g);
     }
     print_message("%u of %u are the optimum (%u of them as far as could be seen), the worst is %.3f%% above\n", equal,
                   n, unknown, worst);
@@ -65,7 +65,7 @@ TEST(test_random) {
 
 /* Branch and bound alone finds the optimum from a poor start; and plans are the same each time. */
 TEST(test_branch_and_bound) {
-    static rig g;
+    static opened_problem g;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
         esp__bound bound;
         esp__schedule tensors, a, b;
@@ -76,19 +76,19 @@ TEST(test_branch_and_bound) {
         plain(&g.p, &b);
         if (exact_solve(&g.p, tensors.units, tensors.n_units, UINT64_MAX, 0, NODES, &best)) {
             esp__small_exact(&g.p, &b, 10000000);
-            rig_check(&g, &b);
+            check_schedule(&g, &b);
             assert_int_equal(b.makespan, best);
         }
         memset(&b, 0, sizeof b);
         esp__search_all(&g.p, &b);
-        rig_same(&a, &b);
-        rig_close(&g);
+        expect_same_schedule(&a, &b);
+        close_problem(&g);
     }
 }
 
 /* However soon it has to end, branch and bound leaves a plan, and never a longer one. */
 TEST(test_few_nodes) {
-    static rig g;
+    static opened_problem g;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
         esp__bound bound;
         esp__schedule tensors, d;
@@ -97,10 +97,10 @@ TEST(test_few_nodes) {
         plain(&g.p, &d);
         for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) { /* never longer, whenever it ends */
             esp__small_exact(&g.p, &d, nodes);
-            rig_check(&g, &d);
+            check_schedule(&g, &d);
             assert_true(d.makespan <= last && d.makespan >= bound.ns);
             last = d.makespan;
         }
-        rig_close(&g);
+        close_problem(&g);
     }
 }

@@ -5,19 +5,6 @@
 #include "tests/lib/test.h"
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
-static char page_folder[64];
-
-static inline int page_folder_open(void **state) {
-    snprintf(page_folder, sizeof page_folder, "/tmp/espresso_page_XXXXXX");
-    return mkdtemp(page_folder) ? 0 : -1;
-}
-
-static inline int page_folder_close(void **state) {
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", page_folder);
-    return system(command);
-}
-
 static inline char *page_read_stream(FILE *f) {
     char *text = calloc(1, 64u << 20);
     assert_non_null(f);
@@ -67,13 +54,13 @@ static inline void page_open(const char *page, const char *checks, const char *f
     if (!name) test_skip("chromium is not there: pages are not opened");
     FILE *f = fmemopen(constants + strlen(constants), sizeof constants - strlen(constants), "w");
     page_text(f, first_tensor), fputs(";", f), fclose(f);
-    snprintf(path, sizeof path, "%s/checked.html", page_folder);
+    snprintf(path, sizeof path, "%s/checked.html", in_folder(""));
     page_with_checks(page, checks, constants, path);
     snprintf(command, sizeof command,
              "timeout -k 5 90 %s --headless --no-sandbox --disable-gpu --user-data-dir=%s/profile "
              "--virtual-time-budget=20000 %s "
              "--dump-dom file://%s 2>%s/errors",
-             name, page_folder, flags, path, page_folder);
+             name, in_folder(""), flags, path, in_folder(""));
     f = popen(command, "r");
     char *dom = page_read_stream(f), *result = strstr(dom, "<pre id=\"result\">");
     pclose(f);

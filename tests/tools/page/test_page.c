@@ -262,7 +262,7 @@ TEST(strings_are_those_of_the_sources) {
 /* ---- with a browser ------------------------------------------------------------------------------------------------------------ */
 static void timeline_page(uint32_t n_tensors, int both, const char *flags) {
     char path[128];
-    snprintf(path, sizeof path, "%s/timeline.html", page_folder);
+    snprintf(path, sizeof path, "%s/timeline.html", in_folder(""));
     FILE *f = fopen(path, "w");
     write_timeline(f, n_tensors, both, odd_name);
     fclose(f);
@@ -293,7 +293,7 @@ TEST(timeline_on_a_fine_screen) {
 
 TEST(timeline_of_what_was_measured) {
     char path[128];
-    snprintf(path, sizeof path, "%s/measured.html", page_folder);
+    snprintf(path, sizeof path, "%s/measured.html", in_folder(""));
     FILE *f = fopen(path, "w");
     write_measured(f);
     fclose(f);
@@ -304,11 +304,11 @@ TEST(timeline_of_what_was_measured) {
 TEST(timeline_of_a_real_plan) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];
-    snprintf(path, sizeof path, "%s/real.html", page_folder);
+    snprintf(path, sizeof path, "%s/real.html", in_folder(""));
     snprintf(command, sizeof command,
              "%s plan --model planner/models/bert-base.json --gc dgc:ratio=0.01 --system paper-nvlink --machines 8 "
              "--timeline %s >%s/plan 2>&1",
-             espresso ? espresso : "build/bin/espresso", path, page_folder);
+             espresso ? espresso : "build/bin/espresso", path, in_folder(""));
     if (system(command) != 0) fail_msg("%s: %s", command, "did not succeed");
     char *html = page_read_file(path), name[64] = "";
     assert_int_equal(sscanf(strstr(html, "\"tensors\":[["), "\"tensors\":[[\"%63[^\"]", name), 1);
@@ -329,11 +329,11 @@ TEST(comparison) {
         r.exposed_communication_ns = r.iteration_ns - 70e6 - r.exposed_compression_ns - (i == 3 ? 1e6 : 0);
         rows[i] = (page_row){.name = names[i], .summary = "one line", .ours = i > 3, .report = r};
     }
-    snprintf(path, sizeof path, "%s/compare.html", page_folder);
+    snprintf(path, sizeof path, "%s/compare.html", in_folder(""));
     FILE *f = fopen(path, "w");
     assert_int_equal(page_compare(f, rows, 6, 70e6, &bounds, &info), 0);
     fclose(f);
     page_open(path, "tests/tools/page/page_check_compare.js", "--window-size=900,900", odd_name);
 }
 
-TEST_GROUP(page_folder_open, page_folder_close)
+TEST_GROUP(folder_make, folder_remove)

@@ -13,7 +13,7 @@ static const esp_plugin *cuda_plugin;
 struct opened {
     esp_host host; /* the real one, with the device below */
     const esp_host *real;
-    const esp_codec *twin;
+    const esp_codec *device_codec;
     void *self, *device;
     esp_stream stream;
 };
@@ -44,11 +44,11 @@ static esp_status find_device(void *user, esp_device, const esp_device_table **t
     return ESP_OK;
 }
 
-static esp_status open_twin(const esp_codec *twin, const esp_host *h, const char *params, void **self) {
+static esp_status open_device_codec(const esp_codec *device_codec, const esp_host *h, const char *params, void **self) {
     const esp_device_table *d = cuda_plugin->devices[0];
     opened *o = new opened();
     o->real = h;
-    o->twin = twin;
+    o->device_codec = device_codec;
     memset(&o->host, 0, sizeof o->host);
     o->host.struct_size = sizeof o->host;
     o->host.abi_major = h->abi_major, o->host.abi_minor = h->abi_minor;
@@ -58,17 +58,17 @@ static esp_status open_twin(const esp_codec *twin, const esp_host *h, const char
     o->host.device = find_device;
     esp_status s = d->open(&o->host, 0, &o->device);
     if (s == ESP_OK) s = d->stream_create(o->device, &o->stream);
-    if (s == ESP_OK) s = twin->open(&o->host, params, &o->self);
+    if (s == ESP_OK) s = device_codec->open(&o->host, params, &o->self);
     if (s == ESP_OK)
         *self = o;
     else
         delete o;
     return s;
 }
-static void close_twin(void *self) {
+static void close_device_codec(void *self) {
     opened *o = (opened *)self;
     const esp_device_table *d = cuda_plugin->devices[0];
-    o->twin->close(o->self);
+    o->device_codec->close(o->self);
     d->stream_destroy(o->device, o->stream);
     d->close(o->device);
     delete o;
@@ -143,7 +143,7 @@ static esp_status run(void *self, const esp_codec_args *args, int compress) {
     if (a.reduced) a.reduced = reduced.data();
     a.stream = o->stream;
     if (!a.n_payloads) a.n_payloads = 1;
-    esp_status s = compress ? o->twin->compress(o->self, &a) : o->twin->decompress(o->self, &a);
+    esp_status s = compress ? o->device_codec->compress(o->self, &a) : o->device_codec->decompress(o->self, &a);
     void *event = NULL;
     d->event_create(o->device, &event);
     d->event_record(o->device, event, o->stream);
@@ -161,25 +161,25 @@ static esp_status compress(void *self, const esp_codec_args *a) { return run(sel
 static esp_status decompress(void *self, const esp_codec_args *a) { return run(self, a, 0); }
 static esp_status bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     const opened *o = (const opened *)self;
-    return o->twin->bound(o->self, like, round, n_reduced, out);
+    return o->device_codec->bound(o->self, like, round, n_reduced, out);
 }
 static esp_status traits(void *self, esp_traits *out) {
     const opened *o = (const opened *)self;
-    return o->twin->traits(o->self, out);
+    return o->device_codec->traits(o->self, out);
 }
 static esp_status model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out) {
     const opened *o = (const opened *)self;
-    return o->twin->model(o->self, like, n_reduced, d, out);
+    return o->device_codec->model(o->self, like, n_reduced, d, out);
 }
 static esp_status values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
     const opened *o = (const opened *)self;
-    return o->twin->values(o->self, like, h, out);
+    return o->device_codec->values(o->self, like, h, out);
 }
 
-/* ---- tables: open() must know its twin, so each place of the list has one ---------------------------------------------------------- */
+/* ---- tables: open() must know its device_codec, so each place of the list has one ---------------------------------------------------------- */
 enum { MOST = 24 };
 template <int I> static esp_status open_nth(const esp_host *h, const char *params, void **self) {
-    return open_twin(cuda_plugin->codecs[I], h, params, self);
+    return open_device_codec(cuda_plugin->codecs[I], h, params, self);
 }
 template <int... I> static void fill(esp_codec *tables, std::integer_sequence<int, I...>) {
     ((tables[I].open = open_nth<I>), ...);
@@ -195,7 +195,7 @@ ESPRESSO_PLUGIN_ENTRY(on_cpu) {
     for (uint32_t i = 0; i < cuda_plugin->n_codecs; i++) {
         esp_codec *t = &tables[i];
         t->devices = ESP_BIT(ESP_CPU);
-        t->close = close_twin;
+        t->close = close_device_codec;
         t->bound = bound, t->compress = compress, t->decompress = decompress;
         if (t->traits) t->traits = traits;
         if (t->model) t->model = model;

@@ -134,24 +134,7 @@ static const struct setup {
 enum { SETUPS = sizeof setups / sizeof *setups };
 static const uint64_t tensor_count[TENSORS] = {20000, 1, 4096, 70001, 37, 1000, 30000};
 
-static inline uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-static inline void sleep_us(uint64_t us) {
-    struct timespec t = {(time_t)(us / 1000000u), (long)(us % 1000000u) * 1000};
-    while (nanosleep(&t, &t) != 0 && errno == EINTR) {
-    }
-}
-/* splitmix64 */
-static inline uint64_t draw(uint64_t *seed) {
-    uint64_t z = (*seed += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-static inline uint32_t below(uint64_t *seed, uint32_t n) { return (uint32_t)(draw(seed) >> 33) % n; }
+static inline uint32_t below(uint64_t *seed, uint32_t n) { return (uint32_t)(test_random64(seed) >> 33) % n; }
 static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     const uint8_t *at = (const uint8_t *)data;
     for (; bytes >= 8; bytes -= 8, at += 8) {
@@ -163,14 +146,6 @@ static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     for (; bytes; bytes--, at++) h = (h ^ *at) * 0x100000001b3ull;
     return h;
 }
-static inline int count_entries(const char *folder, const char *part) {
-    DIR *d = opendir(folder);
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) n += strstr(e->d_name, part) != NULL;
-    if (d) closedir(d);
-    return n;
-}
-
 /* Everything that is random in a run. */
 static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     static const uint32_t refusals[] = {EPERM, ENOSYS, ENOMEM, EMFILE};
@@ -202,7 +177,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
         p.amount = p.variant ? refusals[below(&s, 4)] : below(&s, 16);
         p.steps = 6;
     }
-    if (k == DISK) p.amount = draw(&s) >> 40 & 0xffff, p.steps = 10;
+    if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
     /* what only the timeout ends */

@@ -2,8 +2,6 @@
 #ifndef CHAOS_DRIVER_H
 #define CHAOS_DRIVER_H
 #include "judge.h"
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 typedef struct options {
     const char *backend, *launcher; /* launcher: a command that starts all ranks, such as "mpirun -n 4" */
@@ -23,10 +21,8 @@ typedef struct run {
 /* ---- processes ---- */
 static inline void rank_start(run *x, int32_t r) {
     char number[16];
-    fflush(NULL);
-    x->pid[r] = fork();
+    x->pid[r] = child_fork(0);
     if (x->pid[r]) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(number, sizeof number, "%d", (int)r);
     execl(x->program, x->program, "--rank", x->path, number, (char *)NULL);
     _exit(127);
@@ -53,7 +49,7 @@ static inline void ranks_end(run *x, uint64_t deadline, result *out) {
     int status = 0;
     for (int32_t r = 0; r < RANKS && !x->o->launcher; r++) {
         int ended;
-        while (!(ended = waitpid(x->pid[r], &status, WNOHANG)) && now_ns() < deadline) sleep_us(300);
+        while (!(ended = waitpid(x->pid[r], &status, WNOHANG)) && esp__now_ns() < deadline) usleep(300);
         if (!ended) {
             fault_found(out, "rank %d does not end (step %d, status %d, second job %d)\n", (int)r,
                         atomic_load(&x->b->rank[r].step), atomic_load(&x->b->rank[r].status),
@@ -68,15 +64,15 @@ static inline void ranks_end(run *x, uint64_t deadline, result *out) {
             fault_found(out, "rank %d ended with status %d\n", (int)r, WEXITSTATUS(status));
     }
     while (x->launcher > 0 && !waitpid(x->launcher, NULL, WNOHANG)) {
-        if (now_ns() > deadline) kill(x->launcher, SIGKILL);
-        sleep_us(300);
+        if (esp__now_ns() > deadline) kill(x->launcher, SIGKILL);
+        usleep(300);
     }
 }
 
 /* ---- waiting ---- */
 /* Until all ranks are warm; 0: one has failed before, or the time is over. */
 static inline int await_ready(run *x, uint64_t deadline) {
-    for (; now_ns() < deadline; sleep_us(200)) {
+    for (; esp__now_ns() < deadline; usleep(200)) {
         int n = 0;
         for (int r = 0; r < RANKS; r++) {
             if (atomic_load(&x->b->rank[r].status) != UNTOLD) return 0;
@@ -87,7 +83,7 @@ static inline int await_ready(run *x, uint64_t deadline) {
     return 0;
 }
 static inline int await_reports(run *x, uint64_t deadline, int with_victim) {
-    for (; now_ns() < deadline; sleep_us(200)) {
+    for (; esp__now_ns() < deadline; usleep(200)) {
         int n = 0;
         for (int r = 0; r < RANKS; r++)
             n += atomic_load(&x->b->rank[r].status) != UNTOLD ||
@@ -102,20 +98,20 @@ static inline void inject(run *x, result *out) {
     const plan *p = &x->b->plan;
     const int outside = p->kind == KILL || p->kind == STOP || p->kind == KILL_SAVE || (p->kind == SLOW && p->variant);
     if (p->kind == KILL_OPEN) {
-        sleep_us(p->delay_us);
-        x->fault_ns = now_ns();
+        usleep(p->delay_us);
+        x->fault_ns = esp__now_ns();
         signal_rank(x, p->victim, SIGKILL);
     }
     if (!outside) return;
-    if (!await_ready(x, now_ns() + 60000000000u)) {
+    if (!await_ready(x, esp__now_ns() + 60000000000u)) {
         for (int r = 0; r < RANKS; r++) out->busy |= atomic_load(&x->b->rank[r].status) == ESP_E_TIMEOUT;
         return;
     }
-    sleep_us(p->delay_us);
-    x->fault_ns = now_ns();
+    usleep(p->delay_us);
+    x->fault_ns = esp__now_ns();
     signal_rank(x, p->victim, p->kind == STOP || p->kind == SLOW ? SIGSTOP : SIGKILL);
     if (p->kind != SLOW) return;
-    sleep_us(p->timeout_ms * 500ull);
+    usleep(p->timeout_ms * 500ull);
     signal_rank(x, p->victim, SIGCONT);
 }
 /* After the others have noticed. */
@@ -123,7 +119,7 @@ static inline void inject_after(run *x) {
     const plan *p = &x->b->plan;
     int all = (1 << RANKS) - 1;
     if (p->kind == STOP) signal_rank(x, p->victim, p->resume ? SIGCONT : SIGKILL);
-    if (p->kind == STOP && p->resume) await_reports(x, now_ns() + 20000000000u, 1);
+    if (p->kind == STOP && p->resume) await_reports(x, esp__now_ns() + 20000000000u, 1);
     if (is_lost(p) || (p->kind == NO_MEMFD && p->variant)) all &= ~(1 << p->victim);
     if (p->kind == EXIT || p->kind == ORDER) {
         const uint64_t own = atomic_load(&x->b->rank[p->victim].fault_ns);
@@ -158,7 +154,7 @@ static inline void run_left(run *x, int shm_before, result *out) {
     while (f && fgets(line, sizeof line, f))
         if (strstr(line, name)) fault_found(out, "a socket is left: %s", line);
     if (f) fclose(f);
-    if (!x->o->launcher && count_entries("/dev/shm", "espresso") > shm_before)
+    if (!x->o->launcher && test_count_files("/dev/shm", "espresso") > shm_before)
         fault_found(out, "there is a new file in /dev/shm\n");
 }
 
@@ -182,7 +178,6 @@ static inline void run_tell(const run *x, const result *out) {
 
 static inline void run_once(kind k, uint64_t seed, const options *o, uint64_t (*hash)(const char *, int32_t),
                             result *out) {
-    static int serial;
     run x;
     memset(&x, 0, sizeof x);
     memset(out, 0, sizeof *out);
@@ -202,16 +197,16 @@ static inline void run_once(kind k, uint64_t seed, const options *o, uint64_t (*
     }
     x.b->plan = plan_make(k, seed, o->timeout_ms);
     x.b->launched = o->launcher != NULL;
-    snprintf(x.b->root, sizeof x.b->root, "unix:test-chaos-%d-%d", (int)getpid(), serial++);
+    snprintf(x.b->root, sizeof x.b->root, "%s", test_root(false));
     snprintf(x.b->folder, sizeof x.b->folder, "%s", x.folder);
     snprintf(x.b->backend, sizeof x.b->backend, "%s", o->backend);
     for (int r = 0; r < RANKS; r++) atomic_store(&x.b->rank[r].status, UNTOLD);
-    const int shm_before = count_entries("/dev/shm", "espresso");
+    const int shm_before = test_count_files("/dev/shm", "espresso");
     ranks_start(&x);
     inject(&x, out);
-    await_reports(&x, now_ns() + x.b->plan.timeout_ms * 1000000ull + 30000000000u, 0);
+    await_reports(&x, esp__now_ns() + x.b->plan.timeout_ms * 1000000ull + 30000000000u, 0);
     inject_after(&x);
-    ranks_end(&x, now_ns() + 30000000000u, out);
+    ranks_end(&x, esp__now_ns() + 30000000000u, out);
     judge(x.b, x.fault_ns, o->bound_ms, hash, out);
     run_left(&x, shm_before, out);
     if (out->failed || o->verbose) run_tell(&x, out);

@@ -42,7 +42,7 @@ static inline void fault_before_open(self *x) {
     if (x->p->kind == MEMORY && x->p->variant == BEFORE_OPEN) limit_memory(x->p->amount);
     if (x->p->kind == NO_MEMFD && x->p->variant) refuse_memfd(x->p->amount);
     if (x->p->kind == NO_MEMFD && !x->p->variant)
-        limit_set(RLIMIT_NOFILE, (uint64_t)count_entries("/proc/self/fd", "") - 3 + x->p->amount);
+        limit_set(RLIMIT_NOFILE, (uint64_t)test_count_files("/proc/self/fd", "") - 1 + x->p->amount);
     if (x->p->kind == VERSION) chaos_version = "9.9.9";
 }
 static inline void fault_before_start(self *x) {
@@ -54,7 +54,6 @@ static inline void fault_over(self *x) {
     limit_set(RLIMIT_NOFILE, 1024);
     limit_set(RLIMIT_FSIZE, RLIM_INFINITY);
     chaos_version = ESPRESSO_VERSION;
-    (void)x;
 }
 
 /* ---- full disk ---- */
@@ -123,14 +122,14 @@ static inline void disk_step(self *x, uint32_t step, int small) {
         atomic_store(&x->me->saved[1], s ? 1 : 2);
         if (s && before != after) wrong(x, "a save failed (%.200s), and changed the file", esp_last_error(x->ctx));
         if (!s && before == after) wrong(x, "a save succeeded, and left the file of the save before");
-        if (s && is_victim(x) && !says(x->ctx, "cannot write the state"))
+        if (s && is_victim(x) && !error_has(x->ctx, "cannot write the state"))
             wrong(x, "full disk: %.200s", esp_last_error(x->ctx));
         if (s && !is_victim(x)) {
             char who[16];
             snprintf(who, sizeof who, "rank %d", (int)x->p->victim);
-            if (!says(x->ctx, who)) wrong(x, "the other rank's disk is full: %.200s", esp_last_error(x->ctx));
+            if (!error_has(x->ctx, who)) wrong(x, "the other rank's disk is full: %.200s", esp_last_error(x->ctx));
         }
-        if (count_entries(folder, ".tmp-espresso")) wrong(x, "a temporary file is left");
+        if (test_count_files(folder, ".tmp-espresso")) wrong(x, "a temporary file is left");
         if (is_victim(x)) disk_free(x);
         limit_set(RLIMIT_FSIZE, RLIM_INFINITY);
     }
@@ -159,9 +158,8 @@ static inline void must_refuse(self *x, esp_status s, const char *call) {
 /* Calls of the victim that are refused, and change nothing for the others. `pushed`: tensors so far. */
 static inline void refused_calls(self *x, uint32_t pushed) {
     const esp_stream here = ESP_ZERO;
-    esp_tensor_desc d = ESP_ZERO;
     uint32_t id;
-    d.name = "late", d.count = 1;
+    esp_tensor_desc d = {.name = "late", .count = 1};
     if (x->p->variant == TWO_PUSHES && pushed == 1)
         must_refuse(x, esp_push(x->ctx, 0, x->grad[0], here), "a second push");
     if (x->p->variant == WAIT_UNPUSHED && pushed == 0) must_refuse(x, esp_wait(x->ctx, 0), "a wait before the push");

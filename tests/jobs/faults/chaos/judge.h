@@ -161,7 +161,7 @@ static inline void judge_files(board *b, uint64_t (*hash)(const char *, int32_t)
         const uint64_t h = hash(folder, r);
         if (h != atomic_load(&b->rank[r].saved[0]) && h != atomic_load(&b->rank[r].saved[1]))
             fault_found(out, "rank %d's state is neither the old nor the new one\n", r);
-        if (r != b->plan.victim && count_entries(folder, ".tmp-espresso"))
+        if (r != b->plan.victim && test_count_files(folder, ".tmp-espresso"))
             fault_found(out, "rank %d leaves a temporary file\n", r);
     }
 }

@@ -8,8 +8,8 @@
 /* ---- one step ---- */
 static inline void exit_here(self *x, uint32_t step, uint32_t pushed) {
     if (x->p->kind != EXIT || !is_victim(x) || step != x->p->step || pushed != x->p->pushes) return;
-    sleep_us(x->p->delay_us / 4);
-    atomic_store(&x->me->fault_ns, now_ns());
+    usleep(x->p->delay_us / 4);
+    atomic_store(&x->me->fault_ns, esp__now_ns());
     _exit(0); /* a status of 0, and still no goodbye */
 }
 static inline esp_status push_all(self *x, uint32_t step, uint32_t but) {
@@ -22,7 +22,7 @@ static inline esp_status push_all(self *x, uint32_t step, uint32_t but) {
         if (now && x->p->kind == ORDER) refused_calls(x, t);
         if (t == but) continue;
         if (now && x->p->kind == SLOW && x->p->variant == 0 && t == x->p->pushes % TENSORS)
-            sleep_us(x->p->timeout_ms * 500ull);
+            usleep(x->p->timeout_ms * 500ull);
         s = esp_push(x->ctx, t, x->grad[t], here);
         if (!s && !x->second) atomic_fetch_add(&x->me->pushes, 1);
     }
@@ -46,7 +46,7 @@ static inline esp_status train_step(self *x, uint32_t step) {
     if (but < TENSORS && !is_victim(x)) { /* the others did not push it: an error that names it, and the job goes on */
         char name[32];
         snprintf(name, sizeof name, "'layer%u.weight'", (unsigned)but);
-        if (s != ESP_E_STATE || !says(x->ctx, name))
+        if (s != ESP_E_STATE || !error_has(x->ctx, name))
             wrong(x, "a tensor not pushed: %s %.200s", esp_status_name(s), esp_last_error(x->ctx));
         s = s == ESP_E_STATE ? ESP_OK : s;
     }
@@ -71,7 +71,7 @@ static inline esp_status train(self *x) {
     esp_status s = ESP_OK;
     for (uint32_t k = 0; !s && (!p->steps || k < p->steps); k++) {
         if (p->kind == ORDER && p->variant == CLOSE_EARLY && is_victim(x) && k == p->step) {
-            atomic_store(&x->me->fault_ns, now_ns());
+            atomic_store(&x->me->fault_ns, esp__now_ns());
             break;
         }
         s = train_step(x, k);
@@ -87,7 +87,7 @@ static inline esp_status train(self *x) {
 
 /* ---- the rank ---- */
 static inline void tell(self *x, esp_status s) {
-    atomic_store(&x->me->returned_ns, now_ns());
+    atomic_store(&x->me->returned_ns, esp__now_ns());
     snprintf(x->me->text, sizeof x->me->text, "%s", s ? esp_last_error(x->ctx) : "");
     if (s && x->ctx && atomic_load(&x->me->ready) && x->p->kind != ORDER && x->p->kind != PUSH) {
         const esp_stream here = ESP_ZERO; /* the context stays dead, with the same error */
@@ -108,7 +108,7 @@ static inline void first_job(self *x) {
     tell(x, s);
     esp_close(x->ctx);
     x->ctx = NULL;
-    atomic_store(&x->me->closed_ns, now_ns());
+    atomic_store(&x->me->closed_ns, esp__now_ns());
     fault_over(x);
 }
 
@@ -117,7 +117,7 @@ static inline void second_job(self *x) {
     char root[80];
     esp_status s;
     int survivors = 0, own = x->ids[x->rank];
-    while (!(survivors = atomic_load(&x->b->survivors))) sleep_us(500);
+    while (!(survivors = atomic_load(&x->b->survivors))) usleep(500);
     if (!(survivors >> own & 1)) return;
     x->second = 1;
     x->size = 0;
@@ -141,9 +141,9 @@ static inline void second_job(self *x) {
 static inline void left_behind(self *x, int files, int threads) {
     char line[512];
     int more = 0;
-    for (int i = 0; i < 200 && (more = count_entries("/proc/self/task", "") - threads) > 0; i++) sleep_us(5000);
+    for (int i = 0; i < 200 && (more = test_count_files("/proc/self/task", "") - threads) > 0; i++) usleep(5000);
     if (more > 0) wrong(x, "%d threads are left", more);
-    more = count_entries("/proc/self/fd", "") - files;
+    more = test_count_files("/proc/self/fd", "") - files;
     if (more) wrong(x, "%d descriptors are left", more);
     FILE *f = fopen("/proc/self/maps", "r");
     while (f && fgets(line, sizeof line, f))
@@ -180,7 +180,7 @@ static inline int rank_main(const char *path, const char *number) {
     for (int32_t r = 0; r < RANKS; r++) x.ids[r] = r;
     for (uint32_t t = 0; t < TENSORS; t++) x.grad[t] = (float *)malloc(tensor_count[t] * sizeof(float));
     atomic_store(&x.me->pid, (int)getpid());
-    const int files = count_entries("/proc/self/fd", ""), threads = count_entries("/proc/self/task", "");
+    const int files = test_count_files("/proc/self/fd", ""), threads = test_count_files("/proc/self/task", "");
     const int own = x.rank;
     first_job(&x);
     if (!b->launched) second_job(&x);

@@ -71,7 +71,8 @@ static void report_head(FILE *f, const options *o) {
     machine_print(f);
     fprintf(
         f,
-        "failures: runs that did not keep what docs/use/faults.md promises, times aside. again: repeated, as the machine\n"
+        "failures: runs that did not keep what docs/use/faults.md promises, times aside. again: repeated, as the "
+        "machine\n"
         "was too busy to start the ranks. ms: from the fault until the failed call returned, on every other rank; for\n"
         "stop: counted from the end of ESPRESSO_TIMEOUT_MS = %u. late: ranks for which it took more than %.0f ms\n\n",
         (unsigned)o->timeout_ms, o->bound_ms);

@@ -86,9 +86,7 @@ static inline esp_status job_start(self *x) {
         s = esp_tensor_add(x->ctx, &d, &id);
     }
     if (!s && x->p->kind == PUSH && x->p->variant == ONE_HAS_MORE && is_victim(x) && !x->second) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = "layer.extra";
-        d.count = 100;
+        esp_tensor_desc d = {.name = "layer.extra", .count = 100};
         s = esp_tensor_add(x->ctx, &d, &id);
     }
     return s ? s : esp_start(x->ctx);
@@ -123,6 +121,4 @@ static inline void averages_check(self *x, uint32_t step, uint32_t but) {
     }
     if (!x->second && step < STEPS_MAX) atomic_store(&x->me->average[step], h | 1u);
 }
-
-static inline int says(const esp_ctx *ctx, const char *word) { return strstr(esp_last_error(ctx), word) != NULL; }
 #endif

@@ -1,9 +1,9 @@
-/* tree_rig.h: many options of the tree in one job with a tensor each, on the CPU's memory and on the fake device's: the bits must be the
+/* device_options.h: many options of the tree in one job with a tensor each, on the CPU's memory and on the fake device's: the bits must be the
  * same. For tests; include after cmocka.h. */
-#ifndef TREE_RIG_H
-#define TREE_RIG_H
+#ifndef DEVICE_OPTIONS_H
+#define DEVICE_OPTIONS_H
 #include "tests/lib/test.h"
-#include "tests/device/device_rig.h"
+#include "tests/device/device_job.h"
 
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 
@@ -36,14 +36,10 @@ static inline int add_option(void *user, const esp__option *o) {
             gpu = 0;
     const uint32_t every = gpu ? a->j->plan->every_gpu : a->j->plan->every;
     if (every && a->seen[!gpu]++ % every) return 0;
-    esp_tensor_desc d = ESP_ZERO;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    d.name = name;
-    d.count = ELEMENTS;
-    d.codec = a->j->plan->codec;
-    d.option = text;
-    if (a->j->on_device) d.device.kind = RIG_KIND;
+    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->plan->codec, .option = text};
+    if (a->j->on_device) d.device.kind = DEVICE_KIND;
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;
     return 0;
@@ -55,7 +51,7 @@ static inline void tree_body(esp_ctx *ctx, void *user) {
     place p;
     esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 0, add_option, &a);
     const uint64_t all = (uint64_t)a.n * ELEMENTS;
-    place_open(ctx, &p, (esp_device){j->on_device ? RIG_KIND : 0, 0}, all * 4);
+    place_open(ctx, &p, (esp_device){j->on_device ? DEVICE_KIND : 0, 0}, all * 4);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int step = 0; step < TREE_STEPS; step++) {
         for (uint64_t i = 0; i < all; i++) ((float *)p.pinned)[i] = input(esp_rank(ctx), step, i);

@@ -1,7 +1,7 @@
-/* autopilot_rig.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
+/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
  * autopilot did in it. */
-#ifndef AUTOPILOT_RIG_H
-#define AUTOPILOT_RIG_H
+#ifndef AUTOPILOT_WORLD_H
+#define AUTOPILOT_WORLD_H
 #include "tests/lib/test.h"
 
 enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
@@ -50,8 +50,8 @@ static int slow(const world *w, const esp_ctx *ctx) {
     return (int)ctx->steps.step >= w->slow_from && (int)ctx->steps.step < w->slow_to;
 }
 static int compresses(const esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->in_force.strategy.n_units; i++)
-        if (esp__option_compresses(&ctx->in_force.strategy.units[i].option)) return 1;
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
+        if (esp__option_compresses(&ctx->active.strategy.units[i].option)) return 1;
     return 0;
 }
 
@@ -61,19 +61,18 @@ static int layerwise(const char *text) { return strstr(text, "reduce_scatter > c
 static uint64_t world_step(void *user, esp_ctx *ctx) {
     const world *w = user;
     const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
-    if (w->layerwise_ms > 0.0 && layerwise(ctx->in_force.strategy.text))
+    if (w->layerwise_ms > 0.0 && layerwise(ctx->active.strategy.text))
         return (uint64_t)(w->layerwise_ms * 1e6) + (uint64_t)(ctx->job.rank * 1000);
-    double more = compresses(ctx) && !strstr(ctx->in_force.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
+    double more = compresses(ctx) && !strstr(ctx->active.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
     double busy = (int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to ? w->busy : 1.0;
     return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
 }
 static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
-    (void)user;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
 }
 static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
-    const esp__work_unit *u = &ctx->in_force.strategy.units[ctx->in_force.strategy.of_tensor[tensor].first];
+    const esp__work_unit *u = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[tensor].first];
     return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, w->specs[0]) != NULL;
 }
 
@@ -140,10 +139,8 @@ static void live(esp_ctx *ctx, void *user) {
     float(*grads)[1000] = calloc(TENSORS, sizeof *grads);
     char name[16];
     for (uint32_t i = 0; i < TENSORS; i++) {
-        esp_tensor_desc d = ESP_ZERO;
         snprintf(name, sizeof name, "t%u", i);
-        d.name = name;
-        d.count = counts[i];
+        esp_tensor_desc d = {.name = name, .count = counts[i]};
         if (w->matrices && columns[i]) d.rows = counts[i] / columns[i], d.cols = columns[i];
         d.flags = ESP_SUM;
         CHECK(!esp_tensor_add(ctx, &d, NULL));
@@ -160,7 +157,7 @@ static void live(esp_ctx *ctx, void *user) {
         const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
         if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* NaN, too */
         push_all(ctx, w, grads, step, 0);
-        w->hash[ctx->job.rank][step] = ctx->in_force.strategy.hash;
+        w->hash[ctx->job.rank][step] = ctx->active.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
         /* a planner that takes long must not make the test take other decisions */

@@ -1,18 +1,8 @@
-/* procs.h: ranks as processes that may be killed or stopped, and a page that they share with the test. For tests. */
-#ifndef TEST_PROCS_H
-#define TEST_PROCS_H
-#include "espresso.h"
-#include <dirent.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
+/* processes.h: ranks as processes that may be killed or stopped, and a page that they share with the test. */
+#ifndef TEST_PROCESSES_H
+#define TEST_PROCESSES_H
+#include "tests/lib/test.h"
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { MAX_PROCS = 8, NOBODY = -9 };
 
@@ -40,23 +30,11 @@ typedef struct procs {
     pid_t pid[MAX_PROCS];
 } procs;
 
-static inline uint64_t procs_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static inline void procs_sleep_ms(int ms) {
-    struct timespec t = {ms / 1000, (ms % 1000) * 1000000l};
-    nanosleep(&t, NULL);
-}
-
 static inline void procs_init(procs *p, int32_t size) {
-    static int serial;
     memset(p, 0, sizeof *p);
     p->size = size;
-    snprintf(p->root, sizeof p->root, "unix:test-fault-%d-%d", (int)getpid(), serial++);
-    p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    snprintf(p->root, sizeof p->root, "%s", test_root(false));
+    p->b = test_shared(sizeof *p->b);
     for (int r = 0; r < MAX_PROCS; r++) {
         atomic_store(&p->b->rank[r].lost, NOBODY);
         atomic_store(&p->b->rank[r].late, NOBODY);
@@ -66,14 +44,11 @@ static inline void procs_init(procs *p, int32_t size) {
 
 /* Starts rank r: body(p, r) in a process of its own, which ends with the test at the latest. */
 static inline void procs_start(procs *p, int32_t r, void (*body)(procs *, int32_t)) {
-    fflush(NULL);
-    p->pid[r] = fork();
+    p->pid[r] = child_fork(60);
     if (p->pid[r] != 0) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(60);
     body(p, r);
     fflush(NULL);
-    _exit(0); /* not exit(): cmocka's and the sanitizers' work at exit is the parent's */
+    _exit(0);
 }
 
 static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
@@ -83,36 +58,33 @@ static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
 /* Waits until every rank but `but` has set the given member to something else than `from`; 0 after 30 s. */
 #define PROCS_AWAIT(p, member, from, but)                                                                              \
     __extension__({                                                                                                    \
-        uint64_t end_ = procs_now() + 30000000000u;                                                                    \
+        uint64_t end_ = esp__now_ns() + 30000000000u;                                                                  \
         int n_ = 0;                                                                                                    \
-        while (n_ < (p)->size && procs_now() < end_) {                                                                 \
+        while (n_ < (p)->size && esp__now_ns() < end_) {                                                               \
             n_ = 0;                                                                                                    \
             for (int32_t r_ = 0; r_ < (p)->size; r_++)                                                                 \
                 n_ += r_ == (but) || atomic_load(&(p)->b->rank[r_].member) != (from);                                  \
-            if (n_ < (p)->size) procs_sleep_ms(1);                                                                     \
+            if (n_ < (p)->size) usleep(1000);                                                                          \
         }                                                                                                              \
         n_ == (p)->size;                                                                                               \
     })
 
+/* Waits until all have ended. */
+static inline void procs_wait(procs *p) {
+    for (int32_t r = 0; r < p->size; r++) child_wait(p->pid[r]), p->pid[r] = 0;
+}
+
 /* Reaps all; returns how many had to be killed because they did not end within 20 s. */
 static inline int procs_end(procs *p) {
-    uint64_t end = procs_now() + 20000000000u;
+    uint64_t end = esp__now_ns() + 20000000000u;
     int hung = 0;
     for (int32_t r = 0; r < p->size; r++) {
         while (p->pid[r] > 0 && waitpid(p->pid[r], NULL, WNOHANG) == 0) {
-            if (procs_now() > end) hung++, kill(p->pid[r], SIGKILL), waitpid(p->pid[r], NULL, 0), p->pid[r] = 0;
-            procs_sleep_ms(1);
+            if (esp__now_ns() > end) hung++, kill(p->pid[r], SIGKILL), waitpid(p->pid[r], NULL, 0), p->pid[r] = 0;
+            usleep(1000);
         }
     }
     munmap(p->b, sizeof *p->b);
     return hung;
-}
-
-static inline int count_files(const char *dir) {
-    DIR *d = opendir(dir);
-    int n = 0;
-    while (d && readdir(d)) n++;
-    if (d) closedir(d);
-    return n;
 }
 #endif

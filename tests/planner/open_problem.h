@@ -1,21 +1,20 @@
-/* rig.h: opens and closes a problem of the planner, for tests of strategies and algorithms. Checks what every
+/* open_problem.h: opens and closes a problem of the planner, for tests of strategies and algorithms. Checks what every
  * strategy must have, and no more: units that cover the model once, paths that exist, and the makespan that its own
  * sequence gives. */
-#ifndef TESTS_PLANNER_RIG_H
-#define TESTS_PLANNER_RIG_H
+#ifndef TESTS_PLANNER_OPEN_PROBLEM_H
+#define TESTS_PLANNER_OPEN_PROBLEM_H
 #include "problems.h"
 
-enum { RIG_TENSORS = 16 };
-typedef struct rig {
-    problem_input in; /* filled by hand, or by problem_random, before rig_open */
+typedef struct opened_problem {
+    problem_input in; /* filled by hand, or by problem_random, before open_problem */
     jmp_buf on_failure;
     esp__arena arena;
     esp__problem p;
-} rig;
+} opened_problem;
 
 /* A system and a codec whose times are easy to work out: links of 1000 bytes/us, alpha 10 us inside a machine and 100
  * us between; the codec takes 20 us (GPU) or 200 us (CPU), whatever the size up to 2^40 elements, and leaves 1%. */
-static inline void rig_simple(rig *g, uint32_t machines, uint32_t ranks) {
+static inline void simple_problem(opened_problem *g, uint32_t machines, uint32_t ranks) {
     static const esp_cost_point gpu[] = {{1099511627776.0, 20e3}}, cpu[] = {{1099511627776.0, 200e3}};
     esp_plan_system *s = &g->in.system;
     esp_plan_codec *c = &g->in.codecs[0];
@@ -39,7 +38,7 @@ static inline void rig_simple(rig *g, uint32_t machines, uint32_t ranks) {
     g->in.model.tensors = g->in.tensors;
 }
 
-static inline void rig_tensor(rig *g, uint64_t elements, double compute_us) {
+static inline void add_tensor(opened_problem *g, uint64_t elements, double compute_us) {
     uint32_t t = g->in.model.n_tensors++;
     snprintf(g->in.names[t], sizeof g->in.names[t], "t%u", t);
     g->in.tensors[t].name = g->in.names[t];
@@ -48,16 +47,16 @@ static inline void rig_tensor(rig *g, uint64_t elements, double compute_us) {
 }
 
 /* The planner's own way out when memory is short is not taken here: the arena's failure ends the test program. */
-static inline esp_status rig_open(rig *g, int free_compression) {
+static inline esp_status open_problem(opened_problem *g, int free_compression) {
     g->arena.on_failure = &g->on_failure;
     if (setjmp(g->on_failure)) abort();
     return esp__problem_open(&g->p, &g->arena, &g->in.model, g->in.codecs, g->in.n_codecs, &g->in.system, &g->in.config,
                              free_compression);
 }
 
-static inline void rig_close(rig *g) { esp__arena_free(&g->arena); }
+static inline void close_problem(opened_problem *g) { esp__arena_free(&g->arena); }
 
-static inline esp__schedule rig_make(rig *g, const char *scheme) {
+static inline esp__schedule make_schedule(opened_problem *g, const char *scheme) {
     esp__schedule d;
     const esp__scheme *s = esp__scheme_find(scheme);
     memset(&d, 0, sizeof d);
@@ -66,19 +65,19 @@ static inline esp__schedule rig_make(rig *g, const char *scheme) {
     return d;
 }
 
-static inline const char *rig_option(const esp__schedule *d, uint32_t unit) {
+static inline const char *option_text(const esp__schedule *d, uint32_t unit) {
     static char text[ESP__TEXT_MAX];
     esp__option_print(d->paths[unit]->option, text, sizeof text);
     return text;
 }
 
-static inline uint64_t rig_elements(const rig *g, uint32_t first, uint32_t n) {
+static inline uint64_t sum_of_elements(const opened_problem *g, uint32_t first, uint32_t n) {
     uint64_t sum = 0;
     for (uint32_t i = first; i < first + n; i++) sum += g->in.model.tensors[i].elements;
     return sum;
 }
 
-static inline void rig_check(const rig *g, const esp__schedule *d) {
+static inline void check_schedule(const opened_problem *g, const esp__schedule *d) {
     uint32_t tensor = 0;
     uint64_t begin = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
@@ -87,7 +86,7 @@ static inline void rig_check(const rig *g, const esp__schedule *d) {
         assert_int_equal(x->first, tensor);
         if (x->n > 1) {
             assert_int_equal(begin, 0);
-            assert_int_equal(x->elements, rig_elements(g, x->first, x->n));
+            assert_int_equal(x->elements, sum_of_elements(g, x->first, x->n));
             for (uint32_t i = 1; i < x->n; i++) assert_int_equal(g->p.keep[x->first + i], g->p.keep[x->first]);
             tensor += x->n;
             continue;
@@ -105,7 +104,7 @@ static inline void rig_check(const rig *g, const esp__schedule *d) {
     assert_int_equal(esp__replay(&g->p, d), d->makespan);
 }
 
-static inline void rig_same(const esp__schedule *a, const esp__schedule *b) {
+static inline void expect_same_schedule(const esp__schedule *a, const esp__schedule *b) {
     assert_int_equal(a->n_units, b->n_units);
     assert_memory_equal(a->units, b->units, a->n_units * sizeof *a->units);
     assert_int_equal(a->n_sequence, b->n_sequence);

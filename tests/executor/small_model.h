@@ -1,7 +1,7 @@
-/* units_rig.h: a small model, strategies with several kinds of chunks and groups, and ranks that run them. For the
+/* small_model.h: a small model, strategies with several kinds of chunks and groups, and ranks that run them. For the
  * tests of units. Ranks run on many threads, so they count `failures`, and the test asserts on the count. */
-#ifndef UNITS_RIG_H
-#define UNITS_RIG_H
+#ifndef SMALL_MODEL_H
+#define SMALL_MODEL_H
 #include "tests/lib/test.h"
 
 enum { TENSORS = 6, TOTAL = 1000 + 37 + 5 + 2048 + 3 + 1 };
@@ -60,59 +60,17 @@ typedef struct task {
     const char *path;
 } task;
 
-static inline int says(const esp_ctx *ctx, const char *word) {
-    int yes = strstr(esp_last_error(ctx), word) != NULL;
-    if (!yes) fprintf(stderr, "expected '%s' in: %s\n", word, esp_last_error(ctx));
-    return yes;
-}
-
 static inline void add_tensors(esp_ctx *ctx, const task *k) {
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.dtype = k->dtype;
-        d.flags = k->tensor_flags;
+        esp_tensor_desc d = {.name = names[t], .count = counts[t], .dtype = k->dtype, .flags = k->tensor_flags};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }
 
-/* Runs `body` on `size` ranks, `per_machine` a machine. Returns how many checks failed. */
-static inline int run_ranks(int32_t size, int32_t per_machine, const char *backend, uint32_t flags,
-                            void (*body)(esp_ctx *, void *), task *k) {
-    test_job j;
-    memset(&j, 0, sizeof j);
-    j.size = size;
-    j.per_machine = per_machine;
-    j.body = body;
-    j.user = k;
-    j.config.backend = backend;
-    j.config.flags = flags;
-    j.config.timeout_ms = 30000;
-    j.config.log_level = ESP_LOG_ERROR;
-    atomic_store(&failures, 0);
-    test_run(&j);
-    for (int32_t r = 0; r < size; r++)
-        if (j.open_status[r]) atomic_fetch_add(&failures, 1);
-    return atomic_load(&failures);
-}
-
-static inline float value_at(esp_dtype d, const void *g, uint64_t i) {
-    return d == ESP_F32 ? ((const float *)g)[i] : test_half(d, ((const uint16_t *)g)[i]);
-}
-static inline void value_set(esp_dtype d, void *g, uint64_t i, float x) {
-    if (d == ESP_F32)
-        ((float *)g)[i] = x;
-    else
-        ((uint16_t *)g)[i] = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
-}
-
-/* All ranks hold the same bits. */
-static inline void check_same(esp_ctx *ctx, const void *data, uint64_t bytes) {
-    void *root = malloc(bytes);
-    memcpy(root, data, bytes);
-    CHECK(esp_broadcast(ctx, root, bytes, 0) == ESP_OK);
-    CHECK(!memcmp(root, data, bytes));
-    free(root);
+/* Runs `body` on `size` ranks, `per_machine` a machine. */
+static inline void run_ranks(int32_t size, int32_t per_machine, const char *backend, uint32_t flags,
+                             void (*body)(esp_ctx *, void *), task *k) {
+    RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = k, .config.backend = backend,
+              .config.flags = flags, .config.timeout_ms = 30000);
 }
 #endif

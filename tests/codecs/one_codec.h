@@ -1,53 +1,41 @@
-/* codec_rig.h: a built-in codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
+/* one_codec.h: a built-in codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
  * Knows no codec by name. Include after cmocka.h. */
-#ifndef CODEC_RIG_H
-#define CODEC_RIG_H
+#ifndef ONE_CODEC_H
+#define ONE_CODEC_H
 #include "tests/lib/test.h"
 #include "espresso_impl/registry/builtin.h"
 
-static uint64_t rig_random_state = 88172645463325252ull;
-static inline uint32_t rig_random(void) {
-    rig_random_state = rig_random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(rig_random_state >> 32);
-}
-static inline float rig_uniform(void) { return (float)(rig_random() >> 8) / 8388608.0f - 1.0f; }
-static inline uint32_t rig_bits(float x) {
+static uint64_t codec_random_state = 88172645463325252ull;
+static inline uint32_t codec_random(void) { return test_random32(&codec_random_state); }
+static inline float codec_uniform(void) { return (float)(codec_random() >> 8) / 8388608.0f - 1.0f; }
+static inline uint32_t codec_bits(float x) {
     uint32_t b;
     memcpy(&b, &x, 4);
     return b;
 }
 
-static char rig_message[512]; /* the last one logged */
-static void *rig_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
-    (void)user, (void)d;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-static void rig_free(void *user, esp_device d, void *p, uint64_t bytes) {
-    (void)user, (void)d, (void)bytes;
-    free(p);
-}
-static void rig_log(void *user, const esp_log_event *ev) {
-    (void)user;
-    strncpy(rig_message, ev->message, sizeof rig_message - 1);
+static char codec_message[512]; /* the last one logged */
+static void codec_log(void *user, const esp_log_event *ev) {
+    strncpy(codec_message, ev->message, sizeof codec_message - 1);
 }
 /* Pieces in reverse order: nothing may depend on order. */
-static void rig_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
-    (void)user;
+static void codec_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
+                           void *arg) {
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
         body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
 }
-static esp_host rig_host = {.struct_size = sizeof(esp_host),
-                            .abi_major = ESP_ABI_MAJOR,
-                            .alloc = rig_alloc,
-                            .free_ = rig_free,
-                            .log = rig_log,
-                            .parallel_for = rig_parallel};
+static esp_host codec_host = {.struct_size = sizeof(esp_host),
+                              .abi_major = ESP_ABI_MAJOR,
+                              .alloc = test_host_alloc,
+                              .free_ = test_host_free,
+                              .log = codec_log,
+                              .parallel_for = codec_parallel};
 
 /* The table of the built-in codec of that name. */
-static inline const esp_codec *rig_codec(const char *name) {
+static inline const esp_codec *codec_named(const char *name) {
     static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY)};
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        const esp_plugin *p = entries[i](&rig_host);
+        const esp_plugin *p = entries[i](&codec_host);
         for (uint32_t c = 0; c < p->n_codecs; c++)
             if (!strcmp(p->codecs[c]->name, name)) return p->codecs[c];
     }
@@ -55,7 +43,7 @@ static inline const esp_codec *rig_codec(const char *name) {
     return NULL;
 }
 
-typedef struct rig {
+typedef struct opened_codec {
     const esp_codec *codec;
     void *self;
     uint64_t count, used, offset;
@@ -64,20 +52,21 @@ typedef struct rig {
     esp_payload payload;
     esp_codec_args args;
     float *residual;
-} rig;
+} opened_codec;
 
 /* simd: "scalar", "avx2", "avx512" or NULL for the best. */
-static inline rig rig_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd, int threads) {
-    rig r = {0};
+static inline opened_codec codec_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd,
+                                      int threads) {
+    opened_codec r = {0};
     esp_bound b = {0};
     b.struct_size = sizeof b;
     if (simd)
         setenv("ESPRESSO_SIMD", simd, 1);
     else
         unsetenv("ESPRESSO_SIMD");
-    rig_host.parallel_for = threads ? rig_parallel : NULL;
+    codec_host.parallel_for = threads ? codec_parallel : NULL;
     r.codec = codec;
-    assert_int_equal(r.codec->open(&rig_host, params, &r.self), ESP_OK);
+    assert_int_equal(r.codec->open(&codec_host, params, &r.self), ESP_OK);
     r.count = count;
     r.tensor = (esp_tensor){sizeof(esp_tensor), ESP_F32, 4711, count, {NULL, count * 4, {ESP_CPU, 0}}, 0, 0};
     assert_int_equal(r.codec->bound(r.self, &r.tensor, 0, 1, &b), ESP_OK);
@@ -90,12 +79,12 @@ static inline rig rig_open(const esp_codec *codec, const char *params, uint64_t 
     r.args.beta = r.args.gamma = r.args.scale = 1.0f;
     return r;
 }
-static inline void rig_close(rig *r) {
+static inline void codec_close(opened_codec *r) {
     r->codec->close(r->self);
     free(r->state.ptr), free(r->scratch.ptr), free(r->payload.data.ptr), free(r->residual);
 }
 
-static inline esp_status rig_compress(rig *r, const float *g, int feedback) {
+static inline esp_status codec_compress(opened_codec *r, const float *g, int feedback) {
     esp_codec_args a = r->args;
     esp_tensor *one = &r->tensor;
     const esp_buf residual = {r->residual, r->count * 4, {ESP_CPU, 0}};
@@ -109,8 +98,8 @@ static inline esp_status rig_compress(rig *r, const float *g, int feedback) {
     a.payload = &r->payload;
     return r->codec->compress(r->self, &a);
 }
-/* Decodes n payloads; NULL: the rig's own. */
-static inline esp_status rig_decompress(rig *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
+/* Decodes n payloads; NULL: its own. */
+static inline esp_status codec_decompress(opened_codec *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
     esp_codec_args a = r->args;
     esp_tensor t = r->tensor, *one = &t;
     esp_payload own = r->payload;
@@ -124,7 +113,7 @@ static inline esp_status rig_decompress(rig *r, esp_payload *p, uint32_t n, floa
     a.payload = p ? p : &own;
     return r->codec->decompress(r->self, &a);
 }
-static inline esp_payload_header rig_header(const rig *r) {
+static inline esp_payload_header codec_header(const opened_codec *r) {
     esp_payload_header h;
     memcpy(&h, r->payload.data.ptr, sizeof h);
     return h;

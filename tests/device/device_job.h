@@ -1,18 +1,18 @@
-/* device_rig.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by bit. The device is the
- * fake one; with RIG_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
-#ifndef DEVICE_RIG_H
-#define DEVICE_RIG_H
+/* device_job.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by bit. The device is the
+ * fake one; with DEVICE_IS_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
+#ifndef DEVICE_JOB_H
+#define DEVICE_JOB_H
 #include "tests/lib/test.h"
-#include "tests/executor/units_rig.h"
-#ifdef RIG_CUDA
+#include "tests/executor/small_model.h"
+#ifdef DEVICE_IS_CUDA
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
-#define rig_plugin espresso_plugin_v1_cuda
-#define RIG_KIND ESP_CUDA
+#define device_plugin espresso_plugin_v1_cuda
+#define DEVICE_KIND ESP_CUDA
 static int fake_live, fake_refused; /* nothing counts them */
 #else
 #include "tests/device/fake.c"
-#define rig_plugin fake_plugin
-#define RIG_KIND FAKE_KIND
+#define device_plugin fake_plugin
+#define DEVICE_KIND FAKE_KIND
 #endif
 
 enum { RANKS = 4, STEPS = 3 };
@@ -28,7 +28,7 @@ typedef struct device_job {
     int devices;            /* 0: the CPU's memory; 1: a device's; 2: tensors take turns on the CPU and two devices */
     int nonfinite;          /* step 1 has NaN and Inf in it                       */
     int wait;               /* how a step ends: see end_step                      */
-    esp_plugin_fn plugin;   /* NULL: rig_plugin                                    */
+    esp_plugin_fn plugin;   /* NULL: device_plugin                                    */
     const char *backend;    /* NULL: loop                                          */
     const char *gather;     /* of sharded tensors                                  */
     esp_plugin_fn backends; /* NULL: none but the built-in ones                    */
@@ -47,7 +47,7 @@ typedef struct place {
 
 /* Memory of the trainer. The fake device's is what its table gives, too, but its rules for copies are not in the way. */
 static inline void place_take(place *p) {
-#ifdef RIG_CUDA
+#ifdef DEVICE_IS_CUDA
     if (p->table->alloc(p->self, p->bytes, ESP_MEM_DEVICE, &p->grad) ||
         p->table->alloc(p->self, p->bytes, ESP_MEM_PINNED, &p->pinned))
         abort();
@@ -56,7 +56,7 @@ static inline void place_take(place *p) {
 #endif
 }
 static inline void place_give(place *p) {
-#ifdef RIG_CUDA
+#ifdef DEVICE_IS_CUDA
     p->table->free_(p->self, p->grad, p->bytes, ESP_MEM_DEVICE);
     p->table->free_(p->self, p->pinned, p->bytes, ESP_MEM_PINNED);
 #else
@@ -85,7 +85,7 @@ static inline void place_sync(place *p) {
 }
 /* Copies what is in the gradient now to p->pinned. */
 static inline void place_get(place *p) {
-#ifdef RIG_CUDA
+#ifdef DEVICE_IS_CUDA
     CHECK(p->table->copy(p->self, p->pinned, p->grad, p->bytes, p->stream) == ESP_OK);
     place_sync(p);
 #else
@@ -103,24 +103,24 @@ static inline void place_close(place *p) {
 }
 /* From here on with the device's default stream. */
 static inline void place_default(place *p) {
-#ifdef RIG_CUDA
+#ifdef DEVICE_IS_CUDA
     if (p->device.kind) p->table->stream_destroy(p->self, p->stream), p->stream.native = NULL;
 #else
     (void)p; /* the fake device has none */
 #endif
 }
-/* The rig's device number k: the last one, where there are fewer. */
-static inline esp_device rig_device(int32_t k) {
+/* The device number k of the job: the last one, where there are fewer. */
+static inline esp_device test_device(int32_t k) {
     int32_t n = k + 1;
-#ifdef RIG_CUDA
+#ifdef DEVICE_IS_CUDA
     const esp_host host = ESP_ZERO;
-    CHECK(rig_plugin(&host)->devices[0]->probe(&host, &n) == ESP_OK && n > 0);
+    CHECK(device_plugin(&host)->devices[0]->probe(&host, &n) == ESP_OK && n > 0);
 #endif
-    return (esp_device){RIG_KIND, k < n ? k : n - 1};
+    return (esp_device){DEVICE_KIND, k < n ? k : n - 1};
 }
 
 static inline esp_device device_of(const device_job *j, int t) {
-    const esp_device all[] = {rig_device(0), {0, 0}, rig_device(1)};
+    const esp_device all[] = {test_device(0), {0, 0}, test_device(1)};
     return j->devices == 2 ? all[t % 3] : j->devices ? all[0] : all[1];
 }
 
@@ -154,10 +154,10 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
 
 /* The times of a unit's ops on its device are in the order of the chain, and inside the step. */
 static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
-    for (uint32_t i = 0; i < ctx->in_force.program.n_ops; i++) {
-        const esp__op *op = &ctx->in_force.program.ops[i], *next = op + 1;
-        const esp__span *t = &ctx->in_force.op_time[i];
-        const int last = i + 1 == ctx->in_force.program.n_ops || next->unit != op->unit;
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i], *next = op + 1;
+        const esp__span *t = &ctx->active.op_time[i];
+        const int last = i + 1 == ctx->active.program.n_ops || next->unit != op->unit;
         CHECK(t->start_ns >= begin && t->end_ns >= t->start_ns && t->end_ns <= esp__now_ns());
         if (!last && op->on && next->on && esp__op_timed_later(ctx, op) && esp__op_timed_later(ctx, next))
             CHECK(t[1].start_ns >= t->end_ns);
@@ -178,9 +178,9 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     const uint64_t begin = esp__now_ns();
     for (int t = 0; t < TENSORS; t++) {
         for (uint64_t i = 0; i < counts[t]; i++)
-            value_set(d, p[t].pinned, i, input(esp_rank(ctx), step, begins[t] + i));
+            test_value_set(d, p[t].pinned, i, input(esp_rank(ctx), step, begins[t] + i));
         if (j->nonfinite && step == 1 && esp_rank(ctx) == 1 && t % 2 == 0) {
-            value_set(d, p[t].pinned, counts[t] / 2, t ? NAN : INFINITY);
+            test_value_set(d, p[t].pinned, counts[t] / 2, t ? NAN : INFINITY);
         }
     }
     for (int k = 0; k < TENSORS; k++) {
@@ -214,13 +214,12 @@ static inline void device_body(esp_ctx *ctx, void *user) {
     device_job *j = user;
     place p[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = ESP_ZERO;
-        d.name = names[t];
-        d.count = counts[t];
-        d.dtype = j->task.dtype;
-        d.flags = j->task.tensor_flags;
-        d.gather = j->gather;
-        d.device = device_of(j, t);
+        esp_tensor_desc d = {.name = names[t],
+                             .count = counts[t],
+                             .dtype = j->task.dtype,
+                             .flags = j->task.tensor_flags,
+                             .gather = j->gather,
+                             .device = device_of(j, t)};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);
@@ -242,26 +241,18 @@ static inline void device_body(esp_ctx *ctx, void *user) {
 
 static inline int run_devices(device_job *j, int32_t size, int32_t per_machine, uint32_t flags) {
     static _Thread_local text strategy;
-    esp_plugin_fn entries[2] = {j->plugin ? j->plugin : rig_plugin, j->backends};
-    test_job x;
-    memset(&x, 0, sizeof x);
+    esp_plugin_fn entries[2] = {j->plugin ? j->plugin : device_plugin, j->backends};
     strategy = strategy_of(j->task.kind, j->task.codec, j->task.option);
-    x.size = size;
-    x.per_machine = per_machine;
-    x.body = device_body;
-    x.user = j;
-    x.config.backend = j->backend;
-    x.config.strategy = strategy.data;
-    x.config.flags = flags;
-    x.config.timeout_ms = 30000;
-    x.config.log_level = ESP_LOG_ERROR;
-    x.config.builtin = entries;
-    x.config.n_builtin = j->backends ? 2 : 1;
-    atomic_store(&failures, 0);
-    test_run(&x);
-    for (int32_t r = 0; r < size; r++)
-        if (x.open_status[r]) atomic_fetch_add(&failures, 1);
-    return atomic_load(&failures);
+    return test_run_failures(&(test_job){.size = size,
+                                         .per_machine = per_machine,
+                                         .body = device_body,
+                                         .user = j,
+                                         .config.backend = j->backend,
+                                         .config.strategy = strategy.data,
+                                         .config.flags = flags,
+                                         .config.timeout_ms = 30000,
+                                         .config.builtin = entries,
+                                         .config.n_builtin = j->backends ? 2 : 1});
 }
 
 /* Runs the job on the CPU's memory and on a device's, and compares. */

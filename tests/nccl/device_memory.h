@@ -1,33 +1,33 @@
-/* rig.h: the collectives of backend nccl on host memory and on the device's, against plain arithmetic: by the tests of all backends,
+/* device_memory.h: the collectives of backend nccl on host memory and on the device's, against plain arithmetic: by the tests of all backends,
  * whose buffers are copied to the device and back where `on_device` is set. For the stand-in and for a real GPU. */
-#ifndef NCCL_RIG_H
-#define NCCL_RIG_H
+#ifndef NCCL_DEVICE_MEMORY_H
+#define NCCL_DEVICE_MEMORY_H
 #include "tests/backends/ranks.h"
 #include "backends/nccl/nccl.h"
 #include <dlfcn.h>
 #include "tests/lib/entries.h"
 
 /* What the tests need besides what the backend calls. */
-typedef struct rig_driver {
+typedef struct copy_calls {
     int (*up)(unsigned long long to, const void *from, size_t bytes);
     int (*down)(void *to, unsigned long long from, size_t bytes);
-} rig_driver;
-static rig_driver rig;
+} copy_calls;
+static copy_calls copy;
 static int on_device;
 
-static const char *rig_load(void) {
+static const char *driver_load(void) {
     static char why[512];
     const nccl_library *l = nccl_open_libraries(why, sizeof why);
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!l || !nccl_find(cuda, "cuMemcpyHtoD_v2", &rig.up) || !nccl_find(cuda, "cuMemcpyDtoH_v2", &rig.down))
+    if (!l || !nccl_find(cuda, "cuMemcpyHtoD_v2", &copy.up) || !nccl_find(cuda, "cuMemcpyDtoH_v2", &copy.down))
         return why;
     return NULL;
 }
 
-static uint64_t rig_item(const esp_coll *c) {
+static uint64_t item_bytes(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * (c->width ? c->width : 1);
 }
-static esp_status rig_wait(ranks_me *me, nccl_comm *m, const esp_coll *c, void *stream) {
+static esp_status wait_on_stream(ranks_me *me, nccl_comm *m, const esp_coll *c, void *stream) {
     const esp_stream s = {{ESP_CUDA, m->job->ordinal}, stream};
     void *req = NULL;
     esp_status st = me->b->start(m, c, s, &req);
@@ -38,23 +38,23 @@ static esp_status rig_wait(ranks_me *me, nccl_comm *m, const esp_coll *c, void *
     return st;
 }
 /* A copy of a buffer on the device, with as much again behind it that must stay as it is. */
-static unsigned long long rig_take(nccl_comm *m, const void *from, uint64_t bytes) {
+static unsigned long long device_take(nccl_comm *m, const void *from, uint64_t bytes) {
     unsigned long long at = 0;
     nccl_enter(m);
     if (m->library->cuMemAlloc_v2(&at, bytes + 64)) abort();
-    if (from && bytes && rig.up(at, from, bytes)) abort();
+    if (from && bytes && copy.up(at, from, bytes)) abort();
     nccl_leave(m);
     return at;
 }
-static void rig_give(nccl_comm *m, unsigned long long at, void *to, uint64_t bytes) {
+static void device_give(nccl_comm *m, unsigned long long at, void *to, uint64_t bytes) {
     nccl_enter(m);
-    if (to && bytes && rig.down(to, at, bytes)) abort();
+    if (to && bytes && copy.down(to, at, bytes)) abort();
     m->library->cuMemFree_v2(at);
     nccl_leave(m);
 }
-static esp_status rig_on_device(ranks_me *me, nccl_comm *m, const esp_coll *call) {
+static esp_status coll_on_device(ranks_me *me, nccl_comm *m, const esp_coll *call) {
     esp_coll c = *call;
-    const uint64_t n = (uint64_t)me->size, item = rig_item(&c), all = c.count * item, per = (c.count + n - 1) / n;
+    const uint64_t n = (uint64_t)me->size, item = item_bytes(&c), all = c.count * item, per = (c.count + n - 1) / n;
     const uint64_t begin = per * (uint64_t)me->rank < c.count ? per * (uint64_t)me->rank : c.count;
     const uint64_t part = (begin + per < c.count ? per : c.count - begin) * item;
     const int from_part = c.op == ESP_COLL_ALLGATHER || c.op == ESP_COLL_GATHER;
@@ -68,39 +68,39 @@ static esp_status rig_on_device(ranks_me *me, nccl_comm *m, const esp_coll *call
     nccl_enter(m);
     if (m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING)) abort();
     nccl_leave(m);
-    if (src && !in_dst) s = rig_take(m, src, src_bytes);
-    if (dst && !in_src) d = rig_take(m, dst, dst_bytes);
+    if (src && !in_dst) s = device_take(m, src, src_bytes);
+    if (dst && !in_src) d = device_take(m, dst, dst_bytes);
     if (in_dst) s = d + (uint64_t)(src - dst);
     if (in_src) d = s + (uint64_t)(dst - src);
     c.src.ptr = (void *)(uintptr_t)s, c.dst.ptr = (void *)(uintptr_t)d;
     c.src.dev = c.dst.dev = (esp_device){ESP_CUDA, m->job->ordinal};
-    const esp_status st = rig_wait(me, m, &c, stream);
-    if (dst && !in_src) rig_give(m, d, dst, dst_bytes);
+    const esp_status st = wait_on_stream(me, m, &c, stream);
+    if (dst && !in_src) device_give(m, d, dst, dst_bytes);
     if (in_src) {
         nccl_enter(m);
-        if (dst_bytes && rig.down(dst, d, dst_bytes)) abort();
+        if (dst_bytes && copy.down(dst, d, dst_bytes)) abort();
         nccl_leave(m);
     }
-    if (src && !in_dst) rig_give(m, s, NULL, 0);
+    if (src && !in_dst) device_give(m, s, NULL, 0);
     nccl_enter(m);
     m->library->cuStreamDestroy_v2(stream);
     nccl_leave(m);
     return st;
 }
 /* In place of ranks_coll. */
-static esp_status rig_coll(ranks_me *me, void *comm, const esp_coll *c) {
+static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!on_device) return ranks_coll(me, comm, c);
-    const esp_status s = rig_on_device(me, m, c);
+    const esp_status s = coll_on_device(me, m, c);
     if (s != ESP_E_UNSUPPORTED || !nccl_ordered(m, c)) return s;
     return strstr(ranks_said, "leave out NaNs") ? ranks_coll(me, comm, c) : s;
 }
-#define RANKS_COLL rig_coll
+#define RANKS_COLL coll_where_wanted
 #include "tests/backends/collectives.h"
 
 /* As esp_shrink does it: a sum that not all ranks have begun is aborted, the comm is closed, and a new one works, on memory that was
  * announced. */
-static inline void rig_reopens(ranks_me *me) {
+static inline void shrinks_and_reopens(ranks_me *me) {
     const uint64_t bytes = 1000 * sizeof(float);
     float x[1000];
     for (int turn = 0; turn < 2; turn++) {
@@ -112,7 +112,7 @@ static inline void rig_reopens(ranks_me *me) {
         nccl_enter(m);
         if (m->library->cuStreamCreate(&stream, CUDA_STREAM_NON_BLOCKING)) abort();
         nccl_leave(m);
-        const unsigned long long at = rig_take(m, x, bytes);
+        const unsigned long long at = device_take(m, x, bytes);
         const esp_stream on = {{ESP_CUDA, m->job->ordinal}, stream};
         const esp_buf b = {(void *)(uintptr_t)at, bytes, on.dev};
         if (me->b->reg(m, &b, &known)) ranks_fail(me, "reg: %s", ranks_said);
@@ -120,12 +120,12 @@ static inline void rig_reopens(ranks_me *me) {
         c.src = c.dst = b;
         if (!turn && !me->rank && (me->b->start(m, &c, on, &req) || ranks_wait(me, m, req)))
             ranks_fail(me, "start: %s", ranks_said);
-        if (turn && rig_wait(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
+        if (turn && wait_on_stream(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
         if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* nobody joins the sum */
         if (!turn) me->b->abort(m);
         m->library->cuStreamSynchronize(stream); /* without the lock, for which abort() may wait */
         me->b->dereg(m, known);
-        rig_give(m, at, x, bytes);
+        device_give(m, at, x, bytes);
         if (turn && !(x[999] == (float)(me->size * (me->size + 1) / 2)))
             ranks_fail(me, "the sum is %g", (double)x[999]);
         nccl_enter(m);
@@ -136,7 +136,7 @@ static inline void rig_reopens(ranks_me *me) {
 }
 
 /* Runs `fn` on `n` ranks. NULL, or why it failed. */
-static const char *rig_run(const char *params, int32_t n, int32_t per_machine, ranks_fn fn, int device) {
+static const char *run_nccl(const char *params, int32_t n, int32_t per_machine, ranks_fn fn, int device) {
     on_device = device;
     const char *why =
         ranks_run(espresso_plugin_v1_nccl(&ranks_host)->backends[0], params, n, per_machine, fn, NULL, -1);
