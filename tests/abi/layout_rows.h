@@ -243,7 +243,7 @@ static const row rows[] = {
     M1(wake),
     M1(wait_fd),
     M1(abort),
-    M1(late),
+    M1(straggler),
     M1(traffic),
     M1(reg),
     M1(dereg),

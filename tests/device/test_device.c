@@ -91,7 +91,7 @@ TEST(test_host_access) {
     d.device = stream.dev;
     d.codec = "topk:ratio=1";
     d.option = "comp@gpu > flat.allgather > decomp@gpu";
-    ctx->health.said_no_gpu = 1; /* it has none */
+    ctx->devices.warned = true; /* it has none */
     assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
     assert_int_equal(opened, 1);
     assert_int_equal(ctx->model.tensors[0].device, ESP__DEVICE_CPU);

@@ -85,7 +85,7 @@ TEST(test_unknown_name) {
                  {"fast", "fp32", 0}};
     for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
         unsigned best = 3;
-        if (esp__near(slips[i].word, slips[i].known, &best) != slips[i].near)
+        if (esp__suggests(slips[i].word, slips[i].known, &best) != slips[i].near)
             fail_msg("%s, %s", slips[i].word, slips[i].known);
     }
     assert_error("/lib/espresso/libespresso-topc.so");
