@@ -80,9 +80,8 @@ enum {
     ESP_ALLOW_OVERRIDE = 1u << 0, /* a later plugin may replace a codec or backend of the same name      */
     ESP_DISCARDABLE = 1u << 1     /* keep a copy of the feedback state so that esp_discard_step works    */
 };
-enum {
-    ESP_RAW_UP_TO = 4096
-}; /* elements: smaller tensors are a small part of all bytes, and lose most by compression */
+/* The default of min_compress_elements: tensors of up to 4096 elements are a small part of all bytes, and lose most by compression. */
+enum { ESP_MIN_COMPRESS_ELEMENTS = 4097 };
 
 enum {
     ESP_OPTIMIZER_UNKNOWN = 0,
@@ -93,13 +92,13 @@ enum {
 /** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/use/using.md
  *  lists, override members. Growable. */
 typedef struct esp_config {
-    uint32_t struct_size;         /* 0 means "this header's size"                                               */
-    uint32_t flags;               /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
-    const char *backend;          /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: highest probe score   */
-    const char *codec;            /* "topk:ratio=0.01"; NULL: none; for "auto" several, ';' between             */
-    const char *strategy;         /* "fp32", "layerwise", "auto" (docs/use/autopilot.md) or a strategy file; NULL: layerwise
+    uint32_t struct_size;    /* 0 means "this header's size"                                               */
+    uint32_t flags;          /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE                                       */
+    const char *backend;     /* "shm", "loop", "shm:inter=1gbit,latency=50us"; NULL: highest probe score   */
+    const char *codec;       /* "topk:ratio=0.01"; NULL: none; for "auto" several, ';' between             */
+    const char *strategy;    /* "fp32", "layerwise", "auto" (docs/use/autopilot.md) or a strategy file; NULL: layerwise
                                      with a codec, else fp32                                                     */
-    const char *plugin_path;      /* directories, ':' between                                      */
+    const char *plugin_path; /* directories, ':' between                                      */
     const esp_plugin_fn *builtin; /* [n_builtin] entries of plugins that are linked into the program */
     uint32_t n_builtin;
     int32_t log_level;   /* ESP_LOG_*; 0: ESP_LOG_WARN                                    */
@@ -122,9 +121,9 @@ typedef struct esp_config {
     /** Who runs the ops: "threads" of the library, or the "caller" inside esp_push, esp_test and the waits. NULL: threads if each rank
      *  has two cores or more, else the caller (docs/use/using.md) */
     const char *progress;
-    /** Built-in strategies and auto leave tensors of so many elements or fewer uncompressed (docs/use/codecs.md). 0: ESP_RAW_UP_TO;
-     *  -1: they compress those too */
-    int64_t raw_up_to;
+    /** Built-in strategies and auto compress only tensors of at least this many elements (docs/use/codecs.md).
+     *  0: ESP_MIN_COMPRESS_ELEMENTS; 1: tensors of any size */
+    uint64_t min_compress_elements;
     /** What makes updates from the gradients: ESP_OPTIMIZER_*. auto prefers codecs that learn well with it (docs/use/autopilot.md) */
     uint32_t optimizer;
     float momentum; /* of ESP_OPTIMIZER_MOMENTUM; ESP_OPTIMIZER_ADAM: its first moment's decay. 0: 0.9; -1: none */

@@ -128,9 +128,9 @@ typedef struct esp_plan_config {
     uint64_t max_memory_bytes; /* of residuals and payload buffers per rank; 0: no limit */
     double max_volume;         /* payload bytes / fp32 bytes of all tensors; 0: no limit */
     double max_error;          /* mean compression error over all elements; 0: no limit */
-    /** Units with a tensor of so many elements or fewer stay uncompressed, unless `keep` says otherwise; 0: size does not matter.
-     *  auto and `espresso plan` set ESP_RAW_UP_TO. Published systems (strategy "hipress", ...) decide by their own rules. */
-    uint64_t raw_up_to;
+    /** Units with a tensor of fewer elements stay uncompressed, unless `keep` says otherwise. 0: size does not matter; auto
+     *  and `espresso plan` set ESP_MIN_COMPRESS_ELEMENTS. Published systems (strategy "hipress", ...) decide by their own rules. */
+    uint64_t min_compress_elements;
 } esp_plan_config;
 
 /** What the planner predicts for a plan. All times are of one step. Growable: set struct_size. */

@@ -14,7 +14,7 @@ TRAINERS=${TRAINERS:-gpt-adamw gpt-momentum0.9 fashion-momentum0.5 fashion-momen
 ROWS=${ROWS:-bench/accuracy.rows}
 ROUNDS=${ROUNDS:-3}
 work=$BUILD/bench/accuracy
-unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_RAW_UP_TO
+unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_MIN_COMPRESS_ELEMENTS
 export OMP_NUM_THREADS=1
 mkdir -p "$work"
 
@@ -44,7 +44,7 @@ LINE
     if [ "$own" = M ]; then own=$momentum; fi
     small=4096
     if [ "$tensors" = all ]; then small=0; fi
-    if ! ESPRESSO_RAW_UP_TO=$small "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- $program --momentum "$own" \
+    if ! ESPRESSO_MIN_COMPRESS_ELEMENTS=$small "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- $program --momentum "$own" \
         --max-steps "$limit" --strategy layerwise --codec "$codec" --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1; then
         tail -n 5 "$out.log" >&2
         echo "accuracy.sh: '$name' failed: $out.log" >&2

@@ -76,7 +76,7 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->registry.plugin_path = ctx->config.plugin_path;
     ctx->registry.may_override = (c->flags & ESP_ALLOW_OVERRIDE) != 0;
     ctx->model.codec_spec = esp__strdup(ctx, c->codec);
-    ctx->model.raw_up_to = c->raw_up_to > 0 ? (uint64_t)c->raw_up_to : c->raw_up_to ? 0 : ESP_RAW_UP_TO;
+    ctx->model.min_compress_elements = c->min_compress_elements ? c->min_compress_elements : ESP_MIN_COMPRESS_ELEMENTS;
     ctx->config.strategy_spec = esp__strdup(ctx, c->strategy);
     ctx->config.trace_path = esp__strdup(ctx, c->trace);
     ctx->config.stats_spec = esp__strdup(ctx, c->stats);

@@ -380,10 +380,6 @@ static esp_status esp__config_check(const esp_config *c) {
                          "esp_config.log_level is %d: it must be 0 (for ESP_LOG_WARN) or ESP_LOG_ERROR (%d) to "
                          "ESP_LOG_DEBUG (%d)",
                          (int)c->log_level, (int)ESP_LOG_ERROR, (int)ESP_LOG_DEBUG);
-    if (c->raw_up_to < -1)
-        return esp__fail(NULL, ESP_E_ARG,
-                         "esp_config.raw_up_to is %lld: it must be a number of elements, 0 (for %d) or -1 (for none)",
-                         (long long)c->raw_up_to, (int)ESP_RAW_UP_TO);
     if (c->n_builtin && !c->builtin)
         return esp__fail(NULL, ESP_E_ARG, "esp_config.n_builtin is %u, but builtin is NULL: set both, or neither",
                          (unsigned)c->n_builtin);
@@ -489,9 +485,9 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     if (out->progress && (status = esp__env_progress("esp_config.progress", out->progress)) != ESP_OK) return status;
     if ((s = esp__env_get("ESPRESSO_PROGRESS"))) out->progress = s;
     if (s && (status = esp__env_progress("ESPRESSO_PROGRESS", s)) != ESP_OK) return status;
-    if (esp__env_get("ESPRESSO_RAW_UP_TO")) {
-        if ((status = esp__env_int("ESPRESSO_RAW_UP_TO", 0, INT64_MAX, &v)) != ESP_OK) return status;
-        out->raw_up_to = v ? v : -1;
+    if (esp__env_get("ESPRESSO_MIN_COMPRESS_ELEMENTS")) {
+        if ((status = esp__env_int("ESPRESSO_MIN_COMPRESS_ELEMENTS", 0, INT64_MAX, &v)) != ESP_OK) return status;
+        out->min_compress_elements = v ? (uint64_t)v : 1;
     }
     return esp__env_log(&out->log_level);
 }

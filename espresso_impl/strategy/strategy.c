@@ -7,7 +7,7 @@ enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
 /* Do built-in strategies leave this tensor uncompressed because it is small? What its description asks for goes first. */
 static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
-    return t->count <= esp__model_of(ctx)->raw_up_to && !t->want_codec && !t->want_option;
+    return t->count < esp__model_of(ctx)->min_compress_elements && !t->want_codec && !t->want_option;
 }
 
 static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {

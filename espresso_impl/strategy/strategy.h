@@ -108,8 +108,8 @@ typedef struct esp__strategy {
 typedef struct esp__model {
     esp__tensor *tensors;
     uint32_t n_tensors, cap_tensors;
-    char *codec_spec;   /* esp_config.codec, for tensors that name none; NULL: no codec */
-    uint64_t raw_up_to; /* elements: built-in strategies compress larger tensors only */
+    char *codec_spec;               /* esp_config.codec, for tensors that name none; NULL: no codec */
+    uint64_t min_compress_elements; /* built-in strategies compress no smaller tensors */
 } esp__model;
 static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__base_of(ctx)->model; }
 

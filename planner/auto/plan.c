@@ -295,7 +295,7 @@ static void esp__auto_layerwise(esp__auto_job *job) {
     esp_plan_config config = {.struct_size = sizeof config,
                               .flags = ESP_PLAN_NO_BOUND,
                               .strategy = "layerwise",
-                              .raw_up_to = job->config.raw_up_to};
+                              .min_compress_elements = job->config.min_compress_elements};
     for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
         esp_plan *one = NULL;
         esp_plan_report r;
@@ -429,7 +429,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
-    job->config.raw_up_to = ctx->model.raw_up_to;
+    job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)

@@ -181,7 +181,8 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
         snprintf(glob, sizeof glob, "%.*s", (int)(equals - p->config.keep[k]), p->config.keep[k]);
         if (esp__glob(glob, p->model->tensors[i].name)) return equals + 1;
     }
-    return p->model->tensors[i].shard && p->model->tensors[i].elements <= p->config.raw_up_to ? "fp32" : NULL;
+    return p->model->tensors[i].shard && p->model->tensors[i].elements < p->config.min_compress_elements ? "fp32"
+                                                                                                         : NULL;
 }
 
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
@@ -304,7 +305,7 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
 static void esp__raw_open(esp__problem *p, esp__keeping *w) {
     uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
     for (uint32_t i = 0; i < p->n_tensors; i++)
-        n[i + 1] = n[i] + (!p->keep[i] && p->model->tensors[i].elements <= p->config.raw_up_to);
+        n[i + 1] = n[i] + (!p->keep[i] && p->model->tensors[i].elements < p->config.min_compress_elements);
     if (!n[p->n_tensors]) return;
     if (p->n_keeps == w->room) esp__keeping_grow(p, w);
     esp__tree *raw = esp__tree_make(p, NULL, NULL, ESP__NO_CODEC, 1);

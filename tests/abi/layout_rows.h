@@ -330,7 +330,7 @@ static const row rows[] = {
     M1(workers),
     M1(place),
     M1(progress),
-    M1(raw_up_to),
+    M1(min_compress_elements),
     M1(optimizer),
     M1(momentum),
 #undef M1

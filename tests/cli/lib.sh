@@ -5,7 +5,7 @@ for tool in flock script; do command -v $tool >/dev/null || { echo "skipped: $to
 unset ESPRESSO_STATS ESPRESSO_PROFILE ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 root=$PWD
 programs=$(dirname "$ESPRESSO_COMMAND")/../cli # the trainer, built as the command was
-export LC_ALL=C ESPRESSO_RAW_UP_TO=0 ESPRESSO_MODELS="$root/planner/models"
+export LC_ALL=C ESPRESSO_MIN_COMPRESS_ELEMENTS=0 ESPRESSO_MODELS="$root/planner/models"
 top=$(mktemp -d "${TMPDIR:-/tmp}/espresso-cli-XXXXXX") || exit 1
 trap 'rm -rf "$top"' EXIT
 trap 'exit 143' HUP INT TERM

@@ -32,7 +32,7 @@ learns() { # NAME SHARE FLAGS...: under that share of the bits that a table of h
         fail "$name: $(cat "$tmp/$name")"
 }
 learns fp32 0.6 --strategy fp32 --curve "$tmp/curve"
-export ESPRESSO_RAW_UP_TO=0 # the model's tensors are small, and are to be compressed
+export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # the model's tensors are small, and are to be compressed
 learns topk 0.85 --codec topk:ratio=0.05
 [ "$(wc -l <"$tmp/curve")" -eq 60 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 60 steps"
 [ $(($(number "$tmp/topk" inter_bytes_per_step) * 4)) -lt "$(number "$tmp/fp32" inter_bytes_per_step)" ] || fail "topk: bytes"

@@ -4,7 +4,7 @@ BUILD=${BUILD:-build}
 gpt=$PWD/$BUILD/bin/gpt
 espresso=$PWD/$BUILD/bin/espresso
 docs=$PWD/docs/use/using.md
-export ESPRESSO_RAW_UP_TO=0 # the model's tensors are small, and are to be compressed
+export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # the model's tensors are small, and are to be compressed
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }

@@ -9,7 +9,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 ls /usr/share/datasets/fashion-mnist/*train-images* >/dev/null 2>&1 || { echo "skipped: dataset-fashion-mnist is not installed"; exit 77; }
 fail() { echo "FAILED: $*"; exit 1; }
-export ESPRESSO_RAW_UP_TO=0 # the model's biases are to be compressed too
+export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # the model's biases are to be compressed too
 small="--batch 8 --max-steps 10 --limit-train 1280 --lr 0.05"
 
 ranks() { # NAME PROGRAM FLAGS...: 4 ranks of 2 machines; leaves NAME.json and NAME.curve

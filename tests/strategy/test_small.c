@@ -5,12 +5,12 @@
 static const char codec[] = "topk:ratio=0.01";
 
 /* The strategy's line of tensor `name`, of one rank alone with tensors of 1, 4096, 4097 and 20000 elements. */
-static const char *line_of(int64_t raw_up_to, const char *strategy, const char *wish, const char *name) {
+static const char *line_of(uint64_t least, const char *strategy, const char *wish, const char *name) {
     static char line[512];
     static const uint64_t counts[] = {1, 4096, 4097, 20000};
     esp_ctx *ctx = NULL;
     esp_config cfg = {
-        .codec = codec, .strategy = strategy, .backend = "loop", .rank = 0, .size = 1, .raw_up_to = raw_up_to};
+        .codec = codec, .strategy = strategy, .backend = "loop", .rank = 0, .size = 1, .min_compress_elements = least};
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
     for (uint32_t i = 0; i < 4; i++) {
         char tensor[16];
@@ -28,41 +28,38 @@ static const char *line_of(int64_t raw_up_to, const char *strategy, const char *
     return line;
 }
 
-static int compresses(int64_t raw_up_to, const char *strategy, const char *wish, const char *name) {
-    return strstr(line_of(raw_up_to, strategy, wish, name), "comp@") != NULL;
+static int compresses(uint64_t least, const char *strategy, const char *wish, const char *name) {
+    return strstr(line_of(least, strategy, wish, name), "comp@") != NULL;
 }
 
 TEST(layerwise) {
     static const char *const strategies[] = {NULL, "layerwise"};
-    unsetenv("ESPRESSO_RAW_UP_TO");
+    unsetenv("ESPRESSO_MIN_COMPRESS_ELEMENTS");
     for (int i = 0; i < 2; i++) {
         assert_int_equal(compresses(0, strategies[i], NULL, "t1"), 0);
         assert_int_equal(compresses(0, strategies[i], NULL, "t4096"), 0);
         assert_int_equal(compresses(0, strategies[i], NULL, "t4097"), 1);
-        assert_int_equal(compresses(4097, strategies[i], NULL, "t4097"), 0);
-        assert_int_equal(compresses(4097, strategies[i], NULL, "t20000"), 1);
-        assert_int_equal(compresses(-1, strategies[i], NULL, "t1"), 1);
-        assert_int_equal(compresses(-1, strategies[i], NULL, "t4096"), 1);
+        assert_int_equal(compresses(4098, strategies[i], NULL, "t4097"), 0);
+        assert_int_equal(compresses(4098, strategies[i], NULL, "t20000"), 1);
+        assert_int_equal(compresses(1, strategies[i], NULL, "t1"), 1);
+        assert_int_equal(compresses(1, strategies[i], NULL, "t4096"), 1);
     }
     assert_non_null(strstr(line_of(0, NULL, NULL, "t4096"), " none flat.allreduce"));
     assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1); /* what a description asks for goes first */
-    assert_int_equal(compresses(-1, "fp32", NULL, "t20000"), 0);
+    assert_int_equal(compresses(1, "fp32", NULL, "t20000"), 0);
 }
 
 TEST(environment) {
     esp_config cfg = ESP_ZERO, out;
-    cfg.raw_up_to = 7;
-    setenv("ESPRESSO_RAW_UP_TO", "20000", 1);
-    assert_int_equal(compresses(-1, NULL, NULL, "t20000"), 0);
-    setenv("ESPRESSO_RAW_UP_TO", "0", 1);
+    cfg.min_compress_elements = 7;
+    setenv("ESPRESSO_MIN_COMPRESS_ELEMENTS", "20001", 1);
+    assert_int_equal(compresses(1, NULL, NULL, "t20000"), 0);
+    setenv("ESPRESSO_MIN_COMPRESS_ELEMENTS", "0", 1);
     assert_int_equal(compresses(0, NULL, NULL, "t1"), 1);
-    setenv("ESPRESSO_RAW_UP_TO", "-3", 1);
+    setenv("ESPRESSO_MIN_COMPRESS_ELEMENTS", "-3", 1);
     assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
-    assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_RAW_UP_TO is \"-3\""));
-    unsetenv("ESPRESSO_RAW_UP_TO");
+    assert_non_null(strstr(esp_last_error(NULL), "ESPRESSO_MIN_COMPRESS_ELEMENTS is \"-3\""));
+    unsetenv("ESPRESSO_MIN_COMPRESS_ELEMENTS");
     assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
-    assert_int_equal(out.raw_up_to, 7);
-    cfg.raw_up_to = -2;
-    assert_int_equal(esp__env_config(&cfg, &out), ESP_E_ARG);
-    assert_non_null(strstr(esp_last_error(NULL), "esp_config.raw_up_to is -2"));
+    assert_int_equal(out.min_compress_elements, 7);
 }

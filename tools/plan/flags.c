@@ -21,8 +21,8 @@ const tool_flag plan_common[PLAN_COMMON] = {
     [PLAN_SHARD] =
         {"--shard", "GLOB[=CUTS]",
          "tensors named like GLOB are sharded, and cut any way, or by CUTS: flat, or levels such as intra,inter"},
-    [PLAN_RAW_UP_TO] = {"--raw-up-to", "N",
-                        "tensors of N elements or fewer stay uncompressed (default 4096); 0: size does not matter"},
+    [PLAN_MIN_COMPRESS] = {"--min-compress-elements", "N",
+                           "tensors of fewer elements stay uncompressed (default 4097); 0: size does not matter"},
     [PLAN_MAX_COMP] = {"--max-comp", "N", "options compress at most N times"},
     [PLAN_MAX_MEMORY] = {"--max-memory", "SIZE",
                          "residuals and payload buffers of a rank take at most that, such as 2GB"},
@@ -48,7 +48,7 @@ ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc) {
     in->config.forbid = in->forbid;
     in->config.only = in->only;
     in->config.keep = in->keep;
-    in->config.raw_up_to = ESP_RAW_UP_TO;
+    in->config.min_compress_elements = ESP_MIN_COMPRESS_ELEMENTS;
 }
 
 static void plan_devices(plan_inputs *in, const char *value) {
@@ -97,7 +97,9 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
     case PLAN_NO_SPLIT: in->config.flags |= ESP_PLAN_NO_SPLIT; break;
     case PLAN_THOROUGH: in->config.flags |= ESP_PLAN_THOROUGH; break;
     case PLAN_MACHINES: in->machines = tool_whole(c, "--machines", value, 1, 1 << 20); break;
-    case PLAN_RAW_UP_TO: in->config.raw_up_to = (uint64_t)tool_whole(c, "--raw-up-to", value, 0, LONG_MAX); break;
+    case PLAN_MIN_COMPRESS:
+        in->config.min_compress_elements = (uint64_t)tool_whole(c, "--min-compress-elements", value, 0, LONG_MAX);
+        break;
     case PLAN_MAX_COMP:
         in->config.max_comp = (uint32_t)tool_whole(c, "--max-comp", value, 0, 1000);
         if (!in->config.max_comp) in->config.flags |= ESP_PLAN_NO_COMP;

@@ -1,4 +1,4 @@
-/* test_small.c: esp_plan_config.raw_up_to: plans leave units with a small tensor uncompressed, bounds hold for what is left, and
+/* test_small.c: esp_plan_config.min_compress_elements: plans leave units with a small tensor uncompressed, bounds hold for what is left, and
  * published systems decide as before. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
@@ -11,21 +11,21 @@ static uint64_t smallest_of(const opened_problem *g, const esp__unit *u) {
     return least;
 }
 
-static uint32_t compressed(const opened_problem *g, const esp__schedule *d, uint64_t raw_up_to) {
+static uint32_t compressed(const opened_problem *g, const esp__schedule *d, uint64_t least) {
     uint32_t n = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
         if (d->paths[u]->codec == ESP__NO_CODEC) continue;
-        assert_true(smallest_of(g, &d->units[u]) > raw_up_to);
+        assert_true(smallest_of(g, &d->units[u]) >= least);
         n++;
     }
     return n;
 }
 
 /* Opens random problem `seed` of plain tensors. 0: its constraints are not for this test. */
-static int open_random(opened_problem *g, uint64_t seed, uint64_t raw_up_to) {
+static int open_random(opened_problem *g, uint64_t seed, uint64_t least) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 12, 0, &g->in);
-    g->in.config.raw_up_to = raw_up_to;
+    g->in.config.min_compress_elements = least;
     return open_problem(g, 0) == ESP_OK;
 }
 
@@ -35,7 +35,7 @@ TEST(plans) {
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
         for (int i = 0; i < 4; i++) {
             static opened_problem g;
-            const uint64_t small = seed % 2 ? 4096 : 200;
+            const uint64_t small = seed % 2 ? 4097 : 201;
             if (!open_random(&g, seed, small)) {
                 close_problem(&g);
                 continue;
@@ -58,7 +58,7 @@ TEST(groups) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
     for (int i = 0; i < 3; i++) add_tensor(&g, i == 1 ? 4096 : 1 << 20, 100);
-    g.in.config.raw_up_to = 4096;
+    g.in.config.min_compress_elements = 4097;
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     const esp__unit all = {0, 3, 0, 4096 + (2 << 20)}, first = {0, 1, 0, 1 << 20};
     const esp__candidates *c = esp__candidates_get(&g.p, &all), *one = esp__candidates_get(&g.p, &first);
@@ -77,7 +77,7 @@ TEST(published) {
             uint64_t time[2] = {0};
             static opened_problem g;
             for (int k = 0; k < 2; k++) {
-                if (open_random(&g, seed, k ? 4096 : 0)) time[k] = make_schedule(&g, names[i]).makespan;
+                if (open_random(&g, seed, k ? 4097 : 0)) time[k] = make_schedule(&g, names[i]).makespan;
                 close_problem(&g);
             }
             assert_int_equal(time[0], time[1]);
@@ -92,7 +92,7 @@ TEST(wishes) {
         simple_problem(&g, 4, 4);
         add_tensor(&g, 1 << 20, 100);
         add_tensor(&g, 100, 100);
-        g.in.config.raw_up_to = 4096;
+        g.in.config.min_compress_elements = 4097;
         if (i)
             g.in.config.only = only, g.in.config.n_only = 1;
         else
