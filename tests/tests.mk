@@ -45,7 +45,7 @@ define TEST_WAY
 $(BUILD)/$(1)/obj/%.o: %.c $(STAMP)
 	@mkdir -p $$(@D)
 	$$(CCACHE) $$(CC) $$(BASE) $$(TEST_$(1)) $$(TEST_WARN) $$(OBJECT) $$(DEP) -c $$< -o $$@
-$(BUILD)/$(1)/obj/tools/page/page.o: $(PAGES)
+$(BUILD)/$(1)/obj/tools/page/page.o $(BUILD)/$(1)/obj/tests/tools/page/test_page.o: $(PAGES)
 $(BUILD)/$(1)/obj/tools/espresso.o: OBJECT += -Dmain=espresso_main
 $(BUILD)/test-library/$(1).a: $(OBJECTS_$(1)) $(COMMON:%.c=$(BUILD)/$(1)/obj/%.o) | $(BUILD)/test-library/
 	@rm -f $$@ && ar rcs $$@ $$^
