@@ -1,7 +1,10 @@
 /* use_ranks.c: one rank of a job that test_no_planner.sh starts: three steps of two tensors, each of which must end with the exact
- * mean. The strategy is ESPRESSO_STRATEGY's. Prints "ok", or the text of the error. */
+ * mean. The strategy is ESPRESSO_STRATEGY's. Of three ranks the last one dies first, and the others go on without it. Prints "ok",
+ * or the text of the error. */
+#define _GNU_SOURCE
 #include "espresso.h"
 #include <stdio.h>
+#include <unistd.h>
 
 enum { STEPS = 3, W = 64, B = 10 };
 
@@ -28,6 +31,15 @@ static int steps(esp_ctx *ctx, const uint32_t id[2]) {
     return 0;
 }
 
+/* Rank 2 has died: the first step fails, and the ranks that are left meet again. */
+static int shrink(esp_ctx *ctx, const uint32_t id[2]) {
+    const esp_stream cpu = ESP_ZERO;
+    static float w[W], b[B];
+    if (esp_push(ctx, id[0], w, cpu) == ESP_OK && esp_push(ctx, id[1], b, cpu) == ESP_OK && esp_wait_all(ctx) == ESP_OK)
+        return puts("a step without rank 2 succeeded"), 1;
+    return esp_shrink(ctx) ? failed(ctx) : 0;
+}
+
 int main(void) {
     esp_config cfg = ESP_ZERO;
     const esp_tensor_desc w = {.name = "w", .count = W}, b = {.name = "b", .count = B};
@@ -35,7 +47,8 @@ int main(void) {
     uint32_t id[2];
     if (esp_open(&cfg, &ctx)) return failed(NULL);
     int wrong = esp_tensor_add(ctx, &w, &id[0]) || esp_tensor_add(ctx, &b, &id[1]) || esp_start(ctx);
-    wrong = wrong ? failed(ctx) : steps(ctx, id);
+    if (!wrong && esp_rank(ctx) == 2) _exit(0);
+    wrong = wrong ? failed(ctx) : (esp_size(ctx) == 3 && shrink(ctx, id)) || steps(ctx, id);
     esp_close(ctx);
     if (!wrong) puts("ok");
     return wrong;
