@@ -141,7 +141,8 @@ SCRIPTS := $(filter-out tests/cli/%,$(TEST_SH))
 CLI     := $(call cli,tests,$(TEST_SH))
 ASAN_CLI := $(call cli,asan,$(TEST_SH))
 
-RUN_TESTS := BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
+# makes that tests start are not part of this make: they have its job server neither
+RUN_TESTS := env -u MAKEFLAGS -u MFLAGS BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(firstword $(TRAIN_CUDA_HOST)) $(TEST_COMMAND) mpi-programs
 test: all $(FILES_OF_TESTS) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(CLI) $(SCRIPTS)
