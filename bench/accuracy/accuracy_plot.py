@@ -1,14 +1,8 @@
-#!/usr/bin/env python3
-"""accuracy_plot.py: draws bench/results/accuracy/accuracy.csv as accuracy.svg: loss by steps, and by time on three links, of the rows
-that say most (standard library only).
-
-    python3 bench/accuracy/accuracy_plot.py [FROM [TO]]        default: bench/results, build/results
-"""
-import csv
+"""accuracy_plot.py: draws accuracy.csv: accuracy.svg, loss by steps and by time on three links, of the rows that show most."""
 import os
 
 from converge_plot import ticks
-from plan_plot import Svg, folders, legend
+from svg import Svg, legend
 
 ROWS = {"fp32": "#8a8a8a", "int4": "#1f5fbf", "efsignsgd": "#56b4e9", "efsignsgd, no momentum": "#009e73", "topk 1%": "#e69f00",
         "topk 1%, no momentum": "#d55e00", "dgc 10%, its own momentum": "#cc79a7", "powersgd rank 4": "#000000",
@@ -37,10 +31,8 @@ def panel(svg, x, y, curves, words, low, top):
         svg.line([at(*p) for p in points], ROWS[row], 1.4)
 
 
-def main():
-    source, target = folders()
-    with open(os.path.join(source, "accuracy.csv"), newline="") as f:
-        points = [p for p in csv.DictReader(f) if p["row"] in ROWS and p["loss"] != "nan"]
+def accuracy(table, to):
+    points = [p for p in table.rows if p["row"] in ROWS and p["loss"] != "nan"]
     trainers = list(dict.fromkeys(p["trainer"] for p in points))
     svg = Svg(LEFT + 4 * (WIDTH + 60), TOP + len(trainers) * (HEIGHT + 75), "Loss by steps and by time, with several codecs")
     svg.text(LEFT, 24, "What codecs cost in accuracy", 14, bold=True)
@@ -57,8 +49,4 @@ def main():
             curves = {row: c for row, c in curves.items() if c}
             if curves:
                 panel(svg, LEFT + j * (WIDTH + 60), y, curves, words, 0.97 * min(base), base[0])
-    svg.save(os.path.join(target, "accuracy.svg"))
-
-
-if __name__ == "__main__":
-    main()
+    svg.save(os.path.join(to, "accuracy.svg"))

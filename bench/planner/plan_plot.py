@@ -1,14 +1,9 @@
-#!/usr/bin/env python3
-"""plan_plot.py: draws bench/results/planner/plan-quality.csv and plan-speed.csv as SVG (standard library only).
-
-    python3 bench/planner/plan_plot.py [FROM [TO]]        default: bench/results, build/results
-"""
-import csv
+"""plan_plot.py: draws plan-quality.csv and plan-growth.csv: plan-quality.svg and plan-growth.svg."""
 import math
 import os
-import sys
 
-FONT = 'font-family="sans-serif"'
+from svg import Svg, legend
+
 LINES = [  # column, label, colour, dash
     ("fp32_us", "fp32", "#9a9a9a", ""),
     ("ddp_us", "ddp", "#5b5b5b", "3 2"),
@@ -19,52 +14,6 @@ LINES = [  # column, label, colour, dash
     ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]
-
-
-def folders():
-    """Where the CSV are, and where to write what is made of them: the command's arguments."""
-    source, to = (sys.argv[1:] + ["bench/results", "build/results"][len(sys.argv) - 1:])[:2]
-    os.makedirs(to, exist_ok=True)
-    return source, to
-
-
-class Svg:
-    def __init__(self, width, height, title):
-        self.out = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-            f"<title>{title}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def text(self, x, y, words, size=11, anchor="start", colour="#222", bold=False):
-        weight = ' font-weight="bold"' if bold else ""
-        words = words.replace("&", "&amp;").replace("<", "&lt;")
-        self.out.append(f'<text x="{x:.1f}" y="{y:.1f}" {FONT} font-size="{size}" text-anchor="{anchor}" '
-                        f'fill="{colour}"{weight}>{words}</text>')
-
-    def line(self, points, colour, width=1.4, dash=""):
-        at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dash = f' stroke-dasharray="{dash}"' if dash else ""
-        self.out.append(f'<polyline points="{at}" fill="none" stroke="{colour}" stroke-width="{width}"{dash}/>')
-
-    def dot(self, x, y, colour, r=2.0):
-        self.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}" fill="{colour}"/>')
-
-    def box(self, x, y, w, h):
-        self.out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="none" stroke="#bbb"/>')
-
-    def save(self, path):
-        with open(path + ".tmp", "w") as f:
-            f.write("\n".join(self.out) + "\n</svg>\n")
-        os.replace(path + ".tmp", path)
-        print(path)
-
-
-def legend(svg, x, y, entries, step):
-    for label, colour, dash in entries:
-        svg.line([(x, y - 4), (x + 24, y - 4)], colour, 2, dash)
-        svg.text(x + 29, y, label, 11)
-        x += step(label)
 
 
 def quality_panel(svg, x, y, w, h, rows, first_column, last_row):
@@ -120,9 +69,8 @@ def gaps_panel(svg, x, y, w, h, rows):
     svg.text(x + w - 260, y + h - 56, "crosses: what 50% and 90% of cases must reach", 11)
 
 
-def quality(folder, to):
-    with open(os.path.join(folder, "plan-quality.csv")) as f:
-        rows = list(csv.DictReader(f))
+def quality(table, to):
+    rows = table.rows
     models, columns = [], []
     for r in rows:
         if r["model"] not in models:
@@ -149,9 +97,8 @@ def quality(folder, to):
     svg.save(os.path.join(to, "plan-quality.svg"))
 
 
-def growth(folder, to):
-    with open(os.path.join(folder, "plan-speed.csv")) as f:
-        rows = list(csv.DictReader(f))
+def growth(table, to):
+    rows = table.rows
     left, top, w, h = 70, 60, 620, 330
     svg = Svg(w + left + 30, h + top + 60, "Planning time by the number of tensors")
     svg.text(14, 22, "Planning time by the number of tensors: everything included, one thread", 13, bold=True)
@@ -190,16 +137,3 @@ def growth(folder, to):
     svg.text(left + 12, top + 20 + 16 * 4, "crosses: targets at 2,000 tensors", 11)
     svg.text(left + w / 2, top + h + 34, "tensors", 11, "middle")
     svg.save(os.path.join(to, "plan-growth.svg"))
-
-
-def main():
-    folder, to = folders()
-    for name, draw in (("plan-quality.csv", quality), ("plan-speed.csv", growth)):
-        if os.path.exists(os.path.join(folder, name)):
-            draw(folder, to)
-        else:
-            print(f"{name}: not there: run bench/planner/plan.sh first", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

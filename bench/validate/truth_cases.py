@@ -1,4 +1,4 @@
-"""truth_cases.py: the trainers, ranks and links of bench/validate/truth and bench/validate/auto, and what both write: the machine, files that are whole."""
+"""truth_cases.py: the trainers, ranks and links of bench/validate/truth, auto and progress."""
 import os
 
 import truth_replay
@@ -35,20 +35,3 @@ def chosen(cases, words):
             raise Problem(f"'{word}' is no trainer, number of ranks or link: {', '.join(sorted(set().union(*known)))}")
     asked = [[w for w in words if w in k] for k in known]
     return [c for c in cases if all(not a or value in a for a, value in zip(asked, (c.trainer.name, str(c.ranks), c.link)))]
-
-
-def machine():
-    cpu = "unknown CPU"
-    with open("/proc/cpuinfo") as f:
-        for line in f:
-            if line.startswith("model name"):
-                cpu = line.split(":")[1].strip()
-    load = " ".join(f"{x:.2f}" for x in os.getloadavg())
-    return f"machine: {len(os.sched_getaffinity(0))} cores, {cpu}; {os.uname().sysname} {os.uname().release}; load before: {load}"
-
-
-def write(path, lines):
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path + ".tmp", "w") as f:
-        f.write("\n".join(lines) + "\n")
-    os.replace(path + ".tmp", path)

@@ -1,5 +1,5 @@
-"""truth_rows.py: the arithmetic of bench/validate/truth: what a row of predicted and measured times says, and how many rows meet the targets.
-Knows nothing of how either was found. A row is a dict; times are in milliseconds a step:
+"""truth_rows.py: the arithmetic of bench/validate/truth: the errors of rows of predicted and measured times, and how many rows meet the
+targets. Knows nothing of how either was found. A row is a dict; times are in milliseconds a step:
 
     trainer ranks link strategy   what ran
     predicted measured            the step; measured is 0 where the run failed
@@ -10,6 +10,8 @@ Knows nothing of how either was found. A row is a dict; times are in millisecond
 """
 import csv
 import math
+
+import tables
 
 NOISY = 0.25         # a spread above this: the measured step is no number to compare with, which is a miss
 LEAST = 0.01         # lanes and op classes that take less than this part of the step, predicted and measured, are left out
@@ -158,7 +160,7 @@ def percent(value, signed=False):
     return f"{100 * value:{'+' if signed else ''}.{0 if abs(value) >= 0.1 else 1}f}%"
 
 
-def verdict(value, target):
+def met(value, target):
     return "met" if value <= target else "missed"
 
 
@@ -172,12 +174,12 @@ def summary(rows):
             out.append(f"{what:<26} {0:>7} {'-':>8} {percent(median):>7} missed")
             continue
         at, tail = quantile(sizes, 0.5), quantile(sizes, 0.9)
-        line = f"{what:<26} {len(sizes):>7} {percent(at):>8} {percent(median):>7} {verdict(at, median):<7} {percent(tail):>11}"
-        out.append(line + (f" {percent(most):>7} {verdict(tail, most)}" if most else ""))
+        line = f"{what:<26} {len(sizes):>7} {percent(at):>8} {percent(median):>7} {met(at, median):<7} {percent(tail):>11}"
+        out.append(line + (f" {percent(most):>7} {met(tail, most)}" if most else ""))
     for name, list_ in sorted(by_name(rows, "classes").items()):
         at = quantile([abs(e) for e in list_], 0.5)
         usual = quantile(list_, 0.5)
-        out.append(f"  {name:<24} {len(list_):>7} {percent(at):>8} {percent(0.15):>7} {verdict(at, 0.15):<7} predicted / measured: "
+        out.append(f"  {name:<24} {len(list_):>7} {percent(at):>8} {percent(0.15):>7} {met(at, 0.15):<7} predicted / measured: "
                    f"{percent(usual, True)}")
     for name, list_ in sorted(by_name(rows, "lanes").items()):
         out.append(f"  lane {name:<19} {len(list_):>7} {percent(quantile([abs(e) for e in list_], 0.5)):>8} {'':>7} {'':<7} predicted / "
@@ -234,10 +236,10 @@ CSV = ["trainer", "ranks", "link", "strategy", "predicted_ms", "measured_ms", "e
        "gain_predicted", "gain_measured", "age_s", "noisy_costs", "others"]
 
 
-def csv_rows(lines):
-    """The rows of a CSV that csv_lines made."""
+def rows_of(cells):
+    """The rows from the dicts of a CSV that csv_lines made."""
     out = []
-    for r in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for r in cells:
         row = {key: r[key] for key in ("trainer", "link", "strategy")}
         row.update({key: int(r[key]) for key in ("ranks", "steps", "age_s", "noisy_costs")})
         row.update({key: float(r[f"{key}_ms"]) for key in ("predicted", "measured", "computing")})
@@ -250,10 +252,16 @@ def csv_rows(lines):
     return out
 
 
+def report(rows, head):
+    """What bench/validate/truth prints: a list of lines. Times are rounded as in the CSV, so that both give the same text."""
+    rows = rows_of(csv.DictReader(csv_lines(rows)))
+    return head + [""] + summary(rows) + (table(rows) if len(cases_of(rows)) < 4 else short_table(rows))
+
+
 def csv_lines(rows):
     """The CSV: fixed columns, then a pair of columns for each lane and op class that any row has."""
     names = [(key, name) for key in ("lanes", "classes") for name in sorted({n for row in rows for n in row[key]})]
-    out = [",".join(CSV + [f"{name}_{side}_ms" for _, name in names for side in ("predicted", "measured")])]
+    columns, table_ = CSV + [f"{name}_{side}_ms" for _, name in names for side in ("predicted", "measured")], []
     for row in rows:
         gain = gains(rows, row) or ["", ""]
         error_ = step_error(row)
@@ -261,5 +269,5 @@ def csv_lines(rows):
                  "miss" if math.isinf(error_) else f"{error_:.4f}", f"{row['spread']:.4f}", row["steps"], f"{row['computing']:.3f}"]
         fixed += [f"{g:.4f}" if g != "" else "" for g in gain] + [round(row["age_s"]), row["noisy_costs"], f"{row['others']:.3f}"]
         pairs_ = [f"{v:.3f}" for key, name in names for v in row[key].get(name, [0, 0])]
-        out.append(",".join(str(x) for x in fixed + pairs_))
-    return out
+        table_.append(fixed + pairs_)
+    return tables.csv_lines([], columns, table_)
