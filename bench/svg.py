@@ -7,9 +7,9 @@ FONT = 'font-family="sans-serif"'
 class Svg:
     def __init__(self, width, height, title):
         self.out = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-            f"<title>{title}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}">',
+            f"<title>{title}</title>", f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         ]
 
     def text(self, x, y, words, size=11, anchor="start", colour="#222", bold=False):

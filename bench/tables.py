@@ -1,5 +1,5 @@
-"""tables.py: results as CSV: lines that begin with # describe what was measured and the machine, and the first other line has the
-columns (standard library only)."""
+"""tables.py: results as CSV: lines that begin with # describe what was measured and the machine, and the first other
+line has the columns (standard library only)."""
 import csv
 import io
 import os
@@ -8,7 +8,6 @@ import time
 
 class Table:
     """head: the comment lines without #; columns: names; rows: a dict each."""
-
     def __init__(self, path):
         self.name = os.path.splitext(os.path.basename(path))[0]
         with open(path, newline="") as f:
@@ -60,5 +59,7 @@ def machine():
             if line.startswith("model name"):
                 cpu = line.split(":")[1].strip()
     load = " ".join(f"{x:.2f}" for x in os.getloadavg())
-    return (f"machine: {len(os.sched_getaffinity(0))} cores, {cpu}; {os.uname().sysname} {os.uname().release}; load before: {load}; "
-            f"{time.strftime('%F')}")
+    return (
+        f"machine: {len(os.sched_getaffinity(0))} cores, {cpu}; {os.uname().sysname} {os.uname().release}; load "
+        f"before: {load}; "
+        f"{time.strftime('%F')}")

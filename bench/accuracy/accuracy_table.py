@@ -13,7 +13,7 @@ import tables
 TRAINERS = [("gpt-adamw", 300), ("gpt-momentum0.9", 300), ("fashion-momentum0.5", 200), ("fashion-momentum0.9", 200)]
 LINKS = ["100mbit,50us", "1gbit,50us", "none"]
 SEEDS = (1, 2, 3)
-WINDOW = 50  # steps over which a loss is averaged
+WINDOW = 50 # steps over which a loss is averaged
 
 
 def read_rows(path):
@@ -37,8 +37,8 @@ def run_of(folder, trainer, seed, name):
 
 
 def step_ms(folder, rows, trainer, link, name):
-    """The smallest of the rounds' medians, as what disturbs a run only makes it longer. An optimizer, momentum and warm-up take next
-    to nothing: rows that differ only in these share the times."""
+    """The smallest of the rounds' medians, as what disturbs a run only makes it longer. An optimizer, momentum and
+    warm-up take next to nothing: rows that differ only in these share the times."""
     kind = "gpt-adamw" if trainer.startswith("gpt") else "fashion-momentum0.5"
     for other in [name] + [r["name"] for r in rows if r["name"].split(",")[0] == name.split(",")[0]]:
         times = []
@@ -68,24 +68,41 @@ def main():
                 continue
             ms = [step_ms(folder, rows, trainer, link, row["name"]) for link in LINKS]
             each = {s: 100 * (r[1] / base[s][1] - 1) for s, r in runs.items()}
-            ends.append([trainer, steps, row["name"], percent(sum(each.values()) / len(each))] +
-                        [percent(each[s]) if s in runs else "" for s in SEEDS] + [len(runs)] +
-                        ["%.3f" % runs[s][1] if s in runs else "" for s in SEEDS] + ["%.1f" % m if m else "" for m in ms])
+            ends.append(
+                [trainer, steps, row["name"], percent(sum(each.values()) / len(each))] +
+                [percent(each[s]) if s in runs else ""
+                 for s in SEEDS] + [len(runs)] + ["%.3f" % runs[s][1] if s in runs else ""
+                                                  for s in SEEDS] + ["%.1f" % m if m else "" for m in ms])
             for end in range(25, steps + 1, 25):
                 loss = sum(sum(r[0][max(0, end - WINDOW):end]) / min(end, WINDOW) for r in runs.values()) / len(runs)
-                curves.append([trainer, row["name"], row["codec"], row["momentum"], row["tensors"], len(runs), end, "%.4f" % loss] +
-                              ["%.2f" % (end * m / 1e3) if m else "" for m in ms])
+                curves.append([
+                    trainer, row["name"], row["codec"], row["momentum"], row["tensors"],
+                    len(runs), end,
+                    "%.4f" % loss
+                ] + ["%.2f" % (end * m / 1e3) if m else "" for m in ms])
     machine = f"{tables.machine()}; load when it began: {load}"
-    tables.write(os.path.join(results, "accuracy.csv"), tables.csv_lines(
-        ["bench/accuracy/accuracy.sh: training loss by steps; seconds: steps x the median step on each link", machine],
-        ["trainer", "row", "codec", "momentum", "tensors", "seeds", "step", "loss", "seconds_100mbit", "seconds_1gbit", "seconds_unshaped"],
-        curves))
-    tables.write(os.path.join(results, "accuracy-ends.csv"), tables.csv_lines(
-        ["bench/accuracy/accuracy.sh: what codecs cost in accuracy; 2 machines x 2 ranks; bench/accuracy/accuracy.rows defines a row", machine,
-         "to fp32: the loss at the end (gpt: held-out text; fashion: mean of rank 0's last 50 steps) against fp32's with the same seed",
-         "step_ms: from short runs of their own on an emulated link, the smallest of their medians. Learning rates are fp32's"],
-        ["trainer", "steps", "row", "to_fp32_percent", *(f"seed{s}_percent" for s in SEEDS), "seeds", *(f"loss_seed{s}" for s in SEEDS),
-         "step_ms_100mbit", "step_ms_1gbit", "step_ms_unshaped"], ends))
+    tables.write(
+        os.path.join(results, "accuracy.csv"),
+        tables.csv_lines([
+            "bench/accuracy/accuracy.sh: training loss by steps; seconds: steps x the median step on each link", machine
+        ], [
+            "trainer", "row", "codec", "momentum", "tensors", "seeds", "step", "loss", "seconds_100mbit",
+            "seconds_1gbit", "seconds_unshaped"
+        ], curves))
+    tables.write(
+        os.path.join(results, "accuracy-ends.csv"),
+        tables.csv_lines([
+            "bench/accuracy/accuracy.sh: what codecs cost in accuracy; 2 machines x 2 ranks; "
+            "bench/accuracy/accuracy.rows defines a row",
+            machine,
+            "to fp32: the loss at the end (gpt: held-out text; fashion: mean of rank 0's last 50 steps) against "
+            "fp32's with the same seed",
+            "step_ms: from short runs of their own on an emulated link, the smallest of their medians. Learning "
+            "rates are fp32's"
+        ], [
+            "trainer", "steps", "row", "to_fp32_percent", *(f"seed{s}_percent" for s in SEEDS), "seeds",
+            *(f"loss_seed{s}" for s in SEEDS), "step_ms_100mbit", "step_ms_1gbit", "step_ms_unshaped"
+        ], ends))
 
 
 main()

@@ -19,7 +19,7 @@ def smooth(values, window):
 
 def ticks(most):
     """About six round numbers from 0 to `most`."""
-    step = 10 ** math.floor(math.log10(most / 6))
+    step = 10**math.floor(math.log10(most / 6))
     step = next(step * k for k in (1, 2, 5, 10) if most / (step * k) <= 7)
     return [i * step for i in range(int(most / step) + 1)]
 
@@ -48,7 +48,8 @@ def panel(svg, x, y, w, h, curves, column, words, low, top):
 def draw(to, example, curves):
     svg = Svg(900, 360, f"Loss of {TITLES[example]}: fp32 and auto")
     svg.text(50, 24, TITLES[example], 14, bold=True)
-    svg.text(50, 42, "training loss of rank 0 (mean of 15 steps, log scale); 2 machines x 2 ranks, emulated link", 11, colour="#555")
+    svg.text(50, 42, "training loss of rank 0 (mean of 15 steps, log scale); 2 machines x 2 ranks, emulated link", 11,
+             colour="#555")
     legend(svg, 690, 24, [(k, COLOURS[k], "") for k in curves], lambda label: 80)
     ends = [smooth([r[2] for r in rows], 15) for rows in curves.values()]
     low, top = min(min(e) for e in ends) * 0.9, max(max(e) for e in ends) * 1.05

@@ -13,7 +13,8 @@ import plan_tables
 import tables
 
 PAPER_MODELS = ("vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm")
-# The published planner's time to choose a strategy on a similar machine, ms (Python; 4 options for each tensor; no bound).
+# The published planner's time to choose a strategy on a similar machine, ms (Python; 4 options for each tensor; no
+# bound).
 PUBLISHED = dict(zip(PAPER_MODELS, (15, 96, 62, 150, 264, 1)))
 SEARCH_ONLY = ("open_ms", "candidates_ms", "bound_ms", "search_ms")
 
@@ -46,14 +47,24 @@ def parts_table(parts, trials, speed):
     rows = []
     for model in PAPER_MODELS:
         t = next(r for r in trials if r["model"] == model)
-        without = [f"{100 * (float(r['unpriced_step_ms']) / float(r['step_ms']) - 1):+.2f}%" for r in (parts[model, d] for d in "12")]
-        naive = [f"{'~' if r['naive_done'] != r['tensors'] else ''}{float(r['naive_ms']) / float(r['total_ms']):.0f}x"
-                 for r in (speed[model, d] for d in "12")]
-        rows.append([model, f"{t['ready_ns_per_op']} / {t['fixed_ns_per_op']}",
-                     f"{int(t['ready_ns']) / 1000:.1f} / {int(t['fixed_ns']) / 1000:.1f} / {int(t['trial_ns']) / 1000:.2f}",
-                     f"{t['units_skipped']} of {t['units']}", " / ".join(without), " / ".join(naive)])
-    return table(["model", "ready order / fixed order, ns an op", "one evaluation in ready order / fixed order / incrementally, us",
-                  "units skipped", "step without the bound's prices, one / two devices", "naive over ours, one / two devices"], rows)
+        without = [
+            f"{100 * (float(r['unpriced_step_ms']) / float(r['step_ms']) - 1):+.2f}%"
+            for r in (parts[model, d] for d in "12")
+        ]
+        naive = [
+            f"{'~' if r['naive_done'] != r['tensors'] else ''}{float(r['naive_ms']) / float(r['total_ms']):.0f}x"
+            for r in (speed[model, d] for d in "12")
+        ]
+        rows.append([
+            model, f"{t['ready_ns_per_op']} / {t['fixed_ns_per_op']}",
+            f"{int(t['ready_ns']) / 1000:.1f} / {int(t['fixed_ns']) / 1000:.1f} / {int(t['trial_ns']) / 1000:.2f}",
+            f"{t['units_skipped']} of {t['units']}", " / ".join(without), " / ".join(naive)
+        ])
+    return table([
+        "model", "ready order / fixed order, ns an op",
+        "one evaluation in ready order / fixed order / incrementally, us", "units skipped",
+        "step without the bound's prices, one / two devices", "naive over ours, one / two devices"
+    ], rows)
 
 
 def times(speed, growth, machine):
@@ -77,14 +88,16 @@ def times(speed, growth, machine):
     for r in growth:
         if r["tensors"] == "2000":
             large.setdefault(r["sizes"], []).append(f"{float(r['plan_ms']):.2f}")
-    return ([f"Planning time, everything included, one thread ({machine}):", ""] +
-            table(["model", "tensors", "one device, ms (worst case; target)", "two devices, ms (worst case; target)",
-                   "published planner, ms", "ratio, everything / search only"], rows) + [""] +
-            wrapped(f"Worst case: the slowest of 3 codecs x 2 testbeds at 64 GPUs. Above the targets: {above('1', 'total_ms')} of "
-                    f"{len(rows)} models with one device ({above('1', 'worst_ms')} in their worst case), {above('2', 'total_ms')} with "
-                    f"two ({above('2', 'worst_ms')}).") + [""] +
-            wrapped("2,000 synthetic tensors: " +
-                    "; ".join(f"{n} sizes: {a} ms with one device, {b} with two" for n, (a, b) in large.items()) +
+    return ([f"Planning time, everything included, one thread ({machine}):", ""] + table([
+        "model", "tensors", "one device, ms (worst case; target)", "two devices, ms (worst case; target)",
+        "published planner, ms", "ratio, everything / search only"
+    ], rows) + [""] + wrapped(
+        f"Worst case: the slowest of 3 codecs x 2 testbeds at 64 GPUs. Above the targets: {above('1', 'total_ms')} of "
+        f"{len(rows)} models with one device ({above('1', 'worst_ms')} in their worst case), "
+        f"{above('2', 'total_ms')} with "
+        f"two ({above('2', 'worst_ms')}).") + [""] +
+            wrapped("2,000 synthetic tensors: " + "; ".join(f"{n} sizes: {a} ms with one device, {b} with two"
+                                                            for n, (a, b) in large.items()) +
                     " (targets 100 and 500). To 5,000 tensors: `plan-growth.csv`."))
 
 
@@ -93,14 +106,21 @@ def main():
     read = lambda name: tables.Table(os.path.join(results, f"plan-{name}.csv"))
     speed_table, quality = read("speed"), read("quality")
     speed, parts = by_model(speed_table.rows), by_model(read("parts").rows)
-    machine = next(line for line in speed_table.head if line.startswith("machine: "))[len("machine: "):].replace("; one thread", "")
+    machine = next(line for line in speed_table.head
+                   if line.startswith("machine: "))[len("machine: "):].replace("; one thread", "")
     filled = {
-        "speed": times(speed, read("growth").rows, machine),
+        "speed": times(speed,
+                       read("growth").rows, machine),
         "pruning": pruning(parts),
-        "parts": parts_table(parts, read("trials").rows, speed),
-        "quality": ["- " + "\n  ".join(textwrap.wrap(" ".join(line.split()), 118)) for line in plan_tables.summary(quality)],
-        "paper": table(["model, testbed, codec", "over fp32", "over BytePS-Compress", "over HiTopKComm", "over HiPress", "fp32 scaling",
-                        "above the Upper Bound"], plan_tables.paper(quality)),
+        "parts": parts_table(parts,
+                             read("trials").rows, speed),
+        "quality": [
+            "- " + "\n  ".join(textwrap.wrap(" ".join(line.split()), 118)) for line in plan_tables.summary(quality)
+        ],
+        "paper": table([
+            "model, testbed, codec", "over fp32", "over BytePS-Compress", "over HiTopKComm", "over HiPress",
+            "fp32 scaling", "above the Upper Bound"
+        ], plan_tables.paper(quality)),
     }
     with open(page) as f:
         text = f.read()

@@ -4,13 +4,10 @@ import os
 
 from svg import Svg, legend
 
-LINES = [  # column, label, colour, dash
-    ("fp32_us", "fp32", "#9a9a9a", ""),
-    ("ddp_us", "ddp", "#5b5b5b", "3 2"),
-    ("byteps-compress_us", "BytePS-Compress", "#c98a2b", ""),
-    ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
-    ("hipress_us", "HiPress", "#2b8a57", ""),
-    ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
+LINES = [ # column, label, colour, dash
+    ("fp32_us", "fp32", "#9a9a9a", ""), ("ddp_us", "ddp", "#5b5b5b", "3 2"),
+    ("byteps-compress_us", "BytePS-Compress", "#c98a2b", ""), ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
+    ("hipress_us", "HiPress", "#2b8a57", ""), ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
     ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]
@@ -80,8 +77,9 @@ def quality(table, to):
     left, top, w, h, space = 96, 74, 150, 92, 8
     bottom = top + len(models) * (h + space)
     svg = Svg(left + len(columns) * (w + space) + 10, bottom + 330, "Quality of plans over 144 cases")
-    svg.text(14, 22, "Step over the certified bound (bound_any_us), by GPUs; "
-             "1x: no strategy can be faster. NVLink: 100 Gbit/s, PCIe: 25 Gbit/s", 13, bold=True)
+    svg.text(
+        14, 22, "Step over the certified bound (bound_any_us), by GPUs; "
+        "1x: no strategy can be faster. NVLink: 100 Gbit/s, PCIe: 25 Gbit/s", 13, bold=True)
     legend(svg, 14, 44, [(label, colour, dash) for _, label, colour, dash in LINES], lambda t: 44 + 6.2 * len(t))
     for c, (testbed, codec) in enumerate(columns):
         net = {"nvlink": "NVLink", "pcie": "PCIe"}[testbed]
@@ -91,8 +89,10 @@ def quality(table, to):
             quality_panel(svg, left + c * (w + space), top + m * (h + space), w, h, some, c == 0, m == len(models) - 1)
     for m, model in enumerate(models):
         svg.text(8, top + m * (h + space) + h / 2 + 4, model, 11, bold=True)
-    svg.text(14, bottom + 40, "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
-             "this gap", 13, bold=True)
+    svg.text(
+        14, bottom + 40,
+        "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
+        "this gap", 13, bold=True)
     gaps_panel(svg, left, bottom + 60, 900, 230, rows)
     svg.save(os.path.join(to, "plan-quality.svg"))
 
@@ -117,12 +117,13 @@ def growth(table, to):
         y = at(10, ms)[1]
         svg.line([(left, y), (left + w, y)], "#eee", 1)
         svg.text(left - 5, y + 3, f"{ms:,} ms", 9, "end", "#555")
-    kinds = (("alike", "1", "#1f5fbf", ""), ("distinct", "1", "#1f5fbf", "4 3"),
-             ("alike", "2", "#d0473d", ""), ("distinct", "2", "#d0473d", "4 3"))
+    kinds = (("alike", "1", "#1f5fbf", ""), ("distinct", "1", "#1f5fbf", "4 3"), ("alike", "2", "#d0473d", ""),
+             ("distinct", "2", "#d0473d", "4 3"))
     labels = []
     for layers, devices, colour, dash in kinds:
-        points = [at(int(r["tensors"]), float(r["plan_ms"])) for r in rows
-                  if (r["layers"], r["devices"]) == (layers, devices)]
+        points = [
+            at(int(r["tensors"]), float(r["plan_ms"])) for r in rows if (r["layers"], r["devices"]) == (layers, devices)
+        ]
         svg.line(points, colour, 1.8, dash)
         for x, y in points:
             svg.dot(x, y, colour, 2.3)
