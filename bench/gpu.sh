@@ -1,15 +1,16 @@
 #!/bin/sh
-# gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests codecs, executor and NCCL
-# on it, runs compute-sanitizer where it is installed, and measures. Each part has a time limit, and a part that fails does not stop the
-# others; the last line says how many did.
+# gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests
+# codecs, executor and NCCL on it, runs compute-sanitizer where it is installed, and measures. Each part has a time
+# limit, and a part that fails does not stop the others; the last line says how many did.
 #   sh bench/gpu.sh [DIR]      writes into DIR (bench/results/cuda):
 #       gpu.txt                        the machine, and each part's outcome
-#       cuda-codecs.csv, cuda-torch.csv (python3 with torch), cuda-kernels.csv (registers, shared memory, spills), cuda-train.csv
+#       cuda-codecs.csv, cuda-train.csv, cuda-torch.csv (python3 with torch)
+#       cuda-kernels.csv               registers, shared memory, spills
 #       cuda-timeline.json             the timeline of a run of four ranks
-#       gpu-codecs.json, gpu-models/   costs and model files for espresso plan, as measured here (models: python3 with torch,
-#                                      torchvision and transformers); gpu-plans.txt: the plans made of them
+#       gpu-codecs.json, gpu-models/   costs and model files for espresso plan (models: python3 with torch, torchvision and
+#                                      transformers); gpu-plans.txt: the plans made of them
 #   GPU_PARTS="tests bench"    of: build tests sanitize bench torch train plans
-#   BUILD=build                programs that are there already are not built again, so a machine without a compiler can run them
+#   BUILD=build                existing programs are not built again, so a machine without a compiler can run them
 set -u
 out=${1:-bench/results/cuda}
 build=${BUILD:-build}
@@ -45,7 +46,8 @@ part() { # NAME SECONDS COMMAND ...
 have() { [ -x "$build/$1" ] || { say "$1: skipped: not built"; return 1; }; }
 
 : >"$out/gpu.txt"
-gpu="$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory --format=csv,noheader | head -n 1), sm_$cap"
+fields=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory
+gpu="$(nvidia-smi --query-gpu=$fields --format=csv,noheader | head -n 1), sm_$cap"
 say "$gpu"
 if wanted build; then
     part build 600 make -j"$(nproc)" BUILD="$build" CUDA_ARCH="sm_$cap" plugins gpu-tests "$build/bench/cuda" \
@@ -75,11 +77,13 @@ if wanted sanitize; then
     fi
 fi
 if wanted bench && have bench/cuda; then
-    part bench 300 sh -c '{ sh bench/head.sh; echo "# GPU: $3"; "$1"; } >"$2"' sh "$build/bench/cuda" "$out/cuda-codecs.csv" "$gpu"
+    part bench 300 sh -c '{ sh bench/head.sh; echo "# GPU: $3"; "$1"; } >"$2"' sh \
+        "$build/bench/cuda" "$out/cuda-codecs.csv" "$gpu"
 fi
 if wanted torch; then
     if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-        part torch 200 sh -c '{ sh bench/head.sh; echo "# GPU: $2"; python3 -B bench/cuda/torch_ops.py; } >"$1"' sh "$out/cuda-torch.csv" "$gpu"
+        part torch 200 sh -c '{ sh bench/head.sh; echo "# GPU: $2"; python3 -B bench/cuda/torch_ops.py; } >"$1"' sh \
+            "$out/cuda-torch.csv" "$gpu"
     else
         say "torch: skipped: python3 has no torch with CUDA"
     fi

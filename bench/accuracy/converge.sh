@@ -1,6 +1,7 @@
 #!/bin/sh
-# converge.sh: both trainers of examples/, fp32 and auto, over an emulated link of 100 Mbit/s: loss by step and by time. Writes
-# converge.csv and converge-runs.csv into RESULTS (bench/results/accuracy); make results draws the curves. About four minutes.
+# converge.sh: both trainers of examples/, fp32 and auto, over an emulated link of 100 Mbit/s: loss by step and by time.
+# Writes converge.csv and converge-runs.csv into RESULTS (bench/results/accuracy); make results draws the curves. About
+# four minutes.
 # Environment: BUILD=build, FLAGS (of the trainers), LINK=100mbit,50us, CODECS (what auto may choose from).
 set -eu
 cd "$(dirname "$0")/../.."
@@ -8,7 +9,8 @@ BUILD=${BUILD:-build}
 LINK=${LINK:-100mbit,50us}
 CODECS=${CODECS:-efsignsgd;topk:ratio=0.02}
 RESULTS=${RESULTS:-bench/results/accuracy}
-KEYS="ranks machines steps settled_step_ms step_ms wait_ms inter_bytes_per_step loss accuracy bits_per_character unigram_bits"
+KEYS="ranks machines steps settled_step_ms step_ms wait_ms inter_bytes_per_step loss accuracy bits_per_character"
+KEYS="$KEYS unigram_bits"
 work=$BUILD/bench/converge
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK
 mkdir -p "$work"
@@ -44,8 +46,8 @@ runs() {
         done
     } >"$work/all.csv"
     {
-        echo "# bench/accuracy/converge.sh: examples/train and examples/gpt, fp32 and auto (codecs: $CODECS); 2 machines x 2 ranks, emulated" \
-            "link of $LINK"
+        echo "# bench/accuracy/converge.sh: examples/train and examples/gpt, fp32 and auto (codecs: $CODECS); 2 machines x 2" \
+            "ranks, emulated link of $LINK"
         LOAD=$load sh bench/head.sh
         echo "# settled_step_ms: median of the second half of the steps; loss: of rank 0's last steps"
         echo "example,strategy,$(echo "$KEYS" | tr ' ' ','),autopilot"
@@ -55,7 +57,8 @@ runs() {
                 for key in $KEYS; do
                     printf ',%s' "$(sed -n "s/.*\"$key\": *\([-+0-9.a-z]*\).*/\1/p" "$work/$example.$kind.json")"
                 done
-                printf ',"%s"\n' "$(sed -n 's/^\(\[0\] \)*espresso: autopilot: //p' "$work/$example.$kind.log" | tr '"' "'" | paste -sd';' | sed 's/;/; /g')"
+                printf ',"%s"\n' "$(sed -n 's/^\(\[0\] \)*espresso: autopilot: //p' "$work/$example.$kind.log" |
+                    tr '"' "'" | paste -sd';' | sed 's/;/; /g')"
             done
         done
     } >"$work/runs.csv"

@@ -1,6 +1,8 @@
 #!/bin/sh
-# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, over all architectures, from the compiler's own report.
-#   sh bench/cuda/kernels.sh [BUILD] >bench/results/cuda/cuda-kernels.csv      exits with 1 if one spills more than SPILL bytes (32)
+# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, over all architectures, from the
+# compiler's own report.
+#   sh bench/cuda/kernels.sh [BUILD] >bench/results/cuda/cuda-kernels.csv
+# Exits with 1 if a kernel spills more than SPILL bytes (32).
 build=${1:-build}
 set -- "$build"/cuda/*.ptxas
 if [ ! -e "$1" ]; then
@@ -9,8 +11,8 @@ if [ ! -e "$1" ]; then
 fi
 demangle='cat'
 command -v c++filt >/dev/null 2>&1 && demangle="c++filt -p"
-echo "# bench/cuda/kernels.sh: plugin cuda's kernels, as nvcc compiled them: registers a thread (least and most over the architectures)," \
-    "bytes of shared memory, bytes of spilled registers with their architectures"
+echo "# bench/cuda/kernels.sh: plugin cuda's kernels, as nvcc compiled them: registers a thread (least and most over the" \
+    "architectures), bytes of shared memory, bytes of spilled registers with their architectures"
 echo "kernel,registers_least,registers_most,shared_bytes,spills"
 cat "$@" | awk '
     /Compiling entry function/ {
@@ -39,6 +41,7 @@ cat "$@" | awk '
             printf "\"%s\",%d,%d,%d,%s\n", k, least[k], most[k], shared[k], spills[k] == "" ? 0 : substr(spills[k], 2)
         }
         for (a in archs) n++
-        printf "# %d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n", kernels, n, spilling, worst
+        printf "# %d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n",
+               kernels, n, spilling, worst
         exit worst > limit
     }'

@@ -4,10 +4,11 @@
  *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv        7 repeats of all built-in codecs
  *
  * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
- * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these. to_stream is
- * the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a codec must look for NaN
- * and Inf before it changes the residual), reads them again, writes the residual, and writes as many bytes as the payload has.
- * All measurements of a size are interleaved and repeated, and the best of each is kept. */
+ * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these.
+ * to_stream is the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a
+ * codec must look for NaN and Inf before it changes the residual), reads them again, writes the residual, and writes as
+ * many bytes as the payload has. All measurements of a size are interleaved and repeated, and the best of each is
+ * kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,8 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
 }
 
-/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one remains in `p`. */
+/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one
+ * remains in `p`. */
 static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
     for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};

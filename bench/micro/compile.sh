@@ -1,9 +1,9 @@
 #!/bin/sh
-# compile.sh: the cost of compiling the library: user time and object size of the whole, of the build without the planner, and of
-# each part compiled alone. Rounds are interleaved, and the shortest time of each counts. Writes RESULT.
+# compile.sh: the cost of compiling the library: user time and object size of the whole, of the build without the
+# planner, and of each part compiled alone. Rounds are interleaved, and the shortest time of each counts. Writes RESULT.
 #   sh bench/micro/compile.sh [ROUNDS]          5 rounds: about five minutes
-# A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused is dropped
-# from it. So parts do not add up to the whole exactly: in one unit, the compiler inlines across parts.
+# A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused
+# is dropped from it. So parts do not add up to the whole exactly: in one unit, the compiler inlines across parts.
 # Variables: CC (gcc), OPT (-O2), RESULT (bench/results/micro/compile.csv).
 set -eu
 cd "$(dirname "$0")/../.."
@@ -39,7 +39,8 @@ wholes='everything ESP_NO_PLANNER'
 unit everything '' '#include "espresso.c"'
 unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
 unit headers '' "$headers"
-# The parts are the folders of the library; each codec is one, and the planner's other folders are one. In the list's order.
+# The parts are the folders of the library; each codec is one, and the planner's other folders are one. In the list's
+# order.
 sed -n 's/^#include "\(.*\.c\)"/\1/p' espresso.c | awk -F/ '
     $1 == "espresso_impl" { print $2, $0; next }
     $1 == "codecs" { sub("[.]c", "", $2); print "codec:" $2, "codecs/" $2 ".c"; next }
@@ -70,8 +71,8 @@ done
 
 # ---- report
 {
-    echo "# bench/micro/compile.sh: compile time and object size of the library and its parts: $CC $OPT, user seconds, least of $ROUNDS rounds;" \
-        "bytes: text + data"
+    echo "# bench/micro/compile.sh: compile time and object size of the library and its parts: $CC $OPT, user seconds," \
+        "least of $ROUNDS rounds; bytes: text + data"
     LOAD=$load sh bench/head.sh
     echo "kind,name,seconds,bytes"
     awk -v wholes="$wholes" -v parts="$parts" '

@@ -1,11 +1,13 @@
-/* matrix.c: codec powersgd on square matrices, with feedback and one thread: both rounds of a compress, and a decompress.
+/* matrix.c: codec powersgd on square matrices, with feedback and one thread: both rounds of a compress, and a
+ * decompress.
  *
  *     build/bench/matrix [SGEMM.SO [SYMBOL]]     a library with the Fortran function sgemm_ (OpenBLAS, for
  *                                                example); results: bench/results/micro/matrix.csv
  *
- * GB/s counts the f32 input (4 bytes an element). Beside it is the ratio to a loop that moves as many bytes as the codec must: 28
- * bytes an element to compress (three reads of gradient and residual, one write), 4 to decompress. With a library, the same
- * products by sgemm on a compensated gradient that is stored. All of a size is interleaved and repeated; the best of each is kept. */
+ * GB/s counts the f32 input (4 bytes an element). Beside it is the ratio to a loop that moves as many bytes as the
+ * codec must: 28 bytes an element to compress (three reads of gradient and residual, one write), 4 to decompress. With
+ * a library, the same products by sgemm on a compensated gradient that is stored. All of a size is interleaved and
+ * repeated; the best of each is kept. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>

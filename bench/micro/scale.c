@@ -1,5 +1,6 @@
-/* scale.c: what a rank takes of the machine, by the number of ranks: memory, shared memory, connections and threads. Each
- * job's ranks are forked processes over shm. What esp_start planned stands beside what the kernel counts after some steps.
+/* scale.c: what a rank takes of the machine, by the number of ranks: memory, shared memory, connections and threads.
+ * Each job's ranks are forked processes over shm. What esp_start planned stands beside what the kernel counts after
+ * some steps.
  *     build/bench/scale >bench/results/micro/scale.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

@@ -1,6 +1,7 @@
-/* shard.c: a step of sharded tensors, from the first push to the last gathered parameter, with compression and without. Ranks are
- * forked processes over shm: 2 machines of 2, the link between them emulated. Each row's job and the uncompressed one are open at
- * once and take turns, so that a ratio is of one time and one machine. There is no backward and no update: all of it is exposed.
+/* shard.c: a step of sharded tensors, from the first push to the last gathered parameter, with compression and without.
+ * Ranks are forked processes over shm: 2 machines of 2, the link between them emulated. Each row's job and the
+ * uncompressed one are open at once and take turns, so that a ratio is of one time and one machine. There is no
+ * backward and no update: all of it is exposed.
  *     build/bench/shard [LINK] >bench/results/micro/shard.csv        1gbit */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

@@ -1,6 +1,6 @@
-/* shrink.c: how long a rank's death stops training: from kill -9 to the end of the next step of the ranks that are left,
- * which call esp_shrink in between. Ranks are forked processes over shm; each round starts a job, kills one rank at a random time
- * in its training, and takes the latest of the others.
+/* shrink.c: how long a rank's death stops training: from kill -9 to the end of the next step of the ranks that are
+ * left, which call esp_shrink in between. Ranks are forked processes over shm; each round starts a job, kills one rank
+ * at a random time in its training, and takes the latest of the others.
  *   build/bench/shrink [KILLS] >bench/results/micro/shrink.csv       100 for each row */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

@@ -1,6 +1,6 @@
-/* workers.c: own threads against the trainer's OpenMP team: the time of a step and the number of threads, alone (the trainer only pushes
- * and waits) and beside a trainer that computes with OpenMP. One rank, so that compression is all there is. Each run is a process of its
- * own; the two kinds alternate, and each pair gives a ratio of their best steps.
+/* workers.c: own threads against the trainer's OpenMP team: the time of a step and the number of threads, alone (the
+ * trainer only pushes and waits) and beside a trainer that computes with OpenMP. One rank, so that compression is all
+ * there is. Each run is a process of its own; the two kinds alternate, and each pair gives a ratio of their best steps.
  *   build/bench/workers [PAIRS] >bench/results/micro/workers.csv        12 pairs */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

@@ -1,8 +1,9 @@
 #!/bin/sh
-# coll.sh: the shared-memory backend side by side with Open MPI (shared memory) and gloo: interleaved, best of three rounds.
+# coll.sh: the shared-memory backend side by side with Open MPI (shared memory) and gloo: interleaved, best of three
+# rounds.
 # Usage: bench/peers/coll.sh [RANKS...] (default 2 4). Prints and writes RESULT (bench/results/peers/coll.csv).
-# Environment: ROUNDS=3, OPS="allreduce ...", RUN="chrt -r 10" puts a command in front of every program (for a machine with
-# other load), PAUSE=0 seconds between measurements (gives that load its turn), CC, CXX, MPICC, MPIRUN.
+# Environment: ROUNDS=3, OPS="allreduce ...", RUN="chrt -r 10" puts a command in front of every program (for a machine
+# with other load), PAUSE=0 seconds between measurements (gives that load its turn), CC, CXX, MPICC, MPIRUN.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 RESULT=${RESULT:-bench/results/peers/coll.csv}
@@ -56,8 +57,8 @@ done
 say ""
 
 report() {
-    echo "# bench/peers/coll.sh: collectives in shared memory: us, best of $ROUNDS interleaved rounds; ratio: the peer's time over ours;" \
-        "bytes: the whole buffer"
+    echo "# bench/peers/coll.sh: collectives in shared memory: us, best of $ROUNDS interleaved rounds;" \
+        "ratio: the peer's time over ours; bytes: the whole buffer"
     sh bench/head.sh
     [ -z "$mpi" ] || echo "# peer: $("$MPIRUN" --version | head -n 1), btl self,vader"
     [ -z "$gloo" ] || echo "# peer: gloo over TCP on loopback $(dpkg-query -W -f '${Version}' libgloo-dev 2>/dev/null)"
@@ -81,12 +82,14 @@ report() {
             }
         for (i = 1; i <= groups; i++) {
             split(group[i], k, " ")
-            printf "# %d ranks against %s: geometric mean %.2f, least %.2f\n", k[1], k[2], exp(sum[group[i]] / count[group[i]]), least[group[i]]
+            printf "# %d ranks against %s: geometric mean %.2f, least %.2f\n", k[1], k[2],
+                   exp(sum[group[i]] / count[group[i]]), least[group[i]]
         }
         print "ranks,collective,bytes,espresso_us,openmpi_us,openmpi_ratio,gloo_us,gloo_ratio"
         for (i = 1; i <= n; i++) {
             split(order[i], k, " ")
-            printf "%d,%s,%d,%.1f,%s,%s\n", k[1], k[2], k[3], best["espresso", order[i]], ratio(order[i], "openmpi"), ratio(order[i], "gloo")
+            printf "%d,%s,%d,%.1f,%s,%s\n", k[1], k[2], k[3], best["espresso", order[i]],
+                   ratio(order[i], "openmpi"), ratio(order[i], "gloo")
         }
     }' "$dir/all"
 }

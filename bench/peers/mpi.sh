@@ -1,6 +1,7 @@
 #!/bin/sh
-# mpi.sh: averaging over a real network: this library against MPI_Allreduce (Open MPI's own choice, and its ring) and gloo's ring, on four
-# hosts with two ranks each (tests/jobs/hosts). Prints and writes RESULT (bench/results/peers/mpi.csv). Needs root, Open MPI, gloo.
+# mpi.sh: averaging over a real network: this library against MPI_Allreduce (Open MPI's own choice, and its ring) and
+# gloo's ring, on four hosts with two ranks each (tests/jobs/hosts). Prints and writes RESULT
+# (bench/results/peers/mpi.csv). Needs root, Open MPI, gloo.
 # Usage: bench/peers/mpi.sh [RATE...]      default: 100mbit 1gbit
 # Environment: ROUNDS=5, SIZES="65536 ...", CODEC=topk:ratio=0.01, HOSTS=4, RANKS=2 (a host).
 set -eu
@@ -37,8 +38,8 @@ for rate in "$@"; do
     $hosts down
 done
 {
-    echo "# bench/peers/mpi.sh: averaging over a network: $HOSTS hosts x $RANKS ranks, links shaped in each direction, Open MPI over TCP; ms," \
-        "median of $ROUNDS rounds (of both jobs' for ours)"
+    echo "# bench/peers/mpi.sh: averaging over a network: $HOSTS hosts x $RANKS ranks, links shaped in each direction, Open MPI over" \
+        "TCP; ms, median of $ROUNDS rounds (of both jobs' for ours)"
     sh bench/head.sh
     echo "# ratio: best of the three peers over ours; codec: $CODEC, buffers above 1 MiB are tensors of 1 MiB"
     echo "link,bytes,mpi_default_ms,mpi_ring_ms,gloo_ring_ms,fp32_ms,fp32_ratio,codec_ms,codec_ratio"

@@ -1,5 +1,5 @@
-/* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers, either
- * all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
+/* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers,
+ * either all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
 #include "espresso_impl/base/quantile.h"
 
 static const uint32_t growth_sizes[] = {10, 30, 100, 300, 1000, 2000, 5000};

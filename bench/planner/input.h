@@ -1,5 +1,5 @@
-/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the files of results.
- * Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the files of
+ * results. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
 #include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -28,7 +28,7 @@ static double quantile(double *x, uint32_t n, double share) {
     return x[(uint32_t)ceil(share * n) - 1];
 }
 
-/* ---- models --------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 typedef struct bench_model {
     esp_plan_model model;
     char *text;
@@ -101,7 +101,7 @@ static void model_close(bench_model *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* ---- system and codec --------------------------------------------------------------------------------------------------- */
+/* ---- system and codec -------------------------------------------------------------------------------------------- */
 /* Contains pointers into itself: do not copy. */
 typedef struct bench_case {
     esp_plan_system system;
@@ -134,7 +134,7 @@ static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char
     return plan;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------ */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 /* DIR/NAME.csv with its first lines. */
 static FILE *result_open(const char *dir, const char *name, const char *what, const char *columns) {
     char path[1024];

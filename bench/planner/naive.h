@@ -1,5 +1,5 @@
-/* naive.h: the baseline for the planner's speed: one greedy pass of Algorithm 1 that, for every tensor, times every option of the
- * tree by simulating the whole step in ready order. It prunes, skips and reuses nothing. */
+/* naive.h: the baseline for the planner's speed: one greedy pass of Algorithm 1 that, for every tensor, times every
+ * option of the tree by simulating the whole step in ready order. It prunes, skips and reuses nothing. */
 
 typedef struct tree_list {
     esp__option *options;

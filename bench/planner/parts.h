@@ -1,8 +1,9 @@
-/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation, the
- * bound's prices. Uses the planner's private functions. */
+/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation,
+ * the bound's prices. Uses the planner's private functions. */
 
-/* ---- pruning --------------------------------------------------------------------------------------------------------------- */
-/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the core. */
+/* ---- pruning ----------------------------------------------------------------------------------------------------- */
+/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the
+ * core. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
                              double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
@@ -57,7 +58,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
     }
 }
 
-/* ---- incremental evaluation -------------------------------------------------------------------------------------------- */
+/* ---- incremental evaluation -------------------------------------------------------------------------------------- */
 /* Makes the plan on which trials are measured, with each tensor as one unit. */
 static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
@@ -113,7 +114,7 @@ static void parts_replay(const bench_model *m, const bench_case *c, FILE *csv) {
     problem_close(&b);
 }
 
-/* ---- the bound's prices ------------------------------------------------------------------------------------------------------- */
+/* ---- the bound's prices ------------------------------------------------------------------------------------------ */
 static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
     bench_problem b;
     esp__bound bound;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# plan.sh: measures the planner's speed and the quality of its plans, and updates the numbers of docs/plan/planner-results.md.
+# plan.sh: measures the planner's speed and the quality of its plans, and updates the numbers of
+# docs/plan/planner-results.md.
 # Usage: bench/planner/plan.sh [speed] [quality] [doc]      (default: all three; some minutes)
 # Environment: BUILD=build, RESULTS=bench/results/planner, ESPRESSO_SHARED (folder with models/; default ../shared),
 # RUN="taskset -c 1" in front of the program.

@@ -1,5 +1,5 @@
-/* quality.h: how good plans are: every comparison strategy, Algorithms 1 and 2, espresso+ and its bounds in 144 cases with the
- * published costs. The same simulator predicts all steps. */
+/* quality.h: how good plans are: every comparison strategy, Algorithms 1 and 2, espresso+ and its bounds in 144 cases
+ * with the published costs. The same simulator predicts all steps. */
 
 enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * SIZES, SCHEMES_MAX = 24, TEXT = 1200 };
 typedef struct quality_case {
@@ -52,7 +52,7 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
     q->no_split = r.iteration_ns / 1e6;
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 static void quality_name(const quality_case *q, FILE *csv) {
     fprintf(csv, "%s,%s,%s,%u", model_names[q->model], codec_names[q->codec],
             testbed_names[q->testbed] + strlen("paper-"), 8 * q->machines);

@@ -1,6 +1,7 @@
-/* wide.c: a wide and deep model of a text's next character, with few large tensors. The 1 to 4 characters before it are hashed to
- * rows of two tables: a row of the wide table is added to the scores, rows of the deep one are the input of a dense layer. The wide
- * table's gradient is ready first, the deep one's last; little is computed for so many numbers. */
+/* wide.c: a wide and deep model of a text's next character, with few large tensors. The 1 to 4 characters before it are
+ * hashed to rows of two tables: a row of the wide table is added to the scores, rows of the deep one are the input of a
+ * dense layer. The wide table's gradient is ready first, the deep one's last; little is computed for so many
+ * numbers. */
 #include "net.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-# test_results.sh: what `make results` makes of bench/results: every CSV has a text or a picture, pictures are whole, each case has a line,
-# and the numbers of docs/plan/planner-results.md are those of the CSV.
+# test_results.sh: what `make results` makes of bench/results: every CSV has a text or a picture, pictures are whole, each
+# case has a line, and the numbers of docs/plan/planner-results.md are those of the CSV.
 command -v python3 >/dev/null || {
     echo "skipped: python3 is not there"
     exit 77
