@@ -11,6 +11,10 @@ BUILD=${BUILD:-build} ROUNDS=${ROUNDS:-5} HOSTS=${HOSTS:-4} RANKS=${RANKS:-2} CO
 SIZES=${SIZES:-65536 262144 1048576 4194304 16777216}
 TESTBED=$$ ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
 export BUILD TESTBED ESPRESSO_PLUGIN_PATH
+[ -e "$ESPRESSO_PLUGIN_PATH/libespresso-mpi.so" ] || {
+    echo "mpi.sh: $ESPRESSO_PLUGIN_PATH/libespresso-mpi.so is not there: make plugins" >&2
+    exit 1
+}
 hosts="sh tests/jobs/hosts/hosts.sh"
 dir=$(mktemp -d)
 trap '$hosts down; rm -rf "$dir"' EXIT
@@ -22,7 +26,7 @@ printf '%s\n' 'p=$1 && shift && exec "$p" "$(ip -4 -o addr show eth0 | sed "s/.*
 run() { # FLAGS PROGRAM...
     MPIRUN_FLAGS="-x ESPRESSO_PLUGIN_PATH $1" && export MPIRUN_FLAGS
     shift
-    timeout 600 sh tests/jobs/hosts/mpirun.sh "$HOSTS" "$RANKS" "$@" 2>>"$dir/errors" || echo "failed: $*" >&2
+    timeout 600 sh tests/jobs/hosts/mpirun.sh "$HOSTS" "$RANKS" "$@" 2>>"$dir/errors" || { echo "mpi.sh: failed: $*" && tail -n 3 "$dir/errors"; } >&2
 }
 [ $# -gt 0 ] || set -- 100mbit 1gbit
 for rate in "$@"; do
