@@ -1,7 +1,7 @@
 #!/bin/sh
 # gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests
 # codecs, executor and NCCL on it, runs compute-sanitizer where it is installed, and measures. Each part has a time
-# limit, and a part that fails does not stop the others; the last line says how many did.
+# limit, and a part that fails does not stop the others; the last line has their number.
 #   sh bench/gpu.sh [DIR]      writes into DIR (bench/results/cuda):
 #       gpu.txt                        the machine, and each part's outcome
 #       cuda-codecs.csv, cuda-train.csv, cuda-torch.csv (python3 with torch)
@@ -23,7 +23,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     exit 77
 fi
 cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '.')
-say() { echo "$*" | tee -a "$out/gpu.txt"; }
+note() { echo "$*" | tee -a "$out/gpu.txt"; }
 wanted() { case " $parts " in *" $1 "*) return 0 ;; esac; return 1; }
 # One part: its output goes to a log, of which gpu.txt keeps the last lines if it failed.
 part() { # NAME SECONDS COMMAND ...
@@ -33,22 +33,22 @@ part() { # NAME SECONDS COMMAND ...
     code=$?
     took=$(($(date +%s) - start))
     case $code in
-    0) say "$name: ok, $took s: $(grep -v '^ *$' "$log" | tail -n 1)" ;;
-    77) say "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
+    0) note "$name: ok, $took s: $(grep -v '^ *$' "$log" | tail -n 1)" ;;
+    77) note "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
     *)
         bad=$((bad + 1))
-        say "$name: FAILED with status $code after $took s"
+        note "$name: FAILED with status $code after $took s"
         tail -n 20 "$log" | sed 's/^/    /' | tee -a "$out/gpu.txt"
         ;;
     esac
     return $code
 }
-have() { [ -x "$build/$1" ] || { say "$1: skipped: not built"; return 1; }; }
+have() { [ -x "$build/$1" ] || { note "$1: skipped: not built"; return 1; }; }
 
 : >"$out/gpu.txt"
 fields=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory
 gpu="$(nvidia-smi --query-gpu=$fields --format=csv,noheader | head -n 1), sm_$cap"
-say "$gpu"
+note "$gpu"
 if wanted build; then
     part build 600 make -j"$(nproc)" BUILD="$build" CUDA_ARCH="sm_$cap" plugins gpu-tests "$build/bench/cuda" \
         "$build/tests/nccl/test_nccl_gpu" "$build/bin/train_cuda" "$build/bin/espresso"
@@ -69,7 +69,7 @@ fi
 if wanted sanitize; then
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     if [ -z "$tool" ]; then
-        say "sanitize: skipped: compute-sanitizer is not installed"
+        note "sanitize: skipped: compute-sanitizer is not installed"
     elif have gpu/test_codecs; then
         for t in memcheck racecheck synccheck initcheck; do
             part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_codecs"
@@ -85,7 +85,7 @@ if wanted torch; then
         part torch 200 sh -c '{ sh bench/head.sh; echo "# GPU: $2"; python3 -B bench/cuda/torch_ops.py; } >"$1"' sh \
             "$out/cuda-torch.csv" "$gpu"
     else
-        say "torch: skipped: python3 has no torch with CUDA"
+        note "torch: skipped: python3 has no torch with CUDA"
     fi
 fi
 if wanted train && have bin/train_cuda; then
@@ -129,5 +129,5 @@ if wanted plans && have bin/espresso; then
         done
     done
 fi
-say "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
+note "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
 [ "$bad" -eq 0 ]

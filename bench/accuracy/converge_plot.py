@@ -9,7 +9,7 @@ TITLES = {"train": "examples/train (Fashion-MNIST)", "gpt": "examples/gpt (chara
 
 
 def smooth(values, window):
-    """Mean of the last `window` values, so that two curves can be told apart behind the noise of batches."""
+    """Mean of the last `window` values, so that the noise of batches does not hide the difference of two curves."""
     out, total = [], 0.0
     for i, v in enumerate(values):
         total += v - (values[i - window] if i >= window else 0.0)

@@ -30,8 +30,8 @@ if ! "$CXX" -O3 bench/peers/gloo_coll.cc -o "$dir/gloo_coll" -lgloo -pthread 2>"
     gloo= && echo "left out: gloo (install libgloo-dev)"
 fi
 
-say() { printf '\r%-60s' "$*" >&2; }
-[ -t 2 ] || say() { :; }
+note() { printf '\r%-60s' "$*" >&2; }
+[ -t 2 ] || note() { :; }
 measure() { # RANKS OP
     $RUN timeout 300 "$dir/coll" "$1" "" "$2"
     if [ -n "$mpi" ]; then
@@ -47,14 +47,14 @@ for ranks in "${@:-2 4}"; do
     for n in $ranks; do
         for round in $(seq "$ROUNDS"); do
             for op in $OPS; do
-                say "ranks $n, round $round of $ROUNDS: $op"
+                note "ranks $n, round $round of $ROUNDS: $op"
                 measure "$n" "$op" >>"$dir/all"
                 sleep "${PAUSE:-0}"
             done
         done
     done
 done
-say ""
+note ""
 
 report() {
     echo "# bench/peers/coll.sh: collectives in shared memory: us, best of $ROUNDS interleaved rounds;" \

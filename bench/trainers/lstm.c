@@ -63,7 +63,7 @@ static int lstm_open(net *n, uint64_t seed) {
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* One time step of a layer: the rows' gates, of which the input's part is there, then c and h. */
+/* One time step of a layer: gates, c and h. The gates already hold the input's part. */
 static void forward_once(const net *n, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;

@@ -1,6 +1,6 @@
 /* net.h: what the two models of this folder have in common: parameters with their gradients, first values, the update.
  * The matrix product is examples/train's, the text examples/gpt's. Knows nothing of ranks or of espresso: backward only
- * tells which gradient is ready. */
+ * reports which gradient is ready. */
 #ifndef BENCH_TRAINERS_NET_H
 #define BENCH_TRAINERS_NET_H
 #include "examples/gpt/text.h"

@@ -99,7 +99,7 @@ class Trainer:
 
 
 class Case:
-    """A trainer on so many ranks and machines, and a link between the machines: "none" or a rate."""
+    """A trainer, its numbers of ranks and machines, and a link between the machines: "none" or a rate."""
     def __init__(self, trainer, ranks, machines, link):
         self.trainer, self.ranks, self.machines, self.link, self.top = trainer, ranks, machines, link, 0
 
@@ -113,7 +113,7 @@ class Case:
         return link[len(OVER_MPI):] if link.startswith(OVER_MPI) else None
 
     def place(self, link=None):
-        """The flags that say where ranks run."""
+        """The flags that place the ranks."""
         link = link or self.link
         if self.network(link): # what does not pass the network runs here
             link = "none"
@@ -127,7 +127,7 @@ def plain(name):
 
 # ---- hosts with a network between them -------------------------------------------------------------------------------
 class Hosts:
-    """So many hosts of tests/jobs/hosts, while a `with` lasts. Jobs of Open MPI run on them."""
+    """Hosts of tests/jobs/hosts, while a `with` lasts. Jobs of Open MPI run on them."""
     def __init__(self, tools, n, rate):
         self.n, self.rate = n, rate
         self.env = {
@@ -184,14 +184,14 @@ def links_of(case):
     return [case.link] + ([over + ("1gbit" if rate.startswith("100mbit") else "100mbit")] if case.machines > 1 else [])
 
 
-def measure_costs(tools, cases, say, fresh, top):
+def measure_costs(tools, cases, log, fresh, top):
     """Measures what is not there yet, each in processes of its own. top: the logarithm of the most elements, unless a
     model has more."""
     done = set()
 
     def measure(path, what, part, *words):
         if path not in done and (fresh or not os.path.exists(path)):
-            say(what)
+            log(what)
             tools.call("profile", "--only", part, "-o", path, *words)
         done.add(path)
 
@@ -214,7 +214,7 @@ def measure_costs(tools, cases, say, fresh, top):
         for link in links_of(case):
             path = cost_files(tools, case, link)[1]
             if case.network(link) and path not in done and (fresh or not os.path.exists(path)):
-                say(f"costs: {case.ranks} ranks on {case.machines} hosts, {link}")
+                log(f"costs: {case.ranks} ranks on {case.machines} hosts, {link}")
                 with Hosts(tools, case.machines, case.network(link)) as hosts:
                     call(*hosts.words(case, [
                         os.path.abspath(tools.command), "profile", "--only", "links", "-o",
@@ -227,8 +227,8 @@ def measure_costs(tools, cases, say, fresh, top):
                 "links", *case.place(link), "--up-to", str(2**(top + 2)), "--budget", "30s")
 
 
-def costs_say(tools, case):
-    """(age of the youngest cost file in seconds, how many of them call themselves noisy)."""
+def costs_state(tools, case):
+    """(age of the youngest cost file in seconds, how many of them are marked as noisy)."""
     paths = cost_files(tools, case) if case.ranks > 1 else [model_file(tools, case)]
     paths = paths if case.trainer.command else paths[1:] # the model is not measured there
     bad = 0

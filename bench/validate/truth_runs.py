@@ -7,7 +7,7 @@ import re
 
 import truth_replay
 import truth_rows
-from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_say
+from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_state
 from truth_costs import links_of, model_file, model_in, plain
 
 WARM = 3 # first steps of a run that do not count
@@ -70,7 +70,7 @@ def plan(tools, case, codecs, strategy, out, link=None):
         events = [e for e in json.load(f)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
     computing = sum(e["dur"] for e in events if e["name"] in ("forward", "backward", "update")) / 1e3
     classes, lanes = plan_times(events)
-    if not case.trainer.command: # replay computes as long as it is told to: nothing to compare
+    if not case.trainer.command: # replay computes for a given time: nothing to compare
         lanes.pop("compute", None)
     return {
         "file": out,
@@ -236,13 +236,13 @@ def pair_up(predicted, measured):
     return {name: [predicted.get(name, 0.0), measured.get(name, 0.0)] for name in names}
 
 
-def trainer_runs(tools, case, known, asked, say, hosts=None):
+def trainer_runs(tools, case, known, asked, log, hosts=None):
     """Each strategy in turn, `asked.rounds` times: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
     got, order, out = {name: [] for name in known}, list(known), {}
     for r in range(asked.rounds):
         for name in order[r % len(order):] + order[:r % len(order)]:
             steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
-            say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
+            log(f"{case}: {name}, round {r + 1} of {asked.rounds}")
             got[name].append(run(tools, case, known[name], steps, hosts))
     for name in known:
         times = [ms for run_ in got[name] for ms in run_[0]]
@@ -255,13 +255,13 @@ def trainer_runs(tools, case, known, asked, say, hosts=None):
     return out
 
 
-def replay_runs(tools, case, known, asked, say):
-    say(f"{case}: {len(known)} strategies in turn")
+def replay_runs(tools, case, known, asked, log):
+    log(f"{case}: {len(known)} strategies in turn")
     mean = sum(p["predicted"] for p in known.values()) / len(known)
     return truth_replay.runs(tools, case, known, int(min(max(asked.rounds * asked.seconds * 1e3 / mean, 6), 30)))
 
 
-def run_case(tools, case, asked, say):
+def run_case(tools, case, asked, log):
     """All strategies of a case, in turn, `asked.rounds` times: its rows."""
     known = strategies(tools, case, asked.seed)
     if asked.only:
@@ -269,20 +269,20 @@ def run_case(tools, case, asked, say):
             name: p
             for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))
         }
-    age, bad = costs_say(tools, case)
+    age, bad = costs_state(tools, case)
     others = Others()
     try:
         if not case.trainer.command:
-            got = replay_runs(tools, case, known, asked, say)
+            got = replay_runs(tools, case, known, asked, log)
         elif case.network():
             with Hosts(tools, case.machines, case.network()) as hosts:
-                got = trainer_runs(tools, case, known, asked, say, hosts)
+                got = trainer_runs(tools, case, known, asked, log, hosts)
         else:
-            got = trainer_runs(tools, case, known, asked, say)
+            got = trainer_runs(tools, case, known, asked, log)
     except Problem as problem:
         if asked.trainer:
             raise
-        say(f"{case} failed, and counts as missed: {problem}")
+        log(f"{case} failed, and counts as missed: {problem}")
         got = {name: (0, 0.0, 0.0, {}, {}) for name in known}
     rows, busy = [], others.share()
     for name, p in known.items():
