@@ -2,9 +2,8 @@
  * and call.
  *
  *     build/bench/cuda [SPEC...]            on a GPU: median time of 21 calls after 5, by the device's own events
- *     build/bench/cuda-counted [SPEC...]    counts, on the host runtime of tests/cuda, launches and the bytes that kernels
- *                                           move, and the time of these bytes at 3.35 TB/s (an H100's memory); no time is
- *                                           measured
+ *     build/bench/cuda-counted [SPEC...]    on the host runtime of tests/cuda: counts launches and the bytes that
+ *                                           kernels move; their time is computed at 3.35 TB/s (an H100's memory)
  *
  * `copy` is the device's own copy, which reads and writes 4 bytes an element: the measure of the others. */
 #include <math.h>
