@@ -5,9 +5,9 @@
 #   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
 #   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
-#   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults/faults.txt
+#   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults/faults.csv
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
-#   make results    pictures and tables of bench/results, into $(BUILD)/results (python3)
+#   make results    texts and pictures of bench/results, into $(BUILD)/results (python3)
 #   make OPENMP=1   the same with -fopenmp, for ESPRESSO_WORKERS=openmp
 #   make install PREFIX=/usr/local DESTDIR=                 make docs, check-style, check-parts, plugins, clean
 ifeq ($(origin CC),default)
@@ -174,10 +174,10 @@ truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or
 	@BUILD=$(BUILD) bench/validate/truth $(TRUTH_FLAGS)
 accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see bench/accuracy/accuracy.sh
 	@BUILD=$(BUILD) sh bench/accuracy/accuracy.sh
-# pictures and tables of all cases, from the CSV of bench/results
+# texts and pictures of the CSV of bench/results
 results:
 	@command -v python3 >/dev/null || { echo "make results: python3 is not there (Debian: python3)"; exit 1; }
-	@for s in planner/plan_plot accuracy/converge_plot accuracy/accuracy_plot planner/case_tables; do python3 -B bench/$$s.py bench/results $(BUILD)/results || exit 1; done
+	@python3 bench/make_results.py bench/results $(BUILD)/results
 demo: all # DEMO_FLAGS=--quick: the short form
 	@sh examples/train/demo.sh $(DEMO_FLAGS)
 # bootstrap in a minimal Debian root, as root and as a user with sudo

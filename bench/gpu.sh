@@ -1,15 +1,18 @@
 #!/bin/sh
-# gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests codecs, executor and NCCL
-# on it, runs compute-sanitizer where it is installed, and measures. Each part has a time limit, and a part that fails does not stop the
-# others; the last line says how many did.
-#   sh bench/gpu.sh [DIR]      results go to DIR (bench/results): gpu.txt, the machine and what each part said in short; cuda-codecs.csv,
-#                              cuda-torch.csv (python3 with torch), cuda-kernels.txt (registers, shared memory, spills), cuda-train.txt, cuda-timeline.json;
-#                              gpu-codecs.json, gpu-models/: costs and model files for espresso plan, as measured here (models: python3 with
-#                              torch, torchvision and transformers), and gpu-plans.txt, what it plans from them
+# gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests
+# codecs, executor and NCCL on it, runs compute-sanitizer where it is installed, and measures. Each part has a time
+# limit, and a part that fails does not stop the others; the last line has their number.
+#   sh bench/gpu.sh [DIR]      writes into DIR (bench/results/cuda):
+#       gpu.txt                        the machine, and each part's outcome
+#       cuda-codecs.csv, cuda-train.csv, cuda-torch.csv (python3 with torch)
+#       cuda-kernels.csv               registers, shared memory, spills
+#       cuda-timeline.json             the timeline of a run of four ranks
+#       gpu-codecs.json, gpu-models/   costs and model files for espresso plan (models: python3 with torch, torchvision and
+#                                      transformers); gpu-plans.txt: the plans made of them
 #   GPU_PARTS="tests bench"    of: build tests sanitize bench torch train plans
-#   BUILD=build                programs that are there already are not built again, so a machine without a compiler can run them
+#   BUILD=build                existing programs are not built again, so a machine without a compiler can run them
 set -u
-out=${1:-bench/results}
+out=${1:-bench/results/cuda}
 build=${BUILD:-build}
 parts=${GPU_PARTS:-build tests sanitize bench torch train plans}
 mkdir -p "$out" "$build/log" || exit 1
@@ -20,7 +23,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     exit 77
 fi
 cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '.')
-say() { echo "$*" | tee -a "$out/gpu.txt"; }
+note() { echo "$*" | tee -a "$out/gpu.txt"; }
 wanted() { case " $parts " in *" $1 "*) return 0 ;; esac; return 1; }
 # One part: its output goes to a log, of which gpu.txt keeps the last lines if it failed.
 part() { # NAME SECONDS COMMAND ...
@@ -30,28 +33,30 @@ part() { # NAME SECONDS COMMAND ...
     code=$?
     took=$(($(date +%s) - start))
     case $code in
-    0) say "$name: ok, $took s: $(grep -v '^ *$' "$log" | tail -n 1)" ;;
-    77) say "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
+    0) note "$name: ok, $took s: $(grep -v '^ *$' "$log" | tail -n 1)" ;;
+    77) note "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
     *)
         bad=$((bad + 1))
-        say "$name: FAILED with status $code after $took s"
+        note "$name: FAILED with status $code after $took s"
         tail -n 20 "$log" | sed 's/^/    /' | tee -a "$out/gpu.txt"
         ;;
     esac
     return $code
 }
-have() { [ -x "$build/$1" ] || { say "$1: skipped: not built"; return 1; }; }
+have() { [ -x "$build/$1" ] || { note "$1: skipped: not built"; return 1; }; }
 
 : >"$out/gpu.txt"
-say "$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory --format=csv,noheader | head -n 1), sm_$cap"
+fields=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory
+gpu="$(nvidia-smi --query-gpu=$fields --format=csv,noheader | head -n 1), sm_$cap"
+note "$gpu"
 if wanted build; then
     part build 600 make -j"$(nproc)" BUILD="$build" CUDA_ARCH="sm_$cap" plugins gpu-tests "$build/bench/cuda" \
         "$build/tests/nccl/test_nccl_gpu" "$build/bin/train_cuda" "$build/bin/espresso"
-    sh bench/cuda/kernels.sh "$build" >"$out/cuda-kernels.txt" 2>/dev/null
+    sh bench/cuda/kernels.sh "$build" >"$out/cuda-kernels.csv" 2>/dev/null
 fi
 if wanted tests; then
     export TEST_ALL=1 # all sizes and inputs
-    have gpu/test_twins && part twins 240 "$build/gpu/test_twins"
+    have gpu/test_codecs && part codecs 240 "$build/gpu/test_codecs"
     have gpu/test_select && part select 120 "$build/gpu/test_select"
     have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
     have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
@@ -64,31 +69,42 @@ fi
 if wanted sanitize; then
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     if [ -z "$tool" ]; then
-        say "sanitize: skipped: compute-sanitizer is not installed"
-    elif have gpu/test_twins; then
+        note "sanitize: skipped: compute-sanitizer is not installed"
+    elif have gpu/test_codecs; then
         for t in memcheck racecheck synccheck initcheck; do
-            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_twins"
+            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_codecs"
         done
     fi
 fi
 if wanted bench && have bench/cuda; then
-    part bench 300 sh -c '"$1" >"$2"' sh "$build/bench/cuda" "$out/cuda-codecs.csv"
+    part bench 300 sh -c '{ sh bench/head.sh; echo "# GPU: $3"; "$1"; } >"$2"' sh \
+        "$build/bench/cuda" "$out/cuda-codecs.csv" "$gpu"
 fi
 if wanted torch; then
     if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-        part torch 200 sh -c 'python3 -B bench/cuda/torch_ops.py >"$1"' sh "$out/cuda-torch.csv"
+        part torch 200 sh -c '{ sh bench/head.sh; echo "# GPU: $2"; python3 -B bench/cuda/torch_ops.py; } >"$1"' sh \
+            "$out/cuda-torch.csv" "$gpu"
     else
-        say "torch: skipped: python3 has no torch with CUDA"
+        note "torch: skipped: python3 has no torch with CUDA"
     fi
 fi
 if wanted train && have bin/train_cuda; then
-    # a line of JSON for each: one rank, and ranks that share the GPU over shm, of which one run leaves its timeline too
-    : >"$out/cuda-train.txt"
+    # one rank, and ranks that share the GPU over shm; a run's result is one JSON object of numbers, and here one row
+    {
+        sh bench/head.sh
+        echo "# GPU: $gpu; build/bin/train_cuda --epochs 1"
+    } >"$out/cuda-train.csv"
+    columns=
     while read -r run_name ranks flags; do
         # shellcheck disable=SC2086
         ESPRESSO_TRACE=$build/log/train-$run_name.json part "train-$run_name" 60 "$build/bin/espresso" run -n "$ranks" -- \
-            "$build/bin/train_cuda" --epochs 1 --json "$build/log/train-$run_name.result" $flags </dev/null &&
-            { echo "$run_name: $(cat "$build/log/train-$run_name.result")" >>"$out/cuda-train.txt"; }
+            "$build/bin/train_cuda" --epochs 1 --json "$build/log/train-$run_name.result" $flags </dev/null || continue
+        result=$(tr -d '{} "\n' <"$build/log/train-$run_name.result")
+        [ -n "$columns" ] || {
+            columns=$(echo "$result" | sed 's/:[^,]*//g')
+            echo "run,$columns" >>"$out/cuda-train.csv"
+        }
+        echo "$run_name,$(echo "$result" | sed 's/[^,]*://g')" >>"$out/cuda-train.csv"
     done <<END
 one 1 --strategy fp32
 nccl 1 --strategy fp32 --backend nccl
@@ -113,5 +129,5 @@ if wanted plans && have bin/espresso; then
         done
     done
 fi
-say "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
+note "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
 [ "$bad" -eq 0 ]

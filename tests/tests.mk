@@ -169,11 +169,11 @@ CHECK := $(if $(T),$(foreach t,$(TESTS) $(CLI) $(SCRIPTS),$(if $(findstring $(T)
 check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
 	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: say T=executor, or T=executor/test_lanes" && exit 2)
 .PHONY: check
-# faults at random moments, as the test does it, but longer; bench/results/faults/faults.txt is what it wrote. A second a run, or two
+# faults at random moments, as the test does it, but longer; bench/results/faults/faults.csv is what it wrote. A second a run, or two
 SOAK_RUNS ?= 500
 soak: $(BUILD)/tests/jobs/faults/test_chaos # SOAK_FLAGS="--kind stop --seed 7": see tests/jobs/faults/test_chaos.c
-	$< --runs $(SOAK_RUNS) --report bench/results/faults/faults.txt $(SOAK_FLAGS)
-# faults planted in the CUDA kernels, one at a time; bench/results/cuda/cuda-faults.txt is what it printed. An hour on two cores
+	$< --runs $(SOAK_RUNS) --report bench/results/faults/faults.csv $(SOAK_FLAGS)
+# faults planted in the CUDA kernels, one at a time; bench/results/cuda/cuda-faults.csv is what it printed. An hour on two cores
 plant:
 	python3 -B tests/cuda/plant.py
 # does it work here? As make check, with the command of the test build

@@ -1,17 +1,19 @@
 #!/bin/sh
 # accuracy.sh: what codecs cost in accuracy: both trainers of examples/, each with two optimizers, with every row of
-# bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate no link. Step times come
-# from short runs of their own on each link, a codec after the other, again and again; time to a step = steps x median step.
-# Writes bench/results/accuracy/accuracy.csv and accuracy.txt; plot draws build/results/accuracy.svg.
-#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table] [plot]     (default: all; about an hour. Runs that are done are not run again: remove
-#                                                         $BUILD/bench/accuracy for that)
-# Variables: BUILD (build), SEEDS (1 2 3), TRAINERS, ROWS (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
+# bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate no
+# link. Step times come from short runs of their own on each link, a codec after the other, again and again; time to a
+# step = steps x median step. Writes accuracy.csv and accuracy-ends.csv; make results draws the curves.
+#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table]     (default: all; about an hour)
+# Runs that are done are not repeated: remove $BUILD/bench/accuracy for that.
+# Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), TRAINERS, ROWS
+# (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 SEEDS=${SEEDS:-1 2 3}
 TRAINERS=${TRAINERS:-gpt-adamw gpt-momentum0.9 fashion-momentum0.5 fashion-momentum0.9}
-ROWS=${ROWS:-bench/accuracy.rows}
+ROWS=${ROWS:-bench/accuracy/accuracy.rows}
+RESULTS=${RESULTS:-bench/results/accuracy}
 ROUNDS=${ROUNDS:-3}
 work=$BUILD/bench/accuracy
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_MIN_COMPRESS_ELEMENTS
@@ -85,14 +87,13 @@ step_times() {
 }
 
 load=$(cut -d' ' -f1-3 /proc/loadavg)
-for part in ${*:-run time table plot}; do
+for part in ${*:-run time table}; do
     case $part in
     run) runs ;;
     time) step_times ;;
-    table) python3 -B bench/accuracy/accuracy_table.py "$work" "$ROWS" bench/results "load before (1, 5, 15 minutes): $load" ;;
-    plot) python3 -B bench/accuracy/accuracy_plot.py bench/results "$BUILD/results" ;;
+    table) python3 -B bench/accuracy/accuracy_table.py "$work" "$ROWS" "$RESULTS" "$load" ;;
     *)
-        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table] [plot]" >&2
+        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table]" >&2
         exit 2
         ;;
     esac

@@ -1,14 +1,16 @@
 #!/bin/sh
-# converge.sh: both trainers of examples/, fp32 and auto, over an emulated link of 100 Mbit/s: loss by step and by time. Writes
-# bench/results/accuracy/converge.csv, and converge.txt with this machine's description; make results draws the curves.
-# Usage: bench/accuracy/converge.sh [run] [plot]      (default: both; about four minutes)
-# Environment: BUILD=build, LINK=100mbit,50us, CODECS (what auto may choose from).
+# converge.sh: both trainers of examples/, fp32 and auto, over an emulated link of 100 Mbit/s: loss by step and by time.
+# Writes converge.csv and converge-runs.csv into RESULTS (bench/results/accuracy); make results draws the curves. About
+# four minutes.
+# Environment: BUILD=build, FLAGS (of the trainers), LINK=100mbit,50us, CODECS (what auto may choose from).
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 LINK=${LINK:-100mbit,50us}
 CODECS=${CODECS:-efsignsgd;topk:ratio=0.02}
-out=bench/results
+RESULTS=${RESULTS:-bench/results/accuracy}
+KEYS="ranks machines steps settled_step_ms step_ms wait_ms inter_bytes_per_step loss accuracy bits_per_character"
+KEYS="$KEYS unigram_bits"
 work=$BUILD/bench/converge
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK
 mkdir -p "$work"
@@ -30,41 +32,40 @@ runs() {
     for example in train gpt; do
         flags="--eval 0"
         if [ $example = gpt ]; then flags="--sample 0"; fi
-        one $example fp32 $flags --strategy fp32
-        one $example auto $flags --strategy auto --codec "$CODECS"
+        # shellcheck disable=SC2086
+        one $example fp32 $flags ${FLAGS:-} --strategy fp32
+        # shellcheck disable=SC2086
+        one $example auto $flags ${FLAGS:-} --strategy auto --codec "$CODECS"
     done
     { # results are replaced only when all runs came to their end
+        echo "# bench/accuracy/converge.sh: training loss of rank 0 by step and time"
+        LOAD=$load sh bench/head.sh
         echo "example,strategy,step,seconds,loss"
         for example in train gpt; do
             for kind in fp32 auto; do sed "s/^/$example,$kind,/" "$work/$example.$kind.csv"; done
         done
     } >"$work/all.csv"
     {
-        echo "examples/train and examples/gpt, fp32 and auto (codecs: $CODECS); 2 machines x 2 ranks, emulated link of $LINK"
-        awk -F: '/model name/ { cpu = $2; n++ } END { printf "machine: %d cores,%s\n", n, cpu ? cpu : " unknown CPU" }' /proc/cpuinfo
-        echo "system: $(uname -sr), $(${CC:-gcc} --version | head -n 1)"
-        echo "load before (1, 5, 15 minutes): $load"
-        echo "settled_step_ms: median of the second half of the steps; loss: of rank 0's last steps"
-        echo
+        echo "# bench/accuracy/converge.sh: examples/train and examples/gpt, fp32 and auto (codecs: $CODECS); 2 machines x 2" \
+            "ranks, emulated link of $LINK"
+        LOAD=$load sh bench/head.sh
+        echo "# settled_step_ms: median of the second half of the steps; loss: of rank 0's last steps"
+        echo "example,strategy,$(echo "$KEYS" | tr ' ' ','),autopilot"
         for example in train gpt; do
             for kind in fp32 auto; do
-                echo "$example $kind $(cat "$work/$example.$kind.json")"
-                sed -n 's/^\(\[0\] \)*espresso: \(autopilot: .*\)/    \2/p' "$work/$example.$kind.log"
+                printf '%s,%s' $example $kind
+                for key in $KEYS; do
+                    printf ',%s' "$(sed -n "s/.*\"$key\": *\([-+0-9.a-z]*\).*/\1/p" "$work/$example.$kind.json")"
+                done
+                printf ',"%s"\n' "$(sed -n 's/^\(\[0\] \)*espresso: autopilot: //p' "$work/$example.$kind.log" |
+                    tr '"' "'" | paste -sd';' | sed 's/;/; /g')"
             done
         done
-    } >"$work/all.txt"
-    mv "$work/all.csv" "$out/converge.csv"
-    mv "$work/all.txt" "$out/converge.txt"
+    } >"$work/runs.csv"
+    mkdir -p "$RESULTS"
+    mv "$work/all.csv" "$RESULTS/converge.csv"
+    mv "$work/runs.csv" "$RESULTS/converge-runs.csv"
 }
 
 load=$(cut -d' ' -f1-3 /proc/loadavg)
-for part in ${*:-run plot}; do
-    case $part in
-    run) runs ;;
-    plot) python3 -B bench/accuracy/converge_plot.py "$out" "$BUILD/results" ;;
-    *)
-        echo "usage: bench/accuracy/converge.sh [run] [plot]" >&2
-        exit 2
-        ;;
-    esac
-done
+runs

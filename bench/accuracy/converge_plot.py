@@ -1,22 +1,15 @@
-#!/usr/bin/env python3
-"""converge_plot.py: draws bench/results/accuracy/converge.csv as converge-train.svg and converge-gpt.svg: loss by step, and by time
-(standard library only).
-
-    python3 bench/accuracy/converge_plot.py [FROM [TO]]        default: bench/results, build/results
-"""
-import csv
+"""converge_plot.py: draws converge.csv: converge-train.svg and converge-gpt.svg, loss by step and by time."""
 import math
 import os
-import sys
 
-from plan_plot import Svg, folders, legend
+from svg import Svg, legend
 
 COLOURS = {"fp32": "#8a8a8a", "auto": "#1f5fbf"}
 TITLES = {"train": "examples/train (Fashion-MNIST)", "gpt": "examples/gpt (characters of a text)"}
 
 
 def smooth(values, window):
-    """Mean of the last `window` values, so that two curves can be told apart behind the noise of batches."""
+    """Mean of the last `window` values, so that the noise of batches does not hide the difference of two curves."""
     out, total = [], 0.0
     for i, v in enumerate(values):
         total += v - (values[i - window] if i >= window else 0.0)
@@ -26,7 +19,7 @@ def smooth(values, window):
 
 def ticks(most):
     """About six round numbers from 0 to `most`."""
-    step = 10 ** math.floor(math.log10(most / 6))
+    step = 10**math.floor(math.log10(most / 6))
     step = next(step * k for k in (1, 2, 5, 10) if most / (step * k) <= 7)
     return [i * step for i in range(int(most / step) + 1)]
 
@@ -52,28 +45,23 @@ def panel(svg, x, y, w, h, curves, column, words, low, top):
         svg.dot(*points[-1], COLOURS[kind], 3)
 
 
-def draw(folder, example, curves):
+def draw(to, example, curves):
     svg = Svg(900, 360, f"Loss of {TITLES[example]}: fp32 and auto")
     svg.text(50, 24, TITLES[example], 14, bold=True)
-    svg.text(50, 42, "training loss of rank 0 (mean of 15 steps, log scale); 2 machines x 2 ranks, emulated link", 11, colour="#555")
+    svg.text(50, 42, "training loss of rank 0 (mean of 15 steps, log scale); 2 machines x 2 ranks, emulated link", 11,
+             colour="#555")
     legend(svg, 690, 24, [(k, COLOURS[k], "") for k in curves], lambda label: 80)
     ends = [smooth([r[2] for r in rows], 15) for rows in curves.values()]
     low, top = min(min(e) for e in ends) * 0.9, max(max(e) for e in ends) * 1.05
     panel(svg, 50, 56, 390, 250, curves, 0, "step", low, top)
     panel(svg, 490, 56, 390, 250, curves, 1, "seconds", low, top)
-    svg.save(os.path.join(folder, f"converge-{example}.svg"))
+    svg.save(os.path.join(to, f"converge-{example}.svg"))
 
 
-def main():
-    folder, to = folders()
+def converge(table, to):
     curves = {}
-    with open(os.path.join(folder, "converge.csv")) as f:
-        for r in csv.DictReader(f):
-            rows = curves.setdefault(r["example"], {}).setdefault(r["strategy"], [])
-            rows.append((float(r["step"]), float(r["seconds"]), float(r["loss"])))
+    for r in table.rows:
+        rows = curves.setdefault(r["example"], {}).setdefault(r["strategy"], [])
+        rows.append((float(r["step"]), float(r["seconds"]), float(r["loss"])))
     for example, kinds in curves.items():
         draw(to, example, kinds)
-
-
-if __name__ == "__main__":
-    main()

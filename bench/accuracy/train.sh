@@ -1,10 +1,10 @@
 #!/bin/sh
-# train.sh: the demo's three runs with three seeds each; writes the means and this machine's description to
-# bench/results/accuracy/train.txt. About ten minutes. Flags for the trainer may follow, such as --epochs 5.
+# train.sh: the demo's three runs with three seeds each; writes the means to RESULT (bench/results/accuracy/train.csv).
+# About ten minutes. Flags for the trainer may follow, such as --epochs 5.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
-RESULT=${RESULT:-bench/results/train.txt}
+RESULT=${RESULT:-bench/results/accuracy/train.csv}
 export BUILD
 
 for seed in 1 2 3; do
@@ -13,11 +13,11 @@ for seed in 1 2 3; do
 done
 
 {
-    echo "examples/train on Fashion-MNIST: 2 machines x 2 ranks, emulated link of ${LINK:-100mbit,50us}; bench/accuracy/train.sh $*"
-    echo "accuracy: mean of seeds 1, 2, 3 (each beside it); step, waiting, bytes: mean of the three runs' medians"
-    awk -F: '/model name/ { cpu = $2; n++ } END { printf "machine: %d cores,%s\n", n, cpu ? cpu : " unknown CPU" }' /proc/cpuinfo
-    echo "system: $(uname -sr), $(${CC:-gcc} --version | head -n 1)"
-    echo
+    echo "# bench/accuracy/train.sh${*:+ $*}: examples/train on Fashion-MNIST: 2 machines x 2 ranks," \
+        "emulated link of ${LINK:-100mbit,50us}"
+    sh bench/head.sh
+    echo "# accuracy: mean of seeds 1, 2, 3; step, waiting, bytes: mean of the three runs' medians"
+    echo "strategy,step_ms,waiting_ms,inter_mb_per_step,accuracy_percent,to_fp32,speed_up,$(seq -s , -f accuracy_seed%g 3)"
     for name in fp32 layerwise strategy; do
         cat "$BUILD/bench/train/1/$name.json" "$BUILD/bench/train/2/$name.json" "$BUILD/bench/train/3/$name.json" |
             sed "s/^{/{\"name\": $name, /"
@@ -31,14 +31,14 @@ done
         if (!(name in runs)) order[++n] = name
         runs[name]++; step[name] += field("step_ms"); wait[name] += field("wait_ms")
         bytes[name] += field("inter_bytes_per_step"); right[name] += field("accuracy")
-        each[name] = each[name] sprintf(" %.2f", 100 * field("accuracy"))
+        each[name] = each[name] sprintf(",%.2f", 100 * field("accuracy"))
     }
     END {
-        printf "%-10s %12s %14s %20s %9s %8s %9s  %s\n", "", "step", "of it waiting", "between machines", "test", "to fp32", "speed-up", "each seed"
         for (i = 1; i <= n; i++) {
             k = order[i]; r = runs[k]; first = order[1]
-            printf "%-10s %9.1f ms %11.1f ms %12.2f MB/step %7.2f %% %+8.2f %8.1fx %s\n", k, step[k] / r, wait[k] / r, bytes[k] / r / 1e6,
-                   100 * right[k] / r, 100 * (right[k] / r - right[first] / runs[first]), step[first] / runs[first] / (step[k] / r), each[k]
+            printf "%s,%.1f,%.1f,%.2f,%.2f,%+.2f,%.1f%s\n", k, step[k] / r, wait[k] / r, bytes[k] / r / 1e6,
+                   100 * right[k] / r, 100 * (right[k] / r - right[first] / runs[first]),
+                   step[first] / runs[first] / (step[k] / r), each[k]
         }
     }'
 } >"$RESULT.tmp"

@@ -1,8 +1,9 @@
-/* codecs.c: what codecs on CUDA cost, by their own tables: no context, no peers. Prints CSV, a row for each codec, size and call.
+/* codecs.c: what codecs on CUDA cost, by their own tables: no context, no peers. Prints CSV, a row for each codec, size
+ * and call.
  *
  *     build/bench/cuda [SPEC...]            on a GPU: median time of 21 calls after 5, by the device's own events
- *     build/bench/cuda-counted [SPEC...]    the same calls on the runtime of tests/cuda: launches, and bytes that kernels move, counted;
- *                                           and the time that these bytes take at 3.35 TB/s (an H100's memory). Nothing is measured
+ *     build/bench/cuda-counted [SPEC...]    on the host runtime of tests/cuda: counts launches and the bytes that
+ *                                           kernels move; their time is computed at 3.35 TB/s (an H100's memory)
  *
  * `copy` is the device's own copy, which reads and writes 4 bytes an element: the measure of the others. */
 #include <math.h>
@@ -20,7 +21,7 @@ cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* of tests
 #define H100_BYTES_PER_NS 3350.0
 enum { WARM = 5, RUNS = 21 };
 
-/* ---- host ---------------------------------------------------------------------------------------------------------------- */
+/* ---- host -------------------------------------------------------------------------------------------------------- */
 static const esp_device_table *table;
 static void *device;
 static esp_stream stream;
@@ -61,7 +62,7 @@ static void *take(uint64_t bytes, uint32_t where) {
     return p;
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 typedef struct job {
     const esp_codec *codec;
     void *self;
@@ -123,7 +124,7 @@ static void row(const char *spec, uint64_t n, const char *what, int feedback, ui
     fflush(stdout);
 }
 
-/* ---- one codec, one size --------------------------------------------------------------------------------------------------- */
+/* ---- one codec, one size ----------------------------------------------------------------------------------------- */
 enum { MOST = 4 };                       /* payloads */
 static void fill(float *x, uint64_t n) { /* normal numbers */
     uint64_t s = 88172645463325252u;

@@ -1,6 +1,8 @@
 #!/bin/sh
-# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, over all architectures, from the compiler's own report.
-#   sh bench/cuda/kernels.sh [BUILD]      a line a kernel; ends with 1 if one spills more than SPILL bytes (32)
+# kernels.sh: registers, shared memory and spills of each kernel of plugin cuda, over all architectures, from the
+# compiler's own report.
+#   sh bench/cuda/kernels.sh [BUILD] >bench/results/cuda/cuda-kernels.csv
+# Exits with 1 if a kernel spills more than SPILL bytes (32).
 build=${1:-build}
 set -- "$build"/cuda/*.ptxas
 if [ ! -e "$1" ]; then
@@ -9,9 +11,9 @@ if [ ! -e "$1" ]; then
 fi
 demangle='cat'
 command -v c++filt >/dev/null 2>&1 && demangle="c++filt -p"
-echo "Plugin cuda's kernels, as nvcc compiled them: registers a thread (least and most over the architectures), bytes of shared memory, and"
-echo "bytes of spilled registers with their architectures."
-printf '%-58s %9s %7s  %s\n' kernel registers shared spills
+echo "# bench/cuda/kernels.sh: plugin cuda's kernels, as nvcc compiled them: registers a thread (least and most over the" \
+    "architectures), bytes of shared memory, bytes of spilled registers with their architectures"
+echo "kernel,registers_least,registers_most,shared_bytes,spills"
 cat "$@" | awk '
     /Compiling entry function/ {
         split($0, q, "\047"); kernel = q[2]; arch = q[4]
@@ -36,9 +38,10 @@ cat "$@" | awk '
         for (i = 1; i <= kernels; i++) {
             k = order[i]
             spilling += spills[k] != ""
-            printf "%-58s %4d %4d %7d %s\n", k, least[k], most[k], shared[k], spills[k] == "" ? " 0" : spills[k]
+            printf "\"%s\",%d,%d,%d,%s\n", k, least[k], most[k], shared[k], spills[k] == "" ? 0 : substr(spills[k], 2)
         }
         for (a in archs) n++
-        printf "%d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n", kernels, n, spilling, worst
+        printf "# %d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n",
+               kernels, n, spilling, worst
         exit worst > limit
     }'

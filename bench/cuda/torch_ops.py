@@ -1,5 +1,6 @@
-"""torch_ops.py: the codecs' methods composed from PyTorch operators, as a trainer without this library would write them, for comparison
-with bench/cuda/codecs.c: same sizes, normal gradients, with error feedback, times by CUDA events. Prints CSV with the same columns.
+"""torch_ops.py: the codecs' methods composed from PyTorch operators, as a trainer without this library would write
+them, for comparison with bench/cuda/codecs.c: same sizes, normal gradients, with error feedback, times by CUDA events.
+Prints CSV with the same columns.
 
     python3 bench/cuda/torch_ops.py
 """
@@ -87,7 +88,8 @@ def main():
             e = torch.zeros_like(g)
             us, row = measure(lambda: method(g, e))
             copied = copied or row
-            print(f'"torch {name}",{n},compress,1,1,{us:.2f},{row:.2f},{4e-3 * n / row:.1f},{copied / row:.3f}', flush=True)
+            print(f'"torch {name}",{n},compress,1,1,{us:.2f},{row:.2f},{4e-3 * n / row:.1f},{copied / row:.3f}',
+                  flush=True)
 
 
 main()

@@ -1,20 +1,21 @@
 /* codec.c: measures how fast every codec compresses (with feedback) and decompresses, by size and instruction set, with
  * one thread.
  *
- *     build/bench/codec [-n REPEATS] [SPEC...]        default: 7 repeats of all built-in codecs
+ *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv        7 repeats of all built-in codecs
  *
  * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
- * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these. "/stream" is
- * the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a codec must look for NaN
- * and Inf before it changes the residual), reads them again, writes the residual, and writes as many bytes as the payload has.
- * All measurements of a size are interleaved and repeated, and the best of each is kept. */
+ * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these.
+ * to_stream is the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a
+ * codec must look for NaN and Inf before it changes the residual), reads them again, writes the residual, and writes as
+ * many bytes as the payload has. All measurements of a size are interleaved and repeated, and the best of each is
+ * kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "espresso.h"
+#include "bench/head.h"
 #include "codecs/common/dense.h"
-#include "espresso_impl/base/machine.h"
 #include "espresso_impl/registry/builtin.h"
 
 enum { LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
@@ -87,7 +88,8 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
 }
 
-/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one remains in `p`. */
+/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one
+ * remains in `p`. */
 static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
     for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};
@@ -222,14 +224,11 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
         }
     }
     const double gb = 4e-9 * (double)n;
-    printf("\n2^%d elements (%.3g MB): memcpy %.1f GB/s, triad %.1f GB/s (12 bytes an element)\n", __builtin_ctzll(n),
-           4e-6 * (double)n, gb / best[0], 3 * gb / best[1]);
-    printf("%-16s %-7s %9s | %8s %8s %8s %8s | %8s %8s %8s\n", "codec", "level", "bits/elem", "compress", "/memcpy",
-           "/triad", "/stream", "decomp.", "/memcpy", "/triad");
     for (int c = 0; c < n_codecs; c++)
         for (int l = 0; l <= best_level; l++) {
             const bench_codec *k = &codecs[c];
-            printf("%-16s %-7s %9.3f | %8.2f %8.2f %8.2f %8.2f | %8.2f %8.2f %8.2f\n", specs[c], level_names[l],
+            printf("%llu,%.1f,%.1f,\"%s\",%s,%.3f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f\n", (unsigned long long)n,
+                   gb / best[0], 3 * gb / best[1], specs[c], level_names[l],
                    8.0 * (double)(k->used - ESP_PAYLOAD_HEADER) / (double)n, gb / k->to[l], best[0] / k->to[l],
                    best[1] / k->to[l], k->stream / k->to[l], gb / k->from[l], best[0] / k->from[l],
                    best[1] / k->from[l]);
@@ -243,14 +242,15 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
     free(m.state.ptr);
 }
 
-static void describe_machine(int best) {
-    char name[256];
-    esp__cpu_name(name, sizeof name);
-    printf("machine: %s, %u cores, best instruction set %s; compiler %s; one thread; best of %d, interleaved\n",
-           *name ? name : "unknown", esp__cores(), level_names[best], __VERSION__, repeats);
-    printf("compress: with feedback, all rounds, GB/s of f32 input. decomp.: one payload, mode SET. ratios: memcpy's, "
-           "triad's or "
-           "the stream loop's time over the codec's, same elements\n");
+static void print_head(int best) {
+    bench_head(stdout, "build/bench/codec: GB/s of f32 input, one thread");
+    printf("# best instruction set %s; best of %d, interleaved. compress: with feedback, all rounds. decompress: one "
+           "payload\n"
+           "# to_memcpy, to_triad, to_stream: their time over the codec's, same elements; triad_gbps: 12 bytes an "
+           "element\n"
+           "elements,memcpy_gbps,triad_gbps,codec,level,bits_per_element,compress_gbps,compress_to_memcpy,"
+           "compress_to_triad,compress_to_stream,decompress_gbps,decompress_to_memcpy,decompress_to_triad\n",
+           level_names[best], repeats);
 }
 
 int main(int argc, char **argv) {
@@ -267,7 +267,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     for (int c = 0; c < n; c++) open_codec(&codecs[c], specs[c], best);
-    describe_machine(best);
+    print_head(best);
     for (int log = LOG_MIN; log <= LOG_MAX; log += LOG_STEP) bench_size(codecs, n, specs, best, (uint64_t)1 << log);
     for (int c = 0; c < n; c++)
         for (int l = 0; l <= best; l++) codecs[c].table->close(codecs[c].self[l]);

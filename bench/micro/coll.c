@@ -1,6 +1,6 @@
 /* coll.c: times the collectives of backend shm through its table, between forked processes. Usage: coll RANKS
  * [params [op...]]. Prints "espresso RANKS OP BYTES MICROSECONDS": the slowest rank's mean in the best batch.
- * bench/micro/coll.sh compares these times with those of other libraries. */
+ * bench/peers/coll.sh compares these times with those of other libraries. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,25 +1,23 @@
 #!/bin/sh
-# compile.sh: what compiling the library costs: user time and object size of the whole, of the builds that leave parts out, and of each
-# part compiled alone. Rounds are interleaved, and the shortest time of each counts. Prints a table for docs/design/design.md, and writes
-# bench/results/micro/compile.csv.
+# compile.sh: the cost of compiling the library: user time and object size of the whole, of the build without the
+# planner, and of each part compiled alone. Rounds are interleaved, and the shortest time of each counts. Writes RESULT.
 #   sh bench/micro/compile.sh [ROUNDS]          5 rounds: about five minutes
-# A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused is dropped
-# from it. So parts do not add up to the whole exactly: in one unit, the compiler inlines across parts.
+# A part is compiled with the headers of the whole library, whose own time (row "headers") is subtracted; nothing unused
+# is dropped from it. So parts do not add up to the whole exactly: in one unit, the compiler inlines across parts.
 # Variables: CC (gcc), OPT (-O2), RESULT (bench/results/micro/compile.csv).
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 ROUNDS=${1:-5}
 CC=${CC:-gcc}
 OPT=${OPT:--O2}
-RESULT=${RESULT:-bench/results/compile.csv}
+RESULT=${RESULT:-bench/results/micro/compile.csv}
 case $ROUNDS in *[!0-9]* | 0) echo "compile.sh: ROUNDS is a whole number from 1 on" >&2; exit 2 ;; esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 load=$(cut -d' ' -f1 /proc/loadavg)
 
-# ---- the units: $tmp/NAME.c each, and $tmp/NAME.flags
-list=espresso.c
+# ---- the units: $tmp/NAME.c and $tmp/NAME.flags each
 unit() { # NAME FLAGS TEXT
     printf '%s\n' "$3" >"$tmp/$1.c"
     echo "$2" >"$tmp/$1.flags"
@@ -32,39 +30,25 @@ part() { # NAME FILE ...
     shift
     parts="$parts $name"
     unit "$name" -DESP__FN= "$headers
-$(includes "$@")"
-}
-# a plugin's source, as espresso.c includes it
-plugin() { # NAME FILE ...
-    name=$1
-    shift
-    parts="$parts $name"
-    unit "$name" '' "$headers
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) const esp_plugin *entry_##id(const esp_host *h)
 $(includes "$@")"
 }
-included() { sed -n "s|^#include \"\($1[^\"]*\.c\)\".*|\1|p" "$2"; }
 units='' parts=''
 wholes='everything ESP_NO_PLANNER'
 unit everything '' '#include "espresso.c"'
 unit ESP_NO_PLANNER -DESP_NO_PLANNER '#include "espresso.c"'
 unit headers '' "$headers"
-for folder in base plugins job strategy executor observe; do
+# The parts are the folders of the library; each codec is one, and the planner's other folders are one. In the list's
+# order.
+sed -n 's/^#include "\(.*\.c\)"/\1/p' espresso.c | awk -F/ '
+    $1 == "espresso_impl" { print $2, $0; next }
+    $1 == "codecs" { sub("[.]c", "", $2); print "codec:" $2, "codecs/" $2 ".c"; next }
+    $1 == "planner" && ($2 == "calibrate" || $2 == "auto") { print $2, $0; next }
+    { print $1, $0 }' >"$tmp/list"
+for name in $(awk '!seen[$1]++ { print $1 }' "$tmp/list"); do
     # shellcheck disable=SC2046
-    part $folder $(included "espresso_impl/$folder/" $list)
-done
-for codec in $(included codecs/ $list); do
-    codec=${codec#codecs/}
-    plugin "codec:${codec%.c}" "codecs/$codec"
-done
-# shellcheck disable=SC2046
-plugin backends $(included backends/ $list)
-# shellcheck disable=SC2046
-part planner $(included planner/ $list)
-for folder in costs autopilot; do
-    # shellcheck disable=SC2046
-    part $folder $(included "espresso_impl/$folder/" $list)
+    part "$name" $(awk -v name="$name" '$1 == name { print $2 }' "$tmp/list")
 done
 
 # ---- measure
@@ -86,10 +70,10 @@ done
 [ ! -t 2 ] || printf '\r%30s\r' '' >&2
 
 # ---- report
-model=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
 {
-    echo "# compile time and object size of the library and its parts: $CC $OPT, user seconds, least of $ROUNDS interleaved rounds; bytes: text + data"
-    echo "# machine: ${model:-$(uname -m)}, $(nproc) cores, Linux $(uname -r | cut -d. -f1,2), $($CC --version | head -n 1), load before: $load"
+    echo "# bench/micro/compile.sh: compile time and object size of the library and its parts: $CC $OPT, user seconds," \
+        "least of $ROUNDS rounds; bytes: text + data"
+    LOAD=$load sh bench/head.sh
     echo "kind,name,seconds,bytes"
     awk -v wholes="$wholes" -v parts="$parts" '
     !($1 in least) || $2 < least[$1] { least[$1] = $2 }
@@ -106,14 +90,4 @@ model=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
     }' "$tmp/all"
 } >"$RESULT.tmp"
 mv "$RESULT.tmp" "$RESULT"
-awk -F, '
-/^#/ || $1 == "kind" { next }
-{ n++; kind[n] = $1; name[n] = $2; s[n] = $3; b[n] = $4 }
-$1 != "whole" { all_s += $3; all_b += $4 }
-END {
-    print "| | user time | share | object | share |"
-    print "|---|---|---|---|---|"
-    for (i = 1; i <= n; i++)
-        if (kind[i] == "whole") printf "| %s | %.1f s | %.0f%% | %.0f KB | %.0f%% |\n", name[i], s[i], 100 * s[i] / s[1], b[i] / 1000, 100 * b[i] / b[1]
-        else printf "| %s | %.2f s | %.0f%% | %.0f KB | %.0f%% |\n", name[i], s[i], 100 * s[i] / all_s, b[i] / 1000, 100 * b[i] / all_b
-}' "$RESULT"
+cat "$RESULT"

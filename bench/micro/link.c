@@ -1,9 +1,10 @@
 /* link.c: checks that the emulated link between machines has the requested rate. Runs every collective over machines
- * with one rank each, and divides the bytes that the textbook algorithm sends by the measured time. Prints rate and
- * error. */
+ * with one rank each, and divides the bytes that the textbook algorithm sends by the measured time.
+ *     build/bench/link >bench/results/micro/link.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,8 +66,7 @@ static void bench(int32_t rank, int32_t size, const char *rate, double mbit, uin
         double us = run_us(ctx, &rows[k], count, a, b);
         double got = link_bytes(rows[k].op, (double)count * 4, size) * 8 / us;
         if (rank == 0)
-            printf("%-16s %8s %9d %6d MiB %10.1f %+8.2f %%\n", rows[k].name, rate, (int)size, (int)mib, got,
-                   (got / mbit - 1) * 100),
+            printf("%s,%s,%d,%d,%.1f,%+.2f\n", rows[k].name, rate, (int)size, (int)mib, got, (got / mbit - 1) * 100),
                 fflush(stdout);
     }
     free(a), free(b);
@@ -79,7 +79,8 @@ int main(void) {
         double mbit;
         uint64_t mib;
     } links[] = {{"100mbit", 100, 16}, {"1gbit", 1000, 16}, {"1gbit", 1000, 64}, {"5gbit", 5000, 64}};
-    printf("%-16s %8s %9s %10s %10s %9s\n", "collective", "asked", "machines", "buffer", "Mbit/s", "error");
+    bench_head(stdout, "build/bench/link: the emulated link's rate, asked and measured");
+    printf("collective,link,machines,buffer_mib,mbit_per_s,error_percent\n");
     fflush(stdout);
     for (size_t l = 0; l < sizeof links / sizeof *links; l++)
         for (int32_t size = 2; size <= 4; size += 2) {

@@ -1,13 +1,17 @@
-/* matrix.c: codec powersgd on square matrices, with feedback and one thread: both rounds of a compress, and a decompress.
+/* matrix.c: codec powersgd on square matrices, with feedback and one thread: both rounds of a compress, and a
+ * decompress.
  *
- *     build/bench/matrix [SGEMM.SO [SYMBOL]]     a library with the Fortran function sgemm_ (OpenBLAS, for example)
+ *     build/bench/matrix [SGEMM.SO [SYMBOL]]     a library with the Fortran function sgemm_ (OpenBLAS, for
+ *                                                example); results: bench/results/micro/matrix.csv
  *
- * GB/s counts the f32 input (4 bytes an element). Beside it is the ratio to a loop that moves as many bytes as the codec must: 28
- * bytes an element to compress (three reads of gradient and residual, one write), 4 to decompress. With a library, the same
- * products by sgemm on a compensated gradient that is stored. All of a size is interleaved and repeated; the best of each is kept. */
+ * GB/s counts the f32 input (4 bytes an element). Beside it is the ratio to a loop that moves as many bytes as the
+ * codec must: 28 bytes an element to compress (three reads of gradient and residual, one write), 4 to decompress. With
+ * a library, the same products by sgemm on a compensated gradient that is stored. All of a size is interleaved and
+ * repeated; the best of each is kept. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>
+#include "bench/head.h"
 #include "espresso_impl/registry/builtin.h"
 
 enum { REPEATS = 15, SIDES = 2, RANKS = 4 };
@@ -149,9 +153,12 @@ int main(int argc, char **argv) {
     void *symbol = lib ? dlsym(lib, argc > 2 ? argv[2] : "sgemm_") : NULL;
     memcpy(&sgemm, &symbol, sizeof sgemm);
     if (argc > 1 && !sgemm) return fprintf(stderr, "bench matrix: %s: %s\n", argv[1], lib ? "no sgemm_" : dlerror()), 1;
-    printf("powersgd, one thread: GB/s of f32 input, and the ratio to a loop that moves the same bytes\n");
-    printf("%10s %5s %22s %22s%s\n", "matrix", "rank", "compress", "decompress",
-           sgemm ? "        compress, sgemm      decompress, sgemm" : "");
+    bench_head(stdout, "build/bench/matrix: powersgd, one thread, and the same products by sgemm: GB/s of f32 input");
+    printf(
+        "# best of %d, interleaved; to_stream: ratio to a loop that moves the same bytes; compare only within a row\n"
+        "side,rank,compress_gbps,compress_to_stream,decompress_gbps,decompress_to_stream,sgemm_compress_gbps,"
+        "sgemm_compress_to_stream,sgemm_decompress_gbps,sgemm_decompress_to_stream\n",
+        REPEATS);
     for (int s = 0; s < SIDES; s++)
         for (int k = 0; k < RANKS; k++) {
             work w = work_open(sides[s], ranks[k]);
@@ -162,10 +169,14 @@ int main(int argc, char **argv) {
                 if (sgemm) blas(&w, sgemm, best[2]);
                 memset(w.e, 0, w.n * w.n * 4);
             }
-            printf("%5d^2    %5d", (int)w.n, (int)w.r);
-            for (int what = 0; what < (sgemm ? 4 : 2); what++) {
+            printf("%d,%d", (int)w.n, (int)w.r);
+            for (int what = 0; what < 4; what++) {
+                if (what == 2 && !sgemm) {
+                    printf(",,,,");
+                    break;
+                }
                 const double took = best[what / 2 * 2][what % 2];
-                printf(" %13.2f (%5.2f)", 4e-9 * (double)(w.n * w.n) / took, best[1][what % 2] / took);
+                printf(",%.2f,%.2f", 4e-9 * (double)(w.n * w.n) / took, best[1][what % 2] / took);
             }
             printf("\n");
             fflush(stdout);

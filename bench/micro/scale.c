@@ -1,8 +1,11 @@
-/* scale.c: what a rank takes of the machine, by the number of ranks: memory, shared memory, connections and threads. Each job's ranks are
- * forked processes over shm. What esp_start said before the first step stands beside what the kernel says after some steps. */
+/* scale.c: what a rank takes of the machine, by the number of ranks: memory, shared memory, connections and threads.
+ * Each job's ranks are forked processes over shm. What esp_start planned stands beside what the kernel counts after
+ * some steps.
+ *     build/bench/scale >bench/results/micro/scale.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -10,14 +13,14 @@
 
 enum { TENSORS = 4, ELEMENTS = 1 << 18, STEPS = 6, RANKS_MAX = 64 };
 
-/* Of one rank. Bytes, but for fds and threads. */
-typedef struct seen {
-    uint64_t before, anonymous, shared,
-        window; /* private memory before esp_open and after the steps; of the region: mapped and touched */
+/* What one rank takes. Bytes, but for fds and threads. */
+typedef struct usage {
+    uint64_t before, anonymous; /* private memory before esp_open and after the steps */
+    uint64_t shared, window;    /* of the region: mapped and touched */
     uint64_t fds, threads;
-    esp_stats said;
+    esp_stats planned;
     int done;
-} seen;
+} usage;
 
 /* One "NAME: N kB" of a file of /proc/self, in bytes. */
 static uint64_t proc_kb(const char *file, const char *name) {
@@ -58,7 +61,7 @@ static uint64_t entries(const char *folder) {
     return n > 2 ? n - 2 : 0;
 }
 
-static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *codec, int number, seen *out) {
+static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *codec, int number, usage *out) {
     static float grads[TENSORS][ELEMENTS];
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
@@ -80,8 +83,8 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
         s = esp_tensor_add(ctx, &d, NULL);
     }
     if (!s) s = esp_start(ctx);
-    out->said.struct_size = sizeof out->said;
-    if (!s) s = esp_stats_read(ctx, &out->said); /* before the first step */
+    out->planned.struct_size = sizeof out->planned;
+    if (!s) s = esp_stats_read(ctx, &out->planned); /* before the first step */
     for (int k = 0; k < STEPS && !s; k++) {
         for (uint32_t t = 0; t < TENSORS && !s; t++) s = esp_push(ctx, t, grads[t], here);
         if (!s) s = esp_wait_all(ctx);
@@ -92,14 +95,14 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
     out->window = region(&out->shared);
     out->fds = entries("/proc/self/fd");
     out->threads = entries("/proc/self/task");
-    if (!s) s = esp_barrier(ctx); /* nobody closes while others still look */
+    if (!s) s = esp_barrier(ctx); /* no rank closes while others still read */
     esp_close(ctx);
     out->done = s == ESP_OK;
 }
 
-static void show(const char *codec, int32_t size, int32_t machines, const seen *all) {
+static void show(const char *codec, int32_t size, int32_t machines, const usage *all) {
     const double mib = 1048576.0;
-    double most = 0, window = 0; /* of all ranks but 0, which also is the control plane's middle */
+    double most = 0, window = 0; /* of all ranks but 0, which also runs the control plane */
     const double first = (double)(all[0].anonymous - all[0].before) / mib;
     uint64_t fds = 0;
     for (int32_t r = 0; r < size; r++) {
@@ -108,16 +111,16 @@ static void show(const char *codec, int32_t size, int32_t machines, const seen *
         if ((double)all[r].window / mib > window) window = (double)all[r].window / mib;
         if (r && all[r].fds > fds) fds = all[r].fds;
     }
-    const esp_stats *x = &all[0].said;
-    printf("%-15s %5d %8d  %8.2f %8.2f %8.2f %8.2f  %9.2f %9.2f  %9.2f %9.2f  %6llu %6llu %7llu\n", codec, (int)size,
-           (int)machines, (double)x->memory_bytes / mib, (double)x->slots_bytes / mib, (double)x->feedback_bytes / mib,
+    const esp_stats *x = &all[0].planned;
+    printf("%s,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%llu,%llu,%llu\n", codec, (int)size, (int)machines,
+           (double)x->memory_bytes / mib, (double)x->slots_bytes / mib, (double)x->feedback_bytes / mib,
            (double)x->backend_bytes / mib, first, most, (double)all[0].shared / mib, window,
            (unsigned long long)all[0].fds, (unsigned long long)fds, (unsigned long long)all[0].threads);
     fflush(stdout);
 }
 
 static int job(const char *codec, int32_t size, int32_t machines, int number) {
-    seen *all = mmap(NULL, RANKS_MAX * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    usage *all = mmap(NULL, RANKS_MAX * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int bad = 0;
     for (int32_t r = 0; r < size; r++)
         if (fork() == 0) {
@@ -136,19 +139,16 @@ int main(void) {
     static const char *const codecs[] = {"none", "topk:ratio=0.01", "fp16"};
     int bad = 0, number = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("# bench/scale: what a rank takes over shm, %d tensors of %d elements (%.0f MiB of gradients), %d steps, "
-           "strategy "
-           "layerwise. MiB.\n"
-           "# Said: by esp_start, before the first step: memory_bytes, of it slots and feedback; backends. Seen: "
-           "growth of "
-           "private memory\n"
-           "# (RssAnon) since before esp_open, of rank 0 and most of another rank; shared memory that is mapped "
-           "(region), and "
-           "touched by\n"
-           "# one rank, all ranks' windows included. fds: open files of rank 0, most of another rank.\n",
+    bench_head(stdout, "build/bench/scale: what a rank takes over shm, strategy layerwise");
+    printf("# %d tensors of %d elements (%.0f MiB of gradients), %d steps. planned, slots, feedback, backend: by "
+           "esp_start, "
+           "before the first step\n"
+           "# private: growth of RssAnon since before esp_open, of rank 0 and the most of another rank\n"
+           "# region: shared memory that is mapped; touched: by one rank, all ranks' windows included\n"
+           "# fds: open files of rank 0 and the most of another rank\n"
+           "codec,ranks,machines,planned_mib,slots_mib,feedback_mib,backend_mib,private_rank0_mib,private_others_mib,"
+           "region_mib,touched_mib,fds_rank0,fds_others,threads\n",
            (int)TENSORS, (int)ELEMENTS, TENSORS * ELEMENTS * 4.0 / 1048576.0, (int)STEPS);
-    printf("%-15s %5s %8s  %8s %8s %8s %8s  %9s %9s  %9s %9s  %6s %6s %7s\n", "codec", "ranks", "machines", "said",
-           "slots", "feedback", "backend", "private 0", "private r", "region", "touched", "fds 0", "fds r", "threads");
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
         for (int32_t n = 2; n <= RANKS_MAX; n *= 2) {
             bad |= job(codecs[c], n, 1, number++);

@@ -1,9 +1,12 @@
-/* shard.c: a step of sharded tensors, from the first push to the last gathered parameter, with compression and without. Ranks are
- * forked processes over shm: 2 machines of 2, the link between them emulated. Each row's job and the uncompressed one are open at
- * once and take turns, so that a ratio is of one time and one machine. There is no backward and no update: all of it is exposed. */
+/* shard.c: a step of sharded tensors, from the first push to the last gathered parameter, with compression and without.
+ * Ranks are forked processes over shm: 2 machines of 2, the link between them emulated. Each row's job and the
+ * uncompressed one are open at once and take turns, so that a ratio is of one time and one machine. There is no
+ * backward and no update: all of it is exposed.
+ *     build/bench/shard [LINK] >bench/results/micro/shard.csv        1gbit */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,8 +92,8 @@ static void bench_row(int32_t rank, const row *r, const char *link, int number) 
     }
     const double low = (qsort(ratio, ROUNDS, sizeof *ratio, by_value), ratio[0]);
     if (!rank)
-        printf("%-16s %-8s %9.1f %9.1f %9.1f %9.1f %8.2f %8.2f\n", r->codec, r->gather ? r->gather : "exact",
-               median(times[0][0]), median(times[0][1]), median(times[1][0]), median(times[1][1]), median(ratio), low);
+        printf("%s,%s,%.1f,%.1f,%.1f,%.1f,%.2f,%.2f\n", r->codec, r->gather ? r->gather : "exact", median(times[0][0]),
+               median(times[0][1]), median(times[1][0]), median(times[1][1]), median(ratio), low);
     esp_close(ctx);
     esp_close(base);
     free(grad);
@@ -100,10 +103,13 @@ static void bench_row(int32_t rank, const row *r, const char *link, int number) 
 int main(int argc, char **argv) {
     const char *link = argc > 1 ? argv[1] : "1gbit";
     int failed = 0;
-    printf("%d tensors of %d elements, 2 machines x 2 ranks, %s and 50 us between machines; medians of %d steps, ms\n",
-           TENSORS, ELEMENTS, link, ROUNDS);
-    printf("%-16s %-8s %9s %9s %9s %9s %8s %8s\n", "gradients", "params", "fp32 sync", "fp32 step", "sync", "step",
-           "ratio", "lowest");
+    bench_head(stdout, "build/bench/shard: a step of sharded tensors, compressed and not (fp32), in turns");
+    printf(
+        "# %d tensors of %d elements, 2 machines x 2 ranks, %s and 50 us between machines; medians of %d steps\n"
+        "# sync: from the first push until all ranks have their parts; step: until all have gathered the parameters\n"
+        "# ratio: median of the steps' ratios; lowest: the smallest of them\n"
+        "gradients,params,fp32_sync_ms,fp32_step_ms,sync_ms,step_ms,ratio,lowest\n",
+        TENSORS, ELEMENTS, link, ROUNDS);
     fflush(stdout);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         for (int32_t rank = 0; rank < RANKS; rank++) {

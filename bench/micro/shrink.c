@@ -1,10 +1,11 @@
-/* shrink.c: how long training stands still when a rank dies: from kill -9 to the end of the next step of the ranks that are left,
- * which call esp_shrink in between. Ranks are forked processes over shm; each round starts a job, kills one rank at a random time
- * in its training, and takes the latest of the others.
- *   build/bench/shrink [KILLS]       100 for each row */
+/* shrink.c: how long a rank's death stops training: from kill -9 to the end of the next step of the ranks that are
+ * left, which call esp_shrink in between. Ranks are forked processes over shm; each round starts a job, kills one rank
+ * at a random time in its training, and takes the latest of the others.
+ *   build/bench/shrink [KILLS] >bench/results/micro/shrink.csv       100 for each row */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -25,14 +26,14 @@ static const row rows[] = {
     {"8 ranks, fp32", NULL, "fp32", 8, 8},
 };
 
-/* What a rank tells the parent. Nanoseconds of CLOCK_MONOTONIC. */
-typedef struct told {
+/* What a rank reports to the parent. Nanoseconds of CLOCK_MONOTONIC. */
+typedef struct report {
     volatile uint64_t ready, noticed, shrunk, stepped;
     volatile int failed;
-} told;
-static told *board;
+} report;
+static report *board;
 
-static int say(told *t, const esp_ctx *ctx, const char *what) {
+static int fail(report *t, const esp_ctx *ctx, const char *what) {
     fprintf(stderr, "bench/shrink: %s: %s\n", what, esp_last_error(ctx));
     return t->failed = 1;
 }
@@ -45,22 +46,22 @@ static esp_status step(esp_ctx *ctx, float *g) {
 }
 
 static int train(const row *r, int32_t rank, const char *root) {
-    told *me = &board[rank];
+    report *me = &board[rank];
     esp_config cfg = ESP_ZERO;
     esp_ctx *ctx;
     float *g = calloc((size_t)TENSORS * COUNT, sizeof *g);
     cfg.rank = rank, cfg.size = r->size, cfg.machine = 1 + rank / r->per_machine;
     cfg.root = root, cfg.backend = "shm", cfg.codec = r->codec, cfg.strategy = r->strategy;
     cfg.timeout_ms = 20000, cfg.log_level = ESP_LOG_ERROR, cfg.cpu_workers = 1;
-    if (!g || esp_open(&cfg, &ctx)) return say(me, NULL, "esp_open");
+    if (!g || esp_open(&cfg, &ctx)) return fail(me, NULL, "esp_open");
     for (uint32_t i = 0; i < TENSORS; i++) {
         char name[16];
         esp_tensor_desc d = ESP_ZERO;
         snprintf(name, sizeof name, "layer%u", i);
         d.name = name, d.count = COUNT;
-        if (esp_tensor_add(ctx, &d, NULL)) return say(me, ctx, "esp_tensor_add");
+        if (esp_tensor_add(ctx, &d, NULL)) return fail(me, ctx, "esp_tensor_add");
     }
-    if (esp_start(ctx)) return say(me, ctx, "esp_start");
+    if (esp_start(ctx)) return fail(me, ctx, "esp_start");
     esp_status s = ESP_OK;
     for (int k = 0; !s; k++) {
         for (size_t i = 0; i < (size_t)TENSORS * COUNT; i++) g[i] = (float)(i % 17) - 8.0f;
@@ -68,9 +69,9 @@ static int train(const row *r, int32_t rank, const char *root) {
         if (k == BEFORE) me->ready = esp__now_ns();
     }
     me->noticed = esp__now_ns();
-    if (esp_shrink(ctx)) return say(me, ctx, "esp_shrink");
+    if (esp_shrink(ctx)) return fail(me, ctx, "esp_shrink");
     me->shrunk = esp__now_ns();
-    if (step(ctx, g)) return say(me, ctx, "the step after");
+    if (step(ctx, g)) return fail(me, ctx, "the step after");
     me->stepped = esp__now_ns();
     esp_close(ctx);
     free(g);
@@ -113,31 +114,29 @@ static int one(const row *r, int round, double *noticed, double *shrunk, double 
     return ok;
 }
 
-static void print(const char *what, double *x, size_t n) {
+static void print(const char *job, const char *what, double *x, size_t n) {
     esp__sort(x, n);
-    printf("    %-34s %8.1f %8.1f %8.1f\n", what, esp__quantile(x, n, 0.5), esp__quantile(x, n, 0.95), x[n - 1]);
+    printf("\"%s\",%s,%.1f,%.1f,%.1f\n", job, what, esp__quantile(x, n, 0.5), esp__quantile(x, n, 0.95), x[n - 1]);
 }
 
 int main(int argc, char **argv) {
     const int kills = argc > 1 ? atoi(argv[1]) : 100;
     double *t[3];
-    char cpu[128];
     if (kills < 1 || kills > 100000) return fprintf(stderr, "bench/shrink: KILLS is a number from 1 to 100000\n"), 2;
     board = mmap(NULL, RANKS_MAX * sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int k = 0; k < 3; k++) t[k] = calloc((size_t)kills, sizeof *t[k]);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    esp__cpu_name(cpu, sizeof cpu);
-    printf("machine: %s, %u cores; shm; %d tensors of %d floats; %d kills a row; one step computes nothing\n", cpu,
-           esp__cores(), TENSORS, COUNT, kills);
-    printf("milliseconds since kill -9, the latest of all ranks that are left: median, 95%%, worst of all kills\n");
+    bench_head(stdout,
+               "build/bench/shrink: from kill -9 to the end of the next step, the latest of all ranks that are left");
+    printf("# shm; %d tensors of %d floats; %d kills a row; a step computes nothing\n", TENSORS, COUNT, kills);
+    printf("job,until,median_ms,p95_ms,most_ms\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int failed = 0;
         for (int k = 0; k < kills; k++) failed += !one(&rows[i], k, &t[0][k], &t[1][k], &t[2][k]);
-        printf("%s%s\n", rows[i].name, failed ? ": FAILED" : "");
-        print("the step failed", t[0], (size_t)kills);
-        print("esp_shrink returned", t[1], (size_t)kills);
-        print("the next step was done", t[2], (size_t)kills);
-        if (failed) return 1;
+        if (failed) return fprintf(stderr, "bench/shrink: %s: %d jobs failed\n", rows[i].name, failed), 1;
+        print(rows[i].name, "the step failed", t[0], (size_t)kills);
+        print(rows[i].name, "esp_shrink returned", t[1], (size_t)kills);
+        print(rows[i].name, "the next step was done", t[2], (size_t)kills);
     }
     return 0;
 }

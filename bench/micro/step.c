@@ -1,9 +1,11 @@
 /* step.c: measures the library's own overhead: a step of a model's tensors through the executor, compared with the
- * same collectives called directly on the backend. Ranks are forked processes over shm. Prints a table; the two
- * times of a ratio are of the same run. */
+ * same collectives called directly on the backend. Ranks are forked processes over shm. The two times of a ratio
+ * are of the same run.
+ *     build/bench/step [RANKS] >bench/results/micro/step.csv        2, 4, ... RANKS ranks (4) */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,17 +86,16 @@ static void bench_row(int32_t rank, int32_t size, const row *r, int job) {
         if (k && d < direct) direct = d;
         if (k && s < through) through = s;
     }
-    if (rank == 0)
-        printf("%-24s %5d %12.1f %12.1f %8.2f\n", r->name, size, direct, through, through / direct), fflush(stdout);
+    if (rank == 0) printf("%s,%d,%.1f,%.1f,%.2f\n", r->name, size, direct, through, through / direct), fflush(stdout);
     free(g);
     esp_close(ctx);
 }
 
 int main(int argc, char **argv) {
     int32_t most = argc > 1 ? atoi(argv[1]) : 4;
-    printf("%-24s %5s %12s %12s %8s\n", "tensors", "ranks", "direct us", "step us", "ratio");
-    printf("(direct: the raw allreduce of the same tensors on the backend, no executor; best of %d, interleaved)\n",
-           ROUNDS);
+    bench_head(stdout,
+               "build/bench/step: a step through the executor, and (direct) the same allreduces on the backend");
+    printf("# best of %d, interleaved\ntensors,ranks,direct_us,step_us,ratio\n", ROUNDS);
     fflush(stdout);
     for (int32_t size = 2; size <= most; size *= 2)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {

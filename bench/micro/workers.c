@@ -1,10 +1,11 @@
-/* workers.c: own threads against the trainer's OpenMP team: the time of a step and the number of threads, alone (the trainer only pushes
- * and waits) and beside a trainer that computes with OpenMP. One rank, so that compression is all there is. Each run is a process of its
- * own; the two kinds alternate, and each pair gives a ratio of their best steps.
+/* workers.c: own threads against the trainer's OpenMP team: the time of a step and the number of threads, alone (the
+ * trainer only pushes and waits) and beside a trainer that computes with OpenMP. One rank, so that compression is all
+ * there is. Each run is a process of its own; the two kinds alternate, and each pair gives a ratio of their best steps.
  *   build/bench/workers [PAIRS] >bench/results/micro/workers.csv        12 pairs */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
+#include "bench/head.h"
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,9 +120,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     unsetenv("ESPRESSO_WORKERS");
-    printf(
-        "# bench/workers: %d tensors of %d floats, one rank, %u cores, OMP_WAIT_POLICY=%s; us: the best of %d steps\n",
-        TENSORS, COUNT, esp__cores(), getenv("OMP_WAIT_POLICY"), STEPS);
+    bench_head(stdout, "build/bench/workers: own threads and the trainer's OpenMP team");
+    printf("# %d tensors of %d floats, one rank, OMP_WAIT_POLICY=%s; us: the best of %d steps\n", TENSORS, COUNT,
+           getenv("OMP_WAIT_POLICY"), STEPS);
     printf("trainer,codec,pair,first,pthreads_us,openmp_us,ratio,pthreads_threads,openmp_threads\n");
     for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++) {
         double ratio[64], best[2] = {1e30, 1e30};

@@ -1,5 +1,6 @@
-/* coll_table.h: what is measured, the same for every program of this comparison: collectives, sizes, repetitions, and the line that
- * is printed. "bytes" is the whole buffer: the vector of a sum, all that a gather brings, all that an alltoall sends. */
+/* coll_table.h: what is measured, the same for every program of this comparison: collectives, sizes, repetitions, and
+ * the line that is printed. "bytes" is the whole buffer: the vector of a sum, all that a gather brings, all that an
+ * alltoall sends. */
 #ifndef COLL_TABLE_H
 #define COLL_TABLE_H
 #include <stdint.h>

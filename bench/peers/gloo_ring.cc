@@ -1,5 +1,6 @@
-// gloo_ring.cc: one rank of bench/micro/mpi.sh: gloo's ring allreduce over TCP. Usage: gloo_ring ADDRESS DIR BYTES ROUNDS, with rank and size from
-// mpirun's variables; the ranks meet through files in DIR. Prints "gloo BYTES ring MILLISECONDS" of the slowest rank, each round.
+// gloo_ring.cc: one rank of bench/peers/mpi.sh: gloo's ring allreduce over TCP. Usage: gloo_ring ADDRESS DIR BYTES
+// ROUNDS, with rank and size from mpirun's variables; the ranks meet through files in DIR. Prints "gloo BYTES ring
+// MILLISECONDS" of the slowest rank, each round.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>

@@ -1,6 +1,7 @@
-/* mpi_job.c: one rank of bench/micro/mpi.sh: averages a buffer by MPI_Allreduce, by this library without compression, and with a codec, in turn, in
- * one run. Usage: mpirun -n N mpi_job LABEL BYTES ROUNDS [CODEC]. Prints "LABEL BYTES mpi|fp32|CODEC MILLISECONDS" of the slowest rank,
- * each round. The buffer is one tensor; with CODEC, and above 1 MiB, it is cut into tensors of 1 MiB, as gradients are. */
+/* mpi_job.c: one rank of bench/peers/mpi.sh: averages a buffer by MPI_Allreduce, by this library without compression,
+ * and with a codec, in turn, in one run. Usage: mpirun -n N mpi_job LABEL BYTES ROUNDS [CODEC]. Prints "LABEL BYTES
+ * mpi|fp32|CODEC MILLISECONDS" of the slowest rank, each round. The buffer is one tensor; with CODEC, and above 1 MiB,
+ * it is cut into tensors of 1 MiB, as gradients are. */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdio.h>

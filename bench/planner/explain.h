@@ -1,5 +1,5 @@
-/* explain.h: explains in one line, from a plan's report and timeline, why the plan is above its bound: which lanes determine the
- * bound, how busy these are, what is exposed, and which unit ends last. */
+/* explain.h: explains in one line, from a plan's report and timeline, why the plan is above its bound: which lanes
+ * determine the bound, how busy these are, what is exposed, and which unit ends last. */
 
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 

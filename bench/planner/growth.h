@@ -1,5 +1,5 @@
-/* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers, either
- * all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
+/* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers,
+ * either all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
 #include "espresso_impl/base/quantile.h"
 
 static const uint32_t growth_sizes[] = {10, 30, 100, 300, 1000, 2000, 5000};
@@ -40,16 +40,13 @@ static uint32_t sizes_of(const esp_plan_model *m) {
     return n;
 }
 
-static const char *mark(double ms, double target) { return ms <= target ? "" : " ABOVE"; }
-
-/* Prints one row; each time is the better of two runs. */
+/* One line for each number of devices; each time is the better of two runs. */
 static void growth_row(uint32_t n, int distinct, FILE *csv) {
     static const uint32_t devices[] = {ONE_DEVICE, TWO_DEVICES};
     bench_model m = {growth_model(n, distinct), NULL, 0};
     bench_case *c = malloc(sizeof *c);
     if (!c) die("out of memory", "growth");
     case_open(c, 0, 0, 8);
-    printf("%6u tensors, %4u sizes |", n, sizes_of(&m.model));
     for (int d = 0; d < 2; d++) {
         double best = 1e30, gap = 0.0;
         for (int run = 0; run < (n > 2000 ? 1 : 2); run++) {
@@ -58,22 +55,18 @@ static void growth_row(uint32_t n, int distinct, FILE *csv) {
             if (r.plan_ns / 1e6 < best) best = r.plan_ns / 1e6;
             gap = 100.0 * (r.iteration_ns / r.bound_any_ns - 1.0);
         }
-        double target = n == 2000 ? (d ? 500.0 : 100.0) : 1e30;
-        printf(" %9.2f ms %7.2f us a tensor, gap %5.2f%%%s |", best, 1000.0 * best / n, gap, mark(best, target));
-        if (csv) fprintf(csv, "%u,%s,%d,%.3f,%.3f\n", n, distinct ? "distinct" : "alike", d + 1, best, gap);
+        fprintf(csv, "%u,%s,%u,%d,%.3f,%.3f\n", n, distinct ? "distinct" : "alike", sizes_of(&m.model), d + 1, best,
+                gap);
     }
-    printf("\n");
     free(c);
     growth_free(&m.model);
 }
 
-static void growth_table(FILE *csv) {
-    printf("\nGrowth: dgc, paper-nvlink, 8 machines, everything included; one device | two devices. Targets at 2,000 "
-           "tensors: "
-           "100 ms | 500 ms\n");
-    if (csv) fprintf(csv, "tensors,layers,devices,plan_ms,gap_any_percent\n");
-    for (int distinct = 0; distinct < 2; distinct++) {
-        printf("%s\n", distinct ? "layers each of their own width:" : "layers alike:");
-        for (int i = 0; i < GROWTH; i++) growth_row(growth_sizes[i], distinct, csv), fflush(stdout);
-    }
+static void growth_table(const char *dir) {
+    FILE *csv =
+        result_open(dir, "plan-growth", "build/bench/plan speed: dgc, paper-nvlink, 8 machines, everything included",
+                    "tensors,layers,sizes,devices,plan_ms,gap_any_percent");
+    for (int distinct = 0; distinct < 2; distinct++)
+        for (int i = 0; i < GROWTH; i++) growth_row(growth_sizes[i], distinct, csv);
+    result_close(csv);
 }

@@ -1,6 +1,6 @@
-/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the output line that
- * names the machine. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
-#include "espresso_impl/base/machine.h"
+/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the files of
+ * results. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+#include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static double quantile(double *x, uint32_t n, double share) {
     return x[(uint32_t)ceil(share * n) - 1];
 }
 
-/* ---- models --------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 typedef struct bench_model {
     esp_plan_model model;
     char *text;
@@ -91,7 +91,7 @@ static int model_open(bench_model *m, const char *name) {
     snprintf(folder, sizeof folder, "%s/models", shared && *shared ? shared : "../shared");
     if ((m->published = model_file(m, folder, name)) != 0) return 1;
     if (!model_file(m, "planner/models", name)) return 0;
-    printf("%s: no published trace here, so planner/models/%s.json: not the figures of the case table\n", name, name);
+    fprintf(stderr, "%s: no published trace here, so planner/models/%s.json: steps are not comparable\n", name, name);
     return 1;
 }
 
@@ -101,7 +101,7 @@ static void model_close(bench_model *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* ---- system and codec --------------------------------------------------------------------------------------------------- */
+/* ---- system and codec -------------------------------------------------------------------------------------------- */
 /* Contains pointers into itself: do not copy. */
 typedef struct bench_case {
     esp_plan_system system;
@@ -134,12 +134,17 @@ static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char
     return plan;
 }
 
-/* ---- the machine ---------------------------------------------------------------------------------------------------------- */
-static void machine_line(const char *what) {
-    char cpu[128];
-    esp__cpu_name(cpu, sizeof cpu);
-    double load[3] = {0};
-    if (getloadavg(load, 3) != 3) memset(load, 0, sizeof load);
-    printf("# build/bench/plan %s\nmachine: %s, %u cores, load %.2f %.2f %.2f; compiler %s; one thread\n\n", what,
-           *cpu ? cpu : "unknown", esp__cores(), load[0], load[1], load[2], __VERSION__);
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+/* DIR/NAME.csv with its first lines. */
+static FILE *result_open(const char *dir, const char *name, const char *what, const char *columns) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.csv", dir, name);
+    FILE *f = fopen(path, "w");
+    if (!f) die("cannot write", path);
+    bench_head(f, what);
+    fprintf(f, "%s\n", columns);
+    return f;
+}
+static void result_close(FILE *f) {
+    if (ferror(f) | fclose(f)) die("cannot write", "a result");
 }

@@ -1,5 +1,5 @@
-/* naive.h: the baseline for the planner's speed: one greedy pass of Algorithm 1 that, for every tensor, times every option of the
- * tree by simulating the whole step in ready order. It prunes, skips and reuses nothing. */
+/* naive.h: the baseline for the planner's speed: one greedy pass of Algorithm 1 that, for every tensor, times every
+ * option of the tree by simulating the whole step in ready order. It prunes, skips and reuses nothing. */
 
 typedef struct tree_list {
     esp__option *options;
@@ -51,7 +51,7 @@ static const esp__path **paths_all(esp__problem *p, const esp__unit *u, const tr
 
 typedef struct naive_result {
     double ms, step_ms; /* time of the whole pass; the step that it finds (0: it was not finished) */
-    uint32_t done, n;   /* tensors evaluated; of so many. If not all, ms is extrapolated in proportion */
+    uint32_t done, n;   /* tensors evaluated, and all; if these differ, ms is extrapolated */
     uint32_t options;
 } naive_result;
 

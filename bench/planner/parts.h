@@ -1,8 +1,9 @@
-/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation, the bound's
- * prices. Uses the planner's private functions. */
+/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation,
+ * the bound's prices. Uses the planner's private functions. */
 
-/* ---- pruning --------------------------------------------------------------------------------------------------------------- */
-/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the core. */
+/* ---- pruning ----------------------------------------------------------------------------------------------------- */
+/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the
+ * core. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
                              double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
@@ -46,21 +47,18 @@ static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t
     return us;
 }
 
-static void parts_pruning(const bench_model *m, const bench_case *c) {
-    static const char *const widths[] = {"loads", "loads and ends (used)", "exact"};
-    for (int d = 0; d < 2; d++) {
-        uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE, options;
-        double us = parts_unpruned(m, c, devices, &options);
-        printf("%-10s %d: %4u options, all timed %8.1f us a size; pruned by", m->model.name, d + 1, options, us);
-        for (uint32_t w = 0; w < 3; w++) {
-            double paths, core, prune_us;
-            parts_candidates(m, c, devices, w, &paths, &core, &prune_us);
-            printf(" %s: %.1f left, %.1f us%s", widths[w], paths, prune_us, w < 2 ? ";" : "\n");
-        }
+static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t devices, FILE *csv) {
+    uint32_t options;
+    const double all_us = parts_unpruned(m, c, devices, &options);
+    fprintf(csv, "%u,%.1f", options, all_us);
+    for (uint32_t width = 0; width < 3; width++) { /* loads; loads and ends (used); exact */
+        double paths, core, us;
+        parts_candidates(m, c, devices, width, &paths, &core, &us);
+        fprintf(csv, ",%.1f,%.1f", paths, us);
     }
 }
 
-/* ---- incremental evaluation -------------------------------------------------------------------------------------------- */
+/* ---- incremental evaluation -------------------------------------------------------------------------------------- */
 /* Makes the plan on which trials are measured, with each tensor as one unit. */
 static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
@@ -77,7 +75,7 @@ static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     do
         for (int i = 0; i < 20; i++, n++) sum += replay ? esp__replay(p, d) : esp__generate(p, d);
     while (ms_since(start) < 20.0);
-    if (!sum) printf("!");
+    if (!sum) die("a simulated step takes no time", "parts");
     return 1e6 * ms_since(start) / (double)n;
 }
 
@@ -101,7 +99,7 @@ static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, 
     return 1e6 * ms_since(start) / (double)*trials;
 }
 
-static void parts_replay(const bench_model *m, const bench_case *c) {
+static void parts_replay(const bench_model *m, const bench_case *c, FILE *csv) {
     bench_problem b;
     esp__bound bound;
     esp__schedule d = {0}, copy = {0};
@@ -111,15 +109,12 @@ static void parts_replay(const bench_model *m, const bench_case *c) {
     double trial = parts_trials(&b.p, &d, &trials, &passed), n = d.n_sequence;
     esp__schedule_copy(&b.p, &copy, &d);
     double replay = parts_repeat_ns(&b.p, &copy, 1), generate = parts_repeat_ns(&b.p, &copy, 0);
-    printf("%-10s %5.0f ops: ready order %5.1f ns an op, fixed sequence %4.1f; a trial %7.0f ns, against %8.0f in "
-           "ready order "
-           "(%5.1fx) and %7.0f replayed (%4.1fx); %u of %u units are on no longest path: passed over\n",
-           m->model.name, n, generate / n, replay / n, trial, generate, generate / trial, replay, replay / trial,
-           passed, d.n_units);
+    fprintf(csv, "%s,%.0f,%.1f,%.1f,%.0f,%.0f,%.0f,%u,%u\n", m->model.name, n, generate / n, replay / n, trial,
+            generate, replay, passed, d.n_units);
     problem_close(&b);
 }
 
-/* ---- the bound's prices ------------------------------------------------------------------------------------------------------- */
+/* ---- the bound's prices ------------------------------------------------------------------------------------------ */
 static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
     bench_problem b;
     esp__bound bound;
@@ -138,26 +133,30 @@ static double parts_search(const bench_model *m, const bench_case *c, uint32_t d
     return step;
 }
 
-static void parts_prices(const bench_model *m, const bench_case *c) {
-    for (int d = 0; d < 2; d++) {
-        uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE;
-        double ms[2], with = parts_search(m, c, devices, 1, &ms[0]), without = parts_search(m, c, devices, 0, &ms[1]);
-        printf(
-            "%-10s %d: step %8.3f ms found in %6.2f ms with the bound's prices; %8.3f (%+.2f%%) in %6.2f ms without\n",
-            m->model.name, d + 1, with, ms[0], without, 100.0 * (without / with - 1.0), ms[1]);
-    }
-}
-
-static void parts_tables(bench_model *models, const bench_case *c) {
-    printf("\nWhat each part brings (dgc, paper-nvlink, 8 machines)\n\nPruning while options grow (1: one device, 2: "
-           "two)\n");
+static void parts_tables(bench_model *models, const bench_case *c, const char *dir) {
+    FILE *csv =
+        result_open(dir, "plan-parts",
+                    "build/bench/plan speed: pruning while options grow (all options timed, and what each rule "
+                    "leaves), and the search from the bound's prices and without them; dgc, paper-nvlink, 8 machines",
+                    "model,devices,options,all_us,loads_left,loads_us,ends_left,ends_us,exact_left,exact_us,"
+                    "step_ms,search_ms,unpriced_step_ms,unpriced_search_ms");
     for (int i = 0; i < MODELS; i++)
-        if (models[i].text) parts_pruning(&models[i], c);
-    printf("\nTrials: some units replaced in a fixed sequence, all else kept; two devices, the plan for tensors as "
-           "given\n");
+        for (int d = 0; d < 2 && models[i].text; d++) {
+            const uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE;
+            double ms[2];
+            fprintf(csv, "%s,%d,", models[i].model.name, d + 1);
+            parts_pruning(&models[i], c, devices, csv);
+            const double with = parts_search(&models[i], c, devices, 1, &ms[0]);
+            const double without = parts_search(&models[i], c, devices, 0, &ms[1]);
+            fprintf(csv, ",%.3f,%.2f,%.3f,%.2f\n", with, ms[0], without, ms[1]);
+        }
+    result_close(csv);
+    csv = result_open(
+        dir, "plan-trials",
+        "build/bench/plan speed: one evaluation in ready order, in a fixed order, and as an incremental trial; "
+        "two devices, tensors as given; dgc, paper-nvlink, 8 machines",
+        "model,ops,ready_ns_per_op,fixed_ns_per_op,trial_ns,ready_ns,fixed_ns,units_skipped,units");
     for (int i = 0; i < MODELS; i++)
-        if (models[i].text) parts_replay(&models[i], c);
-    printf("\nThe bound's prices as starts of the search (time with its computing)\n");
-    for (int i = 0; i < MODELS; i++)
-        if (models[i].text) parts_prices(&models[i], c);
+        if (models[i].text) parts_replay(&models[i], c, csv);
+    result_close(csv);
 }

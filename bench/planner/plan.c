@@ -1,11 +1,11 @@
-/* plan.c: measures how fast the planner is and how good its plans are, with one thread. Results go to standard
- * output.
+/* plan.c: measures how fast the planner is and how good its plans are, with one thread.
  *
- *     build/bench/plan speed [growth.csv]      times against targets, naive evaluation, growth with size, effect of each part
- *     build/bench/plan quality [cases.csv]     144 cases: 6 models x 3 codecs x 2 testbeds x 4 cluster sizes
+ *     build/bench/plan speed [DIR]      writes plan-speed.csv, plan-growth.csv, plan-parts.csv and plan-trials.csv
+ *     build/bench/plan quality [DIR]    writes plan-quality.csv and plan-misses.csv: 144 cases: 6 models x 3 codecs x 2
+ *                                       testbeds x 4 cluster sizes
  *
- * bench/planner/plan.sh runs both, stores the results and plots them. Models are the published traces in
- * ESPRESSO_SHARED/models (or ../shared/models); where these are missing, those of planner/models. */
+ * bench/planner/plan.sh runs both. Models are the published traces in ESPRESSO_SHARED/models (or ../shared/models);
+ * where these are missing, those of planner/models. */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -18,16 +18,12 @@
 #include "bench/planner/quality.h"
 
 int main(int argc, char **argv) {
-    const char *what = argc > 1 ? argv[1] : "";
-    int speed = !strcmp(what, "speed"), quality = !strcmp(what, "quality");
-    if ((!speed && !quality) || argc > 3) {
-        fprintf(stderr, "usage: plan speed|quality [FILE.csv]\n");
-        return 2;
-    }
-    machine_line(what);
-    FILE *csv = NULL;
-    if (argc > 2 && !(csv = fopen(argv[2], "w"))) die("cannot write", argv[2]);
-    int rc = speed ? speed_main(csv) : quality_main(csv);
-    if (csv && fclose(csv)) die("cannot write", argv[2]);
-    return rc;
+    const char *what = argc > 1 ? argv[1] : "", *dir = argc > 2 ? argv[2] : ".";
+    const int speed = !strcmp(what, "speed"), quality = !strcmp(what, "quality");
+    if ((!speed && !quality) || argc > 3) return fprintf(stderr, "usage: plan speed|quality [DIR]\n"), 2;
+    if (speed)
+        speed_main(dir);
+    else
+        quality_main(dir);
+    return 0;
 }

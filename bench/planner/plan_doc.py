@@ -1,109 +1,135 @@
 #!/usr/bin/env python3
-"""plan_doc.py: puts the results of bench/plan into the marked parts of docs/plan/planner-results.md, so that its numbers are the measured ones.
+"""plan_doc.py: puts results of the planner into the marked parts of a page, so that its numbers are the measured ones.
 
-    python3 bench/planner/plan_doc.py        reads bench/results/planner/plan-speed.txt and plan-quality.txt
+    python3 bench/planner/plan_doc.py [RESULTS [PAGE]]    default: bench/results/planner, docs/plan/planner-results.md
 """
 import os
-import re
+import sys
+import textwrap
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-MODELS = ("vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm", "bert-large", "ncf", "resnet50")
+sys.dont_write_bytecode = True
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import plan_tables
+import tables
 
-
-def read(name):
-    with open(os.path.join(ROOT, name)) as f:
-        return f.read()
+PAPER_MODELS = ("vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm")
+# The published planner's time to choose a strategy on a similar machine, ms (Python; 4 options for each tensor; no
+# bound).
+PUBLISHED = dict(zip(PAPER_MODELS, (15, 96, 62, 150, 264, 1)))
+SEARCH_ONLY = ("open_ms", "candidates_ms", "bound_ms", "search_ms")
 
 
 def table(head, rows):
-    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] +
-                     ["| " + " | ".join(r) + " |" for r in rows])
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(r) + " |" for r in rows]
 
 
-def pruning(speed):
+def wrapped(words):
+    return textwrap.wrap(words, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def by_model(rows):
+    """{(model, devices): row}"""
+    return {(r["model"], r["devices"]): r for r in rows}
+
+
+def pruning(parts):
     rows = []
-    number = r"([\d.]+)"
     for model in ("bert-base", "resnet101"):
-        for devices, words in ((1, "one device"), (2, "two devices")):
-            m = re.search(rf"^{model}\s+{devices}:\s+(\d+) options, all timed\s+{number} us a size; pruned by loads: {number} left, "
-                          rf"{number} us; loads and ends \(used\): {number} left, {number} us; exact: {number} left, {number} us",
-                          speed, re.M)
-            options, timed, loads, _, ends, ends_us, exact, exact_us = m.groups()
-            rows.append([f"{words}, {model}", options] +
-                        [f"{float(x):.0f}" for x in (exact, ends, loads, timed, ends_us, exact_us)])
-    return "Options left by each rule, and microseconds for one size:\n\n" + table(
+        for devices, words in (("1", "one device"), ("2", "two devices")):
+            r = parts[model, devices]
+            columns = ("exact_left", "ends_left", "loads_left", "all_us", "ends_us", "exact_us")
+            rows.append([f"{words}, {model}", r["options"]] + [f"{float(r[c]):.0f}" for c in columns])
+    return ["Options left by each rule, and microseconds for one size:", ""] + table(
         ["", "options", "exact", "loads and ends", "loads", "no pruning, us", "loads and ends, us", "exact, us"], rows)
 
 
-def parts(speed, one, two):
+def parts_table(parts, trials, speed):
     rows = []
-    for model in MODELS[:6]:
-        m = re.search(rf"^{model}\s+\d+ ops: ready order\s+([\d.]+) ns an op, fixed sequence\s+([\d.]+); a trial\s+(\d+) ns, against\s+"
-                      rf"(\d+) in ready order \(.*?\) and\s+(\d+) replayed \(.*?\); (\d+) of (\d+) units", speed, re.M)
-        generate, replay, trial, generated, replayed, passed, units = m.groups()
-        without = [re.search(rf"^{model}\s+{d}: step .*?\(([-+\d.]+)%\)", speed, re.M).group(1) for d in (1, 2)]
-        naive = ["".join(re.search(rf"^{model}\s.*\|\s+(~?)\s*[\d.]+\s+(\d+x)", x, re.M).groups()) for x in (one, two)]
-        rows.append([model, f"{generate} / {replay}", f"{int(generated) / 1000:.1f} / {int(replayed) / 1000:.1f} / {int(trial) / 1000:.2f}",
-                     f"{passed} of {units}", f"{without[0]}% / {without[1]}%", f"{naive[0]} / {naive[1]}"])
-    return table(["model", "ready order / fixed order, ns an op", "one evaluation in ready order / fixed order / incrementally, us",
-                  "units skipped", "step without the bound's prices, one / two devices", "naive over ours, one / two devices"], rows)
+    for model in PAPER_MODELS:
+        t = next(r for r in trials if r["model"] == model)
+        without = [
+            f"{100 * (float(r['unpriced_step_ms']) / float(r['step_ms']) - 1):+.2f}%"
+            for r in (parts[model, d] for d in "12")
+        ]
+        naive = [
+            f"{'~' if r['naive_done'] != r['tensors'] else ''}{float(r['naive_ms']) / float(r['total_ms']):.0f}x"
+            for r in (speed[model, d] for d in "12")
+        ]
+        rows.append([
+            model, f"{t['ready_ns_per_op']} / {t['fixed_ns_per_op']}",
+            f"{int(t['ready_ns']) / 1000:.1f} / {int(t['fixed_ns']) / 1000:.1f} / {int(t['trial_ns']) / 1000:.2f}",
+            f"{t['units_skipped']} of {t['units']}", " / ".join(without), " / ".join(naive)
+        ])
+    return table([
+        "model", "ready order / fixed order, ns an op",
+        "one evaluation in ready order / fixed order / incrementally, us", "units skipped",
+        "step without the bound's prices, one / two devices", "naive over ours, one / two devices"
+    ], rows)
 
 
-def times(speed, one, two):
-    def row(part, model):
-        m = re.search(rf"^{model}\s+(\d+)\s+\d+ \|\s+([\d.]+)\s+[\d.]+\s+(\d+) \|[^|]*\|\s+([\d.]+)", part, re.M)
-        return m.group(1), f"{m.group(2)} ({m.group(4)}; {m.group(3)})"
+def times(speed, growth, machine):
+    def cell(r):
+        return f"{r['total_ms']} ({r['worst_ms']}; {r['target_ms']})"
 
-    published = {m.group(1): m.groups() for m in
-                 re.finditer(r"^(\S+)\s+(\d+) \|\s+([\d.]+)\s+([\d.]+)x \|\s+([\d.]+)\s+([\d.]+)x$", speed, re.M)}
     rows = []
-    for model in MODELS:
-        tensors, first = row(one, model)
-        p = published.get(model)
-        rows.append([model, tensors, first, row(two, model)[1], p[1] if p else "-", f"{p[3]}x / {p[5]}x" if p else "-"])
-    late = re.findall(r"above the target: (\d+) of the models, (\d+) in their slowest case", speed)
-    large = re.findall(r"^\s*2000 tensors,\s+(\d+) sizes \|\s+([\d.]+) ms.*?\|\s+([\d.]+) ms", speed, re.M)
-    machine = re.search(r"^machine: (.*?)(; one thread)?$", speed, re.M).group(1)
-    return "\n".join([
-        f"Planning time, everything included, one thread ({machine}):", "",
-        table(["model", "tensors", "one device, ms (worst case; target)", "two devices, ms (worst case; target)",
-               "published planner, ms", "ratio, everything / search only"], rows), "",
-        f"Worst case: the slowest of 3 codecs x 2 testbeds at 64 GPUs. Above the targets: {late[0][0]} of 9 models with one device "
-        f"({late[0][1]} in their worst case), {late[1][0]} with two ({late[1][1]}).",
-        "2,000 synthetic tensors: " + "; ".join(f"{n} sizes: {a} ms with one device, {b} with two" for n, a, b in large) +
-        " (targets 100 and 500). To 5,000 tensors: `plan-speed.txt`."])
+    for model in dict.fromkeys(m for m, _ in speed):
+        one, two = speed[model, "1"], speed[model, "2"]
+        published, ratio = "-", "-"
+        if model in PUBLISHED and one["published"] == "1":
+            published = str(PUBLISHED[model])
+            search = sum(float(one[c]) for c in SEARCH_ONLY)
+            ratio = f"{PUBLISHED[model] / float(one['total_ms']):.1f}x / {PUBLISHED[model] / search:.1f}x"
+        rows.append([model, one["tensors"], cell(one), cell(two), published, ratio])
 
+    def above(devices, column):
+        return sum(float(r[column]) > float(r["target_ms"]) for (_, d), r in speed.items() if d == devices)
 
-def summary(quality):
-    lines = re.search(r"^usual    espresso\+ slower.*?(?=\n\n)", quality, re.M | re.S).group(0).split("\n")
-    return "\n".join("    " + line for line in lines)
-
-
-def paper(quality):
-    text = quality[quality.index("Beside the paper's"):]
-    rows = []
-    for line in re.search(r"^model\s+net\s+codec.*?\n(.*?)\n\n", text, re.M | re.S).group(1).split("\n"):
-        cells = [re.sub(r"\s+", " ", c.strip()) for c in line.split("|")]
-        rows.append([", ".join(cells[0].split())] + cells[1:])
-    return table(["model, testbed, codec", "over fp32", "over BytePS-Compress", "over HiTopKComm", "over HiPress", "fp32 scaling",
-                  "above the Upper Bound"], rows)
+    large = {}
+    for r in growth:
+        if r["tensors"] == "2000":
+            large.setdefault(r["sizes"], []).append(f"{float(r['plan_ms']):.2f}")
+    return ([f"Planning time, everything included, one thread ({machine}):", ""] + table([
+        "model", "tensors", "one device, ms (worst case; target)", "two devices, ms (worst case; target)",
+        "published planner, ms", "ratio, everything / search only"
+    ], rows) + [""] + wrapped(
+        f"Worst case: the slowest of 3 codecs x 2 testbeds at 64 GPUs. Above the targets: {above('1', 'total_ms')} of "
+        f"{len(rows)} models with one device ({above('1', 'worst_ms')} in their worst case), "
+        f"{above('2', 'total_ms')} with "
+        f"two ({above('2', 'worst_ms')}).") + [""] +
+            wrapped("2,000 synthetic tensors: " + "; ".join(f"{n} sizes: {a} ms with one device, {b} with two"
+                                                            for n, (a, b) in large.items()) +
+                    " (targets 100 and 500). To 5,000 tensors: `plan-growth.csv`."))
 
 
 def main():
-    speed, quality = read("bench/results/planner/plan-speed.txt"), read("bench/results/planner/plan-quality.txt")
-    one, two = speed.split("Two devices")[0], speed.split("Two devices")[1].split("Beside")[0]
-    filled = {"pruning": pruning(speed), "parts": parts(speed, one, two), "speed": times(speed, one, two), "quality": summary(quality),
-              "paper": paper(quality)}
-    path = os.path.join(ROOT, "docs/plan/planner-results.md")
-    text = read("docs/plan/planner-results.md")
+    results, page = (sys.argv[1:] + ["bench/results/planner", "docs/plan/planner-results.md"][len(sys.argv) - 1:])[:2]
+    read = lambda name: tables.Table(os.path.join(results, f"plan-{name}.csv"))
+    speed_table, quality = read("speed"), read("quality")
+    speed, parts = by_model(speed_table.rows), by_model(read("parts").rows)
+    machine = next(line for line in speed_table.head
+                   if line.startswith("machine: "))[len("machine: "):].replace("; one thread", "")
+    filled = {
+        "speed": times(speed,
+                       read("growth").rows, machine),
+        "pruning": pruning(parts),
+        "parts": parts_table(parts,
+                             read("trials").rows, speed),
+        "quality": [
+            "- " + "\n  ".join(textwrap.wrap(" ".join(line.split()), 118)) for line in plan_tables.summary(quality)
+        ],
+        "paper": table([
+            "model, testbed, codec", "over fp32", "over BytePS-Compress", "over HiTopKComm", "over HiPress",
+            "fp32 scaling", "above the Upper Bound"
+        ], plan_tables.paper(quality)),
+    }
+    with open(page) as f:
+        text = f.read()
     for name, block in filled.items():
         start, end = f"<!-- measured: {name} -->\n", f"<!-- /{name} -->"
         a, b = text.index(start) + len(start), text.index(end)
-        text = text[:a] + "\n" + block + "\n\n" + text[b:]
-    with open(path + ".tmp", "w") as f:
-        f.write(text)
-    os.replace(path + ".tmp", path)
-    print("docs/plan/planner-results.md")
+        text = text[:a] + "\n" + "\n".join(block) + "\n\n" + text[b:]
+    tables.write(page, text.rstrip("\n").split("\n"))
+    print(page)
 
 
 if __name__ == "__main__":

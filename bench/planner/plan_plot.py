@@ -1,70 +1,16 @@
-#!/usr/bin/env python3
-"""plan_plot.py: draws bench/results/planner/plan-quality.csv and plan-speed.csv as SVG (standard library only).
-
-    python3 bench/planner/plan_plot.py [FROM [TO]]        default: bench/results, build/results
-"""
-import csv
+"""plan_plot.py: draws plan-quality.csv and plan-growth.csv: plan-quality.svg and plan-growth.svg."""
 import math
 import os
-import sys
 
-FONT = 'font-family="sans-serif"'
-LINES = [  # column, label, colour, dash
-    ("fp32_us", "fp32", "#9a9a9a", ""),
-    ("ddp_us", "ddp", "#5b5b5b", "3 2"),
-    ("byteps-compress_us", "BytePS-Compress", "#c98a2b", ""),
-    ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
-    ("hipress_us", "HiPress", "#2b8a57", ""),
-    ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
+from svg import Svg, legend
+
+LINES = [ # column, label, colour, dash
+    ("fp32_us", "fp32", "#9a9a9a", ""), ("ddp_us", "ddp", "#5b5b5b", "3 2"),
+    ("byteps-compress_us", "BytePS-Compress", "#c98a2b", ""), ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
+    ("hipress_us", "HiPress", "#2b8a57", ""), ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
     ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]
-
-
-def folders():
-    """Where the CSV are, and where to write what is made of them: the command's arguments."""
-    source, to = (sys.argv[1:] + ["bench/results", "build/results"][len(sys.argv) - 1:])[:2]
-    os.makedirs(to, exist_ok=True)
-    return source, to
-
-
-class Svg:
-    def __init__(self, width, height, title):
-        self.out = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-            f"<title>{title}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def text(self, x, y, words, size=11, anchor="start", colour="#222", bold=False):
-        weight = ' font-weight="bold"' if bold else ""
-        words = words.replace("&", "&amp;").replace("<", "&lt;")
-        self.out.append(f'<text x="{x:.1f}" y="{y:.1f}" {FONT} font-size="{size}" text-anchor="{anchor}" '
-                        f'fill="{colour}"{weight}>{words}</text>')
-
-    def line(self, points, colour, width=1.4, dash=""):
-        at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dash = f' stroke-dasharray="{dash}"' if dash else ""
-        self.out.append(f'<polyline points="{at}" fill="none" stroke="{colour}" stroke-width="{width}"{dash}/>')
-
-    def dot(self, x, y, colour, r=2.0):
-        self.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}" fill="{colour}"/>')
-
-    def box(self, x, y, w, h):
-        self.out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="none" stroke="#bbb"/>')
-
-    def save(self, path):
-        with open(path + ".tmp", "w") as f:
-            f.write("\n".join(self.out) + "\n</svg>\n")
-        os.replace(path + ".tmp", path)
-        print(path)
-
-
-def legend(svg, x, y, entries, step):
-    for label, colour, dash in entries:
-        svg.line([(x, y - 4), (x + 24, y - 4)], colour, 2, dash)
-        svg.text(x + 29, y, label, 11)
-        x += step(label)
 
 
 def quality_panel(svg, x, y, w, h, rows, first_column, last_row):
@@ -120,9 +66,8 @@ def gaps_panel(svg, x, y, w, h, rows):
     svg.text(x + w - 260, y + h - 56, "crosses: what 50% and 90% of cases must reach", 11)
 
 
-def quality(folder, to):
-    with open(os.path.join(folder, "plan-quality.csv")) as f:
-        rows = list(csv.DictReader(f))
+def quality(table, to):
+    rows = table.rows
     models, columns = [], []
     for r in rows:
         if r["model"] not in models:
@@ -132,8 +77,9 @@ def quality(folder, to):
     left, top, w, h, space = 96, 74, 150, 92, 8
     bottom = top + len(models) * (h + space)
     svg = Svg(left + len(columns) * (w + space) + 10, bottom + 330, "Quality of plans over 144 cases")
-    svg.text(14, 22, "Step over the certified bound (bound_any_us), by GPUs; "
-             "1x: no strategy can be faster. NVLink: 100 Gbit/s, PCIe: 25 Gbit/s", 13, bold=True)
+    svg.text(
+        14, 22, "Step over the certified bound (bound_any_us), by GPUs; "
+        "1x: no strategy can be faster. NVLink: 100 Gbit/s, PCIe: 25 Gbit/s", 13, bold=True)
     legend(svg, 14, 44, [(label, colour, dash) for _, label, colour, dash in LINES], lambda t: 44 + 6.2 * len(t))
     for c, (testbed, codec) in enumerate(columns):
         net = {"nvlink": "NVLink", "pcie": "PCIe"}[testbed]
@@ -143,15 +89,16 @@ def quality(folder, to):
             quality_panel(svg, left + c * (w + space), top + m * (h + space), w, h, some, c == 0, m == len(models) - 1)
     for m, model in enumerate(models):
         svg.text(8, top + m * (h + space) + h / 2 + 4, model, 11, bold=True)
-    svg.text(14, bottom + 40, "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
-             "this gap", 13, bold=True)
+    svg.text(
+        14, bottom + 40,
+        "How far above their certified bound espresso+ plans (thorough) are: share of the 144 cases with at most "
+        "this gap", 13, bold=True)
     gaps_panel(svg, left, bottom + 60, 900, 230, rows)
     svg.save(os.path.join(to, "plan-quality.svg"))
 
 
-def growth(folder, to):
-    with open(os.path.join(folder, "plan-speed.csv")) as f:
-        rows = list(csv.DictReader(f))
+def growth(table, to):
+    rows = table.rows
     left, top, w, h = 70, 60, 620, 330
     svg = Svg(w + left + 30, h + top + 60, "Planning time by the number of tensors")
     svg.text(14, 22, "Planning time by the number of tensors: everything included, one thread", 13, bold=True)
@@ -170,12 +117,13 @@ def growth(folder, to):
         y = at(10, ms)[1]
         svg.line([(left, y), (left + w, y)], "#eee", 1)
         svg.text(left - 5, y + 3, f"{ms:,} ms", 9, "end", "#555")
-    kinds = (("alike", "1", "#1f5fbf", ""), ("distinct", "1", "#1f5fbf", "4 3"),
-             ("alike", "2", "#d0473d", ""), ("distinct", "2", "#d0473d", "4 3"))
+    kinds = (("alike", "1", "#1f5fbf", ""), ("distinct", "1", "#1f5fbf", "4 3"), ("alike", "2", "#d0473d", ""),
+             ("distinct", "2", "#d0473d", "4 3"))
     labels = []
     for layers, devices, colour, dash in kinds:
-        points = [at(int(r["tensors"]), float(r["plan_ms"])) for r in rows
-                  if (r["layers"], r["devices"]) == (layers, devices)]
+        points = [
+            at(int(r["tensors"]), float(r["plan_ms"])) for r in rows if (r["layers"], r["devices"]) == (layers, devices)
+        ]
         svg.line(points, colour, 1.8, dash)
         for x, y in points:
             svg.dot(x, y, colour, 2.3)
@@ -190,16 +138,3 @@ def growth(folder, to):
     svg.text(left + 12, top + 20 + 16 * 4, "crosses: targets at 2,000 tensors", 11)
     svg.text(left + w / 2, top + h + 34, "tensors", 11, "middle")
     svg.save(os.path.join(to, "plan-growth.svg"))
-
-
-def main():
-    folder, to = folders()
-    for name, draw in (("plan-quality.csv", quality), ("plan-speed.csv", growth)):
-        if os.path.exists(os.path.join(folder, name)):
-            draw(folder, to)
-        else:
-            print(f"{name}: not there: run bench/planner/plan.sh first", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-/* speed.h: total planning time by model and by stage, compared with targets, naive evaluation and the published planner. */
+/* speed.h: total planning time by model and by stage, beside its target and naive evaluation. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
 enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
@@ -73,65 +73,37 @@ static double speed_target(const bench_model *m, uint32_t devices) {
     return m->model.n_tensors < 50 ? 1.0 : 10.0;
 }
 
-/* Prints one table; stores its rows for the tables that follow. */
-static void speed_table(bench_model *models, const bench_case *c, uint32_t devices, speed_row *rows) {
-    uint32_t late = 0, late_worst = 0;
-    printf("%s, dgc, paper-nvlink, 8 machines; ms. total: esp_plan_make, everything included, best and median of %d; "
-           "stages: "
-           "best of each.\nworst: the slowest of the six codecs x testbeds. naive: every option for every tensor in "
-           "ready order, "
-           "one pass (~: measured on part of the tensors)\n",
-           devices == ONE_DEVICE ? "One device (GPU)" : "Two devices (GPU and CPU)", RUNS);
-    printf("%-11s %7s %5s | %7s %7s %6s | %5s %6s %6s %6s %7s %7s | %7s %-24s | %11s %9s\n", "model", "tensors",
-           "sizes", "total", "median", "target", "open", "paths", "bound", "any", "search", "free", "worst", "",
-           "naive", "ratio");
-    for (int i = 0; i < MODELS; i++) {
-        const bench_model *m = &models[i];
-        speed_row *r = &rows[i];
-        if (!m->text) continue;
-        speed_measure(m, devices, r);
-        double target = speed_target(m, devices);
-        naive_result naive = naive_greedy(&m->model, c, devices, 4000.0);
-        late += r->best > target, late_worst += r->worst > target;
-        printf("%-11s %7u %5u | %7.2f %7.2f %6.0f | %5.2f %6.2f %6.2f %6.2f %7.2f %7.2f | %7.2f %-24s | %s%10.1f "
-               "%8.0fx%s\n",
-               m->model.name, m->model.n_tensors, sizes_of(&m->model), r->best, r->median, target, r->stage[0],
-               r->stage[1], r->stage[2], r->stage[3], r->stage[4], r->stage[5], r->worst, r->worst_case,
-               naive.done < naive.n ? "~" : " ", naive.ms, naive.ms / r->best, mark(r->best, target));
-        fflush(stdout);
-    }
-    printf("above the target: %u of the models, %u in their slowest case\n\n", late, late_worst);
+static void speed_row_write(const bench_model *m, const bench_case *c, uint32_t devices, FILE *csv) {
+    speed_row r;
+    speed_measure(m, devices, &r);
+    const naive_result naive = naive_greedy(&m->model, c, devices, 4000.0);
+    fprintf(csv, "%s,%d,%d,%u,%u,%.3f,%.3f,%.0f", m->model.name, devices == ONE_DEVICE ? 1 : 2, m->published,
+            m->model.n_tensors, sizes_of(&m->model), r.best, r.median, speed_target(m, devices));
+    for (int s = 0; s < STAGES; s++) fprintf(csv, ",%.3f", r.stage[s]);
+    fprintf(csv, ",%.3f,\"%s\",%.1f,%u\n", r.worst, r.worst_case, naive.ms, naive.done);
 }
 
-/* Compares with the published planner (Python, 4 options per tensor): its time to choose a strategy on a similar machine, ms. */
-static void speed_published(const bench_model *models, const speed_row *rows) {
-    static const double published[] = {15, 96, 62, 150, 264, 1}; /* in the order of model_names */
-    printf("Beside the published planner (Python; 4 options a tensor; it computes no bound): ms\n");
-    printf("%-11s %9s | %9s %7s | %11s %7s\n", "model", "published", "ours, all", "ratio", "search only", "ratio");
-    for (int i = 0; i < 6; i++) {
-        if (!models[i].published) continue;
-        const double *s = rows[i].stage,
-                     search = s[STAGE_OPEN] + s[STAGE_CANDIDATES] + s[STAGE_BOUND] + s[STAGE_SEARCH];
-        printf("%-11s %9.0f | %9.2f %6.1fx | %11.2f %6.1fx\n", models[i].model.name, published[i], rows[i].best,
-               published[i] / rows[i].best, search, published[i] / search);
-    }
-    printf("ours: all 174 options of one device; all: with both bounds and the Upper Bound's own search; search only: "
-           "candidates, "
-           "bound_us (its prices start the search) and search\n");
-}
-
-static int speed_main(FILE *csv) {
+static void speed_main(const char *dir) {
+    static const uint32_t devices[] = {ONE_DEVICE, TWO_DEVICES};
     static bench_model models[MODELS];
-    static speed_row one[MODELS], two[MODELS];
     static bench_case c;
     case_open(&c, 0, 0, 8);
     for (int i = 0; i < MODELS; i++)
-        if (!model_open(&models[i], model_names[i])) printf("%s: left out: no such model here\n", model_names[i]);
-    speed_table(models, &c, ONE_DEVICE, one);
-    speed_table(models, &c, TWO_DEVICES, two);
-    speed_published(models, one);
-    growth_table(csv);
-    parts_tables(models, &c);
+        if (!model_open(&models[i], model_names[i])) fprintf(stderr, "%s: left out: no such model\n", model_names[i]);
+    FILE *csv = result_open(dir, "plan-speed",
+                            "build/bench/plan speed: planning time, one thread; dgc, paper-nvlink, 8 machines. total: "
+                            "best of 21; stages: best of "
+                            "each; worst: the slowest of six codecs x testbeds; naive: every option for every tensor, "
+                            "simulated in ready order "
+                            "(extrapolated where naive_done is not tensors)",
+                            "model,devices,published,tensors,sizes,total_ms,median_ms,target_ms,open_ms,candidates_ms,"
+                            "bound_ms,bound_any_ms,"
+                            "search_ms,free_ms,worst_ms,worst_case,naive_ms,naive_done");
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < MODELS; i++)
+            if (models[i].text) speed_row_write(&models[i], &c, devices[d], csv);
+    result_close(csv);
+    growth_table(dir);
+    parts_tables(models, &c, dir);
     for (int i = 0; i < MODELS; i++) model_close(&models[i]);
-    return 0;
 }

@@ -1,5 +1,5 @@
-/* lstm.c: two layers of LSTM that predict a text's next character. A layer's gradients are complete only after its last step back
- * in time, so they come in three bursts of two or three tensors, weights and bias together. */
+/* lstm.c: two layers of LSTM that predict a text's next character. A layer's gradients are complete only after its last
+ * step back in time, so they come in three bursts of two or three tensors, weights and bias together. */
 #include "net.h"
 #include "examples/train/parallel.h"
 #include <math.h>
@@ -11,7 +11,8 @@ enum { OUT, OUT_BIAS, LAST, PER_LAYER = 3, EMBEDDING = LAST + LAYERS * PER_LAYER
 enum { RECURRENT, INPUT, BIAS };                                                    /* of a layer                    */
 enum { IN, FORGET, CELL, EMIT, GATES };                                             /* parts of a row of `gate`      */
 
-/* All of a time step and piece is one row; rows of one time step lie together. h and c begin with the state before the first. */
+/* All of a time step and piece is one row; rows of one time step lie together. h and c begin with the state before the
+ * first. */
 typedef struct layer {
     float *x, *gate, *c, *h, *dh; /* x: the layer's input, which is the h of the layer below */
 } layer;
@@ -62,7 +63,7 @@ static int lstm_open(net *n, uint64_t seed) {
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* One time step of a layer: the rows' gates, of which the input's part is there, then c and h. */
+/* One time step of a layer: gates, c and h. The gates already hold the input's part. */
 static void forward_once(const net *n, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;

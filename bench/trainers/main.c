@@ -1,6 +1,7 @@
-/* main.c: trains one of the models of this folder on many ranks, for benches: trainers of another shape than those of examples. An
- * LSTM's gradients come in bursts and its computing does not overlap well; the wide model has few large tensors. Besides
- * that it is a small examples/train: open, add, start, broadcast; in each step push during backward, wait, update. */
+/* main.c: trains one of the models of this folder on many ranks, for benches: trainers of another shape than those of
+ * examples. An LSTM's gradients come in bursts and its computing does not overlap well; the wide model has few large
+ * tensors. Besides that it is a small examples/train: open, add, start, broadcast; in each step push during backward,
+ * wait, update. */
 #include "espresso.h"
 #include "net.h"
 #include <stdio.h>
@@ -133,7 +134,8 @@ static void step(trainer *t, size_t s) {
     t->step_ms[s] = now_ms() - start;
 }
 
-/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any codec. */
+/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
+ * codec. */
 static void compare_ranks(const trainer *t) {
     const net *n = &t->net; /* rank 0's parameters are received in the gradients' memory */
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENOUGH = 10000 }; /* numbers for which starting threads pays */
+enum { ENOUGH = 10000 }; /* from this size on, threads are worth starting */
 
 uint64_t random_u64(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);

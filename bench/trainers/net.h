@@ -1,6 +1,6 @@
-/* net.h: what the two models of this folder have in common: parameters with their gradients, first values, the update. The matrix
- * product is examples/train's, the text examples/gpt's. Knows nothing of ranks or of espresso: backward only tells which gradient
- * is ready. */
+/* net.h: what the two models of this folder have in common: parameters with their gradients, first values, the update.
+ * The matrix product is examples/train's, the text examples/gpt's. Knows nothing of ranks or of espresso: backward only
+ * reports which gradient is ready. */
 #ifndef BENCH_TRAINERS_NET_H
 #define BENCH_TRAINERS_NET_H
 #include "examples/gpt/text.h"
@@ -31,13 +31,14 @@ typedef struct net {
     void *own; /* the model's activations */
 } net;
 
-/** A model: `batch` pieces of `length` characters are its input, the character after each of them is what it predicts. */
+/* * A model: `batch` pieces of `length` characters are its input, the character after each of them is what it
+ * predicts. */
 typedef struct net_kind {
     const char *name;
     size_t width, hidden, length, batch; /* defaults                              */
     int (*open)(net *n, uint64_t seed);  /* n's five sizes are set; -1: no memory */
-    /** Mean loss (nats a character) of seq[b][1 .. length] given what precedes each; with `ready`, which is called as soon as
-     *  gradient i is done, also all gradients. */
+    /* * Mean loss (nats a character) of seq[b][1 .. length] given what precedes each; with `ready`, which is called as
+     * soon as gradient i is done, also all gradients. */
     double (*pass)(net *n, const uint8_t *const *seq, void (*ready)(void *user, int i), void *user);
 } net_kind;
 extern const net_kind net_lstm, net_wide;

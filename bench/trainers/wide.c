@@ -1,6 +1,7 @@
-/* wide.c: a wide and deep model of a text's next character, with few large tensors. The 1 to 4 characters before it are hashed to
- * rows of two tables: a row of the wide table is added to the scores, rows of the deep one are the input of a dense layer. The wide
- * table's gradient is ready first, the deep one's last; little is computed for so many numbers. */
+/* wide.c: a wide and deep model of a text's next character, with few large tensors. The 1 to 4 characters before it are
+ * hashed to rows of two tables: a row of the wide table is added to the scores, rows of the deep one are the input of a
+ * dense layer. The wide table's gradient is ready first, the deep one's last. There is little computing for each
+ * parameter. */
 #include "net.h"
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +64,8 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(m->n, vocab, h, m->hidden, h, 1, n->p[OUT].value, vocab, 1, m->score, vocab);
 }
 
-/* grad's rows of each place += d's row of it, of which `parts` lie one after the other. */
+/* Sets grad: each place's row of d is added to the rows that its characters are hashed to. shared: a place's characters
+ * have one row of d, else one each. */
 static void table_back(const wide *m, const net_param *p, const float *d, int shared) {
     memset(p->grad, 0, p->count * sizeof(float));
     for (size_t i = 0; i < m->n * GRAMS; i++) {

@@ -1,4 +1,4 @@
-"""truth_cases.py: the trainers, ranks and links of bench/validate/truth and bench/validate/auto, and what both write: the machine, files that are whole."""
+"""truth_cases.py: the trainers, ranks and links of bench/validate/truth, auto and progress."""
 import os
 
 import truth_replay
@@ -11,11 +11,17 @@ MACHINES = {1: 1, 2: 2, 4: 2, 8: 4}
 
 def trainers_of(build):
     bench = os.path.join(build, "bench", "trainer")
-    return {"train": Trainer("train", [f"{build}/bin/train", "--max-steps", "{steps}", "--epochs", "100", "--eval", "0"]),
-            "gpt": Trainer("gpt", [f"{build}/bin/gpt", "--layers", "4", "--width", "128", "--max-steps", "{steps}", "--sample", "0"]),
-            "lstm": Trainer("lstm", [bench, "lstm", "--max-steps", "{steps}"]),
-            "wide": Trainer("wide", [bench, "wide", "--max-steps", "{steps}"]),
-            **{f"replay {model}": truth_replay.Replay(model) for model in truth_replay.MODELS}}
+    return {
+        "train": Trainer("train", [f"{build}/bin/train", "--max-steps", "{steps}", "--epochs", "100", "--eval", "0"]),
+        "gpt": Trainer(
+            "gpt", [f"{build}/bin/gpt", "--layers", "4", "--width", "128", "--max-steps", "{steps}", "--sample", "0"]),
+        "lstm": Trainer("lstm", [bench, "lstm", "--max-steps", "{steps}"]),
+        "wide": Trainer("wide", [bench, "wide", "--max-steps", "{steps}"]),
+        **{
+            f"replay {model}": truth_replay.Replay(model)
+            for model in truth_replay.MODELS
+        }
+    }
 
 
 def all_cases(build):
@@ -34,21 +40,6 @@ def chosen(cases, words):
         if not any(word in k for k in known):
             raise Problem(f"'{word}' is no trainer, number of ranks or link: {', '.join(sorted(set().union(*known)))}")
     asked = [[w for w in words if w in k] for k in known]
-    return [c for c in cases if all(not a or value in a for a, value in zip(asked, (c.trainer.name, str(c.ranks), c.link)))]
-
-
-def machine():
-    cpu = "unknown CPU"
-    with open("/proc/cpuinfo") as f:
-        for line in f:
-            if line.startswith("model name"):
-                cpu = line.split(":")[1].strip()
-    load = " ".join(f"{x:.2f}" for x in os.getloadavg())
-    return f"machine: {len(os.sched_getaffinity(0))} cores, {cpu}; {os.uname().sysname} {os.uname().release}; load before: {load}"
-
-
-def write(path, lines):
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path + ".tmp", "w") as f:
-        f.write("\n".join(lines) + "\n")
-    os.replace(path + ".tmp", path)
+    return [
+        c for c in cases if all(not a or value in a for a, value in zip(asked, (c.trainer.name, str(c.ranks), c.link)))
+    ]

@@ -1,5 +1,6 @@
-"""truth_replay.py: the models that come along as trainers of bench/validate/truth: `espresso replay` plays their timing with real buffers. Its own
-predictions are not used: the model is scaled here as replay scales it, and then predicted like any other."""
+"""truth_replay.py: the models that come along as trainers of bench/validate/truth: `espresso replay` plays their timing
+with real buffers. Its own predictions are not used: the model is scaled here as replay scales it, and then predicted
+like any other."""
 import json
 import os
 
@@ -11,7 +12,6 @@ SCALE = {"100mbit": 0.01} # part of the model's elements; on other links a tenth
 
 class Replay(Trainer):
     """A model whose computing keeps a core of each rank busy."""
-
     def __init__(self, model, folder="planner/models"):
         super().__init__(f"replay {model}", [])
         self.model, self.path = model, os.path.join(folder, f"{model}.json")
@@ -20,7 +20,8 @@ class Replay(Trainer):
         return SCALE.get(case.link, 0.1)
 
     def write_model(self, case, out):
-        """The model as it is played: with a part of its elements, and computing as long as ranks that share cores need for it."""
+        """The model as it is played: with a part of its elements, and computing as long as ranks that share cores need
+        for it."""
         with open(self.path) as f:
             m = json.load(f)
         stretch = max(1.0, case.ranks / len(os.sched_getaffinity(0)))
@@ -52,8 +53,12 @@ def costs_file(tools, case):
 
 def runs(tools, case, known, steps):
     """Runs all strategies in turn: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
-    words = ["replay", "--model", case.trainer.model, "--costs", costs_file(tools, case), *case.place(), "--elements-scale",
-             str(case.trainer.scale(case)), "--strategy", ",".join(p["file"] for p in known.values()), "--steps", str(steps), "--json"]
+    words = [
+        "replay", "--model", case.trainer.model, "--costs",
+        costs_file(tools, case), *case.place(), "--elements-scale",
+        str(case.trainer.scale(case)), "--strategy", ",".join(p["file"] for p in known.values()), "--steps",
+        str(steps), "--json"
+    ]
     found = {s["name"]: s for s in json.loads(tools.call(*words, limit=900))["strategies"]}
     out = {}
     for name, p in known.items():

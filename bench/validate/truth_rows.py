@@ -1,5 +1,5 @@
-"""truth_rows.py: the arithmetic of bench/validate/truth: what a row of predicted and measured times says, and how many rows meet the targets.
-Knows nothing of how either was found. A row is a dict; times are in milliseconds a step:
+"""truth_rows.py: the arithmetic of bench/validate/truth: the errors of rows of predicted and measured times, and how
+many rows meet the targets. Knows nothing of how either was found. A row is a dict; times are in milliseconds a step:
 
     trainer ranks link strategy   what ran
     predicted measured            the step; measured is 0 where the run failed
@@ -11,14 +11,13 @@ Knows nothing of how either was found. A row is a dict; times are in millisecond
 import csv
 import math
 
-NOISY = 0.25         # a spread above this: the measured step is no number to compare with, which is a miss
-LEAST = 0.01         # lanes and op classes that take less than this part of the step, predicted and measured, are left out
-PAIR = 0.02          # strategies whose measured steps are closer than this have no order
-TARGETS = [          # what, target of the median, target of 90% of the cases
-    ("step", 0.05, 0.10),
-    ("gain over fp32", 0.05, 0.12),
-    ("busy time of a lane", 0.10, 0.25),
-    ("op class", 0.15, None),
+import tables
+
+NOISY = 0.25 # a spread above this: the measured step is no number to compare with, which is a miss
+LEAST = 0.01 # lanes and op classes that take less than this part of the step, predicted and measured, are left out
+PAIR = 0.02 # strategies whose measured steps are closer than this have no order
+TARGETS = [ # what, target of the median, target of 90% of the cases
+    ("step", 0.05, 0.10), ("gain over fp32", 0.05, 0.12), ("busy time of a lane", 0.10, 0.25), ("op class", 0.15, None),
 ]
 RIGHT_ORDER = 0.95
 LANES = ("compute", "cpu", "intra", "inter", "outer")
@@ -60,7 +59,8 @@ def step_error(row):
 
 
 def rest_error(row):
-    """The error of what is not computing, as a part of what was measured of it; None where that is under 5% of the step."""
+    """The error of what is not computing, as a part of what was measured of it; None where that is under 5% of the
+    step."""
     predicted, measured = row["predicted"] - row["computing"], row["measured"] - row["computing"]
     if max(predicted, measured) < 0.05 * row["measured"]:
         return None
@@ -115,7 +115,8 @@ def parts_of(row, key):
 
 
 def pairs(rows):
-    """Pairs of strategies of one case that are further apart than PAIR: (right, all). A pair with a noisy step is not right."""
+    """Pairs of strategies of one case that are further apart than PAIR: (right, all). A pair with a noisy step is not
+    right."""
     right = total = 0
     for case in cases_of(rows).values():
         for i, a in enumerate(case):
@@ -127,7 +128,8 @@ def pairs(rows):
                 if high / low - 1 <= PAIR:
                     continue
                 total += 1
-                right += (a["measured"] < b["measured"]) == (a["predicted"] < b["predicted"]) and a["predicted"] != b["predicted"]
+                right += (a["measured"] < b["measured"]) == (a["predicted"]
+                                                             < b["predicted"]) and a["predicted"] != b["predicted"]
     return right, total
 
 
@@ -158,7 +160,7 @@ def percent(value, signed=False):
     return f"{100 * value:{'+' if signed else ''}.{0 if abs(value) >= 0.1 else 1}f}%"
 
 
-def verdict(value, target):
+def met(value, target):
     return "met" if value <= target else "missed"
 
 
@@ -172,18 +174,26 @@ def summary(rows):
             out.append(f"{what:<26} {0:>7} {'-':>8} {percent(median):>7} missed")
             continue
         at, tail = quantile(sizes, 0.5), quantile(sizes, 0.9)
-        line = f"{what:<26} {len(sizes):>7} {percent(at):>8} {percent(median):>7} {verdict(at, median):<7} {percent(tail):>11}"
-        out.append(line + (f" {percent(most):>7} {verdict(tail, most)}" if most else ""))
+        line = f"{what:<26} {len(sizes):>7} {percent(at):>8} {percent(median):>7} {met(at, median):<7}"
+        line += f" {percent(tail):>11}"
+        out.append(line + (f" {percent(most):>7} {met(tail, most)}" if most else ""))
     for name, list_ in sorted(by_name(rows, "classes").items()):
         at = quantile([abs(e) for e in list_], 0.5)
         usual = quantile(list_, 0.5)
-        out.append(f"  {name:<24} {len(list_):>7} {percent(at):>8} {percent(0.15):>7} {verdict(at, 0.15):<7} predicted / measured: "
-                   f"{percent(usual, True)}")
+        out.append(
+            f"  {name:<24} {len(list_):>7} {percent(at):>8} {percent(0.15):>7} {met(at, 0.15):<7} predicted / "
+            "measured: "
+            f"{percent(usual, True)}")
     for name, list_ in sorted(by_name(rows, "lanes").items()):
-        out.append(f"  lane {name:<19} {len(list_):>7} {percent(quantile([abs(e) for e in list_], 0.5)):>8} {'':>7} {'':<7} predicted / "
-                   f"measured: {percent(quantile(list_, 0.5), True)}")
+        out.append(
+            f"  lane {name:<19} {len(list_):>7} {percent(quantile([abs(e) for e in list_], 0.5)):>8} {'':>7} {'':<7} "
+            "predicted / "
+            f"measured: {percent(quantile(list_, 0.5), True)}")
     rest = [abs(e) for e in map(rest_error, rows) if e is not None]
-    out.append(f"{'not computing':<26} {len(rest):>7} {percent(quantile(rest, 0.5)):>8} {'':>7} {'':<7} {percent(quantile(rest, 0.9)):>11}")
+    out.append(
+        f"{'not computing':<26} {len(rest):>7} {percent(quantile(rest, 0.5)):>8} {'':>7} {'':<7} "
+        f"{percent(quantile(rest, 0.9)):>11}"
+    )
     right, total = pairs(rows)
     share = right / total if total else math.nan
     out.append(f"pairs in the right order   {total:>7} {percent(share):>8} {percent(RIGHT_ORDER):>7} "
@@ -198,51 +208,78 @@ def table(rows):
     out = []
     for (trainer, ranks, link), case in cases_of(rows).items():
         out.append("")
-        out.append(f"{trainer}, {ranks} {'rank' if ranks == 1 else 'ranks'}, link {link}; computing {case[0]['computing']:.1f} ms; "
-                   f"costs measured {age(case[0]['age_s'])} before, {case[0]['noisy_costs']} files of them noisy; others took {percent(case[0]['others'])} of the machine")
+        out.append(
+            f"{trainer}, {ranks} {'rank' if ranks == 1 else 'ranks'}, link {link}; computing "
+            f"{case[0]['computing']:.1f} ms; "
+            f"costs measured {age(case[0]['age_s'])} before, {case[0]['noisy_costs']} files of them noisy; others "
+            f"took {percent(case[0]['others'])} of the machine"
+        )
         out.append(f"  {'strategy':<22} {'predicted':>9} {'measured':>9} {'error':>6} {'spread':>6}  {'gain':>11}  "
                    f"{'not computing':>15}  lanes: predicted/measured ms")
         for row in case:
             gain = gains(rows, row)
             rest = f"{row['predicted'] - row['computing']:.1f}/{row['measured'] - row['computing']:.1f}"
-            lanes = "  ".join(f"{name} {p:.1f}/{m:.1f}" for name, (p, m) in sorted(row["lanes"].items()) if max(p, m) >= 0.05)
+            lanes = "  ".join(f"{name} {p:.1f}/{m:.1f}" for name, (p, m) in sorted(row["lanes"].items())
+                              if max(p, m) >= 0.05)
             shown = "miss" if noisy(row) else percent(step_error(row), True)
-            out.append(f"  {row['strategy']:<22} {row['predicted']:>9.1f} {row['measured']:>9.1f} {shown:>6} "
-                       f"{percent(row['spread']):>6}  {'' if not gain else '%.2f/%.2f' % tuple(gain):>11}  {rest:>15}  {lanes}")
+            out.append(
+                f"  {row['strategy']:<22} {row['predicted']:>9.1f} {row['measured']:>9.1f} {shown:>6} "
+                f"{percent(row['spread']):>6}  {'' if not gain else '%.2f/%.2f' % tuple(gain):>11}  {rest:>15}  {lanes}"
+            )
     return out
 
 
 def short_table(rows):
     """A line for each case: a list of lines."""
-    out = ["", "A line for each case; ms, predicted/measured; error: of the step, median over the case's strategies; best: the fastest measured of "
-           "fp32 and layerwise;", "others: part of the machine that other programs took meanwhile; ?: a noisy step. Every strategy is in truth.csv.", "",
-           f"{'trainer':<16} {'ranks':>5} {'link':>11} {'computing':>9} {'fp32':>16} {'plan':>16} {'best':>8}  {'error':>6} {'in order':>9} "
-           f"{'costs':>8} {'others':>6}"]
+    out = [
+        "",
+        "A line for each case; ms, predicted/measured; error: of the step, median over the case's strategies; best: "
+        "the fastest measured of "
+        "fp32 and layerwise;",
+        "others: part of the machine that other programs took meanwhile; ?: a noisy step. Every strategy is in "
+        "truth.csv.",
+        "",
+        f"{'trainer':<16} {'ranks':>5} {'link':>11} {'computing':>9} {'fp32':>16} {'plan':>16} {'best':>8}  "
+        f"{'error':>6} {'in order':>9} "
+        f"{'costs':>8} {'others':>6}"
+    ]
     for (trainer, ranks, link), case in cases_of(rows).items():
         by = {row["strategy"]: row for row in case}
-        both = {name: f"{by[name]['predicted']:.1f}/{by[name]['measured']:.1f}{'?' if noisy(by[name]) else ''}" if name in by else ""
-                for name in ("fp32", "plan")}
-        plain = [row["measured"] for row in case if row["strategy"].split()[0] in ("fp32", "layerwise") and row["measured"] > 0]
+        both = {
+            name: f"{by[name]['predicted']:.1f}/{by[name]['measured']:.1f}{'?' if noisy(by[name]) else ''}"
+            if name in by else ""
+            for name in ("fp32", "plan")
+        }
+        plain = [
+            row["measured"] for row in case
+            if row["strategy"].split()[0] in ("fp32", "layerwise") and row["measured"] > 0
+        ]
         right, total = pairs(case)
         off = quantile([abs(step_error(row)) for row in case], 0.5)
-        out.append(f"{trainer:<16} {ranks:>5} {link:>11} {case[0]['computing']:>9.1f} {both['fp32']:>16} {both['plan']:>16} "
-                   f"{min(plain, default=0):>8.1f}  {percent(off):>6} {f'{right}/{total}':>9} {age(case[0]['age_s']):>8} {percent(case[0]['others']):>6}")
+        out.append(
+            f"{trainer:<16} {ranks:>5} {link:>11} {case[0]['computing']:>9.1f} {both['fp32']:>16} {both['plan']:>16} "
+            f"{min(plain, default=0):>8.1f}  {percent(off):>6} {f'{right}/{total}':>9} {age(case[0]['age_s']):>8} "
+            f"{percent(case[0]['others']):>6}"
+        )
     return out
 
 
-CSV = ["trainer", "ranks", "link", "strategy", "predicted_ms", "measured_ms", "error", "spread", "steps", "computing_ms",
-       "gain_predicted", "gain_measured", "age_s", "noisy_costs", "others"]
+CSV = [
+    "trainer", "ranks", "link", "strategy", "predicted_ms", "measured_ms", "error", "spread", "steps", "computing_ms",
+    "gain_predicted", "gain_measured", "age_s", "noisy_costs", "others"
+]
 
 
-def csv_rows(lines):
-    """The rows of a CSV that csv_lines made."""
+def rows_of(cells):
+    """The rows from the dicts of a CSV that csv_lines made."""
     out = []
-    for r in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for r in cells:
         row = {key: r[key] for key in ("trainer", "link", "strategy")}
         row.update({key: int(r[key]) for key in ("ranks", "steps", "age_s", "noisy_costs")})
         row.update({key: float(r[f"{key}_ms"]) for key in ("predicted", "measured", "computing")})
         row.update({key: float(r[key]) for key in ("spread", "others")}, lanes={}, classes={})
-        for name in (key[:-len("_predicted_ms")] for key in r if key.endswith("_predicted_ms") and key != "predicted_ms"):
+        for name in (key[:-len("_predicted_ms")] for key in r
+                     if key.endswith("_predicted_ms") and key != "predicted_ms"):
             pair = [float(r[f"{name}_{side}_ms"]) for side in ("predicted", "measured")]
             if any(pair):
                 row["lanes" if name in LANES else "classes"][name] = pair
@@ -250,16 +287,27 @@ def csv_rows(lines):
     return out
 
 
+def report(rows, head):
+    """What bench/validate/truth prints: a list of lines. Times are rounded as in the CSV, so that both give the same
+    text."""
+    rows = rows_of(csv.DictReader(csv_lines(rows)))
+    return head + [""] + summary(rows) + (table(rows) if len(cases_of(rows)) < 4 else short_table(rows))
+
+
 def csv_lines(rows):
     """The CSV: fixed columns, then a pair of columns for each lane and op class that any row has."""
     names = [(key, name) for key in ("lanes", "classes") for name in sorted({n for row in rows for n in row[key]})]
-    out = [",".join(CSV + [f"{name}_{side}_ms" for _, name in names for side in ("predicted", "measured")])]
+    columns, table_ = CSV + [f"{name}_{side}_ms" for _, name in names for side in ("predicted", "measured")], []
     for row in rows:
         gain = gains(rows, row) or ["", ""]
         error_ = step_error(row)
-        fixed = [row["trainer"], row["ranks"], row["link"], row["strategy"], f"{row['predicted']:.3f}", f"{row['measured']:.3f}",
-                 "miss" if math.isinf(error_) else f"{error_:.4f}", f"{row['spread']:.4f}", row["steps"], f"{row['computing']:.3f}"]
-        fixed += [f"{g:.4f}" if g != "" else "" for g in gain] + [round(row["age_s"]), row["noisy_costs"], f"{row['others']:.3f}"]
+        fixed = [
+            row["trainer"], row["ranks"], row["link"], row["strategy"], f"{row['predicted']:.3f}",
+            f"{row['measured']:.3f}", "miss" if math.isinf(error_) else f"{error_:.4f}", f"{row['spread']:.4f}",
+            row["steps"], f"{row['computing']:.3f}"
+        ]
+        fixed += [f"{g:.4f}" if g != "" else ""
+                  for g in gain] + [round(row["age_s"]), row["noisy_costs"], f"{row['others']:.3f}"]
         pairs_ = [f"{v:.3f}" for key, name in names for v in row[key].get(name, [0, 0])]
-        out.append(",".join(str(x) for x in fixed + pairs_))
-    return out
+        table_.append(fixed + pairs_)
+    return tables.csv_lines([], columns, table_)

@@ -1,5 +1,5 @@
-"""truth_runs.py: strategies and predictions of bench/validate/truth, from `espresso plan`, and runs with statistics and a trace. Knows nothing of
-targets."""
+"""truth_runs.py: strategies and predictions of bench/validate/truth, from `espresso plan`, and runs with statistics and
+a trace. Knows nothing of targets."""
 import json
 import os
 import random
@@ -7,19 +7,26 @@ import re
 
 import truth_replay
 import truth_rows
-from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_say, links_of, model_file, model_in, plain
+from truth_costs import CODECS, Hosts, Others, Problem, call, cost_files, costs_state
+from truth_costs import links_of, model_file, model_in, plain
 
 WARM = 3 # first steps of a run that do not count
 
-
-# ---- strategies and predictions ----------------------------------------------------------------------------------------------------
-LANES = {0: "compute", 1: "cpu", 2: "intra", 3: "inter", 4: "outer"} # the lanes of a plan's trace; others are cores of the library's threads
+# ---- strategies and predictions --------------------------------------------------------------------------------------
+LANES = {
+    0: "compute",
+    1: "cpu",
+    2: "intra",
+    3: "inter",
+    4: "outer"
+} # the lanes of a plan's trace; others are cores of the library's threads
 
 
 def plan_times(events):
-    """From a plan's trace: {op class: ms} and {lane: ms}, by the rules of op_times. A trace of a run has an op's begin when its input and its links
-    are there: from then on it may wait for a core. A plan's trace has it when it has its core too, so the wait is added here, to the op and
-    to its links. An op on several lanes is there once for each, for as long as it keeps that lane."""
+    """From a plan's trace: {op class: ms} and {lane: ms}, by the rules of op_times. A trace of a run has an op's begin
+    when its input and its links are there: from then on it may wait for a core. A plan's trace has it when it has its
+    core too, so the wait is added here, to the op and to its links. An op on several lanes is there once for each, for
+    as long as it keeps that lane."""
     ops, ended, lanes, classes, free, last = {}, {}, {}, {}, {}, {}
     for e in events:
         end = e["ts"] + e["dur"]
@@ -27,14 +34,19 @@ def plan_times(events):
             ended[e["args"]["tensor"]] = end
             lanes["compute"] = lanes.get("compute", 0) + e["dur"] / 1e3
         elif "unit" in e["args"]:
-            op = ops.setdefault((e["ts"], e["args"]["unit"], e["args"]["step"], e["name"]), {"keeps": {}, "args": e["args"], "takes": 0})
+            op = ops.setdefault((e["ts"], e["args"]["unit"], e["args"]["step"], e["name"]), {
+                "keeps": {},
+                "args": e["args"],
+                "takes": 0
+            })
             op["keeps"][e["tid"]] = e["dur"]
             op["takes"] = max(op["takes"], e["args"].get("takes_us", e["dur"]))
     order = sorted(ended, key=ended.get)
     for (start, unit, _, name), op in sorted(ops.items(), key=lambda item: item[0][:3]):
         first = order.index(op["args"]["tensor"])
         links = [tid for tid in op["keeps"] if LANES.get(tid, "") in ("intra", "inter", "outer")]
-        begin = max([last.get(unit, ended[order[min(first + op["args"]["tensors"], len(order)) - 1]])] + [free.get(tid, 0) for tid in links])
+        begin = max([last.get(unit, ended[order[min(first + op["args"]["tensors"], len(order)) - 1]])] +
+                    [free.get(tid, 0) for tid in links])
         wait = max(start - begin, 0) if links else 0 # a codec begins when it has its core
         last[unit] = start + op["takes"]
         classes[name] = classes.get(name, 0) + (wait + op["takes"]) / 1e3
@@ -48,7 +60,9 @@ def plan_times(events):
 def plan(tools, case, codecs, strategy, out, link=None):
     """Plans, or predicts a strategy: writes it to `out`, and returns the prediction."""
     model, links, measured = (os.path.abspath(path) for path in cost_files(tools, case, link))
-    words = ["plan", "--model", model, "--system", links, "--costs", measured, "-o", out, "--json", "--trace", out + ".trace"]
+    words = [
+        "plan", "--model", model, "--system", links, "--costs", measured, "-o", out, "--json", "--trace", out + ".trace"
+    ]
     for codec in codecs:
         words += ["--gc", codec]
     report = json.loads(tools.call(*words, *(["--strategy", strategy] if strategy else [])))
@@ -56,9 +70,15 @@ def plan(tools, case, codecs, strategy, out, link=None):
         events = [e for e in json.load(f)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
     computing = sum(e["dur"] for e in events if e["name"] in ("forward", "backward", "update")) / 1e3
     classes, lanes = plan_times(events)
-    if not case.trainer.command: # replay computes as long as it is told to: nothing to compare
+    if not case.trainer.command: # replay computes for a given time: nothing to compare
         lanes.pop("compute", None)
-    return {"file": out, "predicted": report["iteration_us"] / 1e3, "lanes": lanes, "classes": classes, "computing": computing}
+    return {
+        "file": out,
+        "predicted": report["iteration_us"] / 1e3,
+        "lanes": lanes,
+        "classes": classes,
+        "computing": computing
+    }
 
 
 def alone(tools, case):
@@ -78,7 +98,8 @@ def random_strategy(tools, case, seed, out):
         f.write("espresso-strategy 1\n")
         for t in tensors:
             option = draw.choice(options)
-            f.write(f"tensor {t['name']} {t['elements']} {draw.choice(CODECS) if 'comp@' in option else 'none'} {option}\n")
+            f.write(
+                f"tensor {t['name']} {t['elements']} {draw.choice(CODECS) if 'comp@' in option else 'none'} {option}\n")
     return out
 
 
@@ -100,12 +121,15 @@ def strategies(tools, case, seed):
     return out
 
 
-# ---- runs --------------------------------------------------------------------------------------------------------------------------
+# ---- runs ------------------------------------------------------------------------------------------------------------
 def read_samples(path):
     """The samples of a statistics file that have steps; None: there is no file."""
     try:
         with open(path) as f:
-            return [s for s in (json.loads(line) for line in f if line.endswith("\n") and '"kind":"sample"' in line) if s["steps"]]
+            return [
+                s for s in (json.loads(line) for line in f if line.endswith("\n") and '"kind":"sample"' in line)
+                if s["steps"]
+            ]
     except FileNotFoundError:
         return None
 
@@ -122,8 +146,9 @@ def step_times(samples):
 
 
 def op_times(paths, machines):
-    """From the ranks' traces: {step: {op class: ms}} and {step: {lane: ms}}. A collective runs from when its last rank began until its last rank
-    ended: before that ranks wait for each other. What ranks compress they do at the same time, so their mean counts."""
+    """From the ranks' traces: {step: {op class: ms}} and {step: {lane: ms}}. A collective runs from when its last rank
+    began until its last rank ended: before that ranks wait for each other. What ranks compress they do at the same
+    time, so their mean counts."""
     events = []
     for path in paths:
         with open(path) as f:
@@ -154,7 +179,8 @@ def op_times(paths, machines):
         parts.setdefault((step, lane, name, nth), []).append(ms)
     for (step, lane, name, nth), list_ in parts.items(): # groups of the same op run at the same time: their mean counts
         ms, what = sum(list_) / len(list_), name.split(" ")[0]
-        flat = what.startswith("flat.") # it is there once for each lane; there is no intra link between machines of one rank
+        flat = what.startswith(
+            "flat.") # it is there once for each lane; there is no intra link between machines of one rank
         if not flat or lane != "intra" or max(count.values()) > 1:
             lanes.setdefault(step, {}).setdefault(lane, 0)
             lanes[step][lane] += ms
@@ -173,22 +199,30 @@ def medians(per_step):
 
 def run(tools, case, prediction, steps, hosts=None):
     """One run under one strategy: (step times, {op class: ms}, {lane: ms})."""
-    stats, trace = (os.path.abspath(os.path.join(tools.work, name)) for name in (f"run-{os.getpid()}.stats.jsonl", f"run-{os.getpid()}.%r.trace.json"))
+    stats, trace = (os.path.abspath(os.path.join(tools.work, name))
+                    for name in (f"run-{os.getpid()}.stats.jsonl", f"run-{os.getpid()}.%r.trace.json"))
     traces = [trace.replace("%r", str(rank)) for rank in range(case.ranks)]
     enough = steps + WARM
     made = lambda: all(map(os.path.exists, traces)) and (read_stats(stats) or [(0, 0, 0)])[-1][0] >= enough
     try:
-        job = {"ESPRESSO_STRATEGY": prediction["file"], "ESPRESSO_STATS": f"{stats},every=100ms", "ESPRESSO_TRACE": f"{trace},steps={enough}"}
+        job = {
+            "ESPRESSO_STRATEGY": prediction["file"],
+            "ESPRESSO_STATS": f"{stats},every=100ms",
+            "ESPRESSO_TRACE": f"{trace},steps={enough}"
+        }
         words = [tools.command, "run", *case.place(), "--no-prefix", "--", *case.trainer.words(enough)]
         words, job = hosts.words(case, case.trainer.words(enough), job) if hosts else (words, job)
         call(words, job, 240, None if case.trainer.counts else made)
         samples = read_stats(stats)
         if samples is None:
-            raise Problem(f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
+            raise Problem(
+                f"{case.trainer.command[0]} ended and never called esp_start: is it a program that uses espresso?")
         times = step_times(samples)
         if len(times) < 4:
-            raise Problem(f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are needed: "
-                          "let it train longer, or write {steps} where its command line has their number")
+            raise Problem(
+                f"{case.trainer.command[0]} made {samples[-1][0] if samples else 0} steps; {WARM + 4} or more are "
+                "needed: "
+                "let it train longer, or write {steps} where its command line has their number")
         classes, lanes = op_times(traces, case.machines)
     finally:
         for path in [stats] + traces:
@@ -202,52 +236,71 @@ def pair_up(predicted, measured):
     return {name: [predicted.get(name, 0.0), measured.get(name, 0.0)] for name in names}
 
 
-def trainer_runs(tools, case, known, asked, say, hosts=None):
+def trainer_runs(tools, case, known, asked, log, hosts=None):
     """Each strategy in turn, `asked.rounds` times: {name: (steps, spread, median, {op class: ms}, {lane: ms})}."""
     got, order, out = {name: [] for name in known}, list(known), {}
     for r in range(asked.rounds):
         for name in order[r % len(order):] + order[:r % len(order)]:
             steps = int(min(max(asked.seconds * 1e3 / known[name]["predicted"], 6), 60))
-            say(f"{case}: {name}, round {r + 1} of {asked.rounds}")
+            log(f"{case}: {name}, round {r + 1} of {asked.rounds}")
             got[name].append(run(tools, case, known[name], steps, hosts))
     for name in known:
         times = [ms for run_ in got[name] for ms in run_[0]]
-        parts = ({n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]]) for run_ in got[name] for n in run_[k]} for k in (1, 2))
+        parts = ({
+            n: truth_rows.middle([run_[k].get(n, 0.0) for run_ in got[name]])
+            for run_ in got[name]
+            for n in run_[k]
+        } for k in (1, 2))
         out[name] = (len(times), truth_rows.spread(times), truth_rows.middle(times), *parts)
     return out
 
 
-def replay_runs(tools, case, known, asked, say):
-    say(f"{case}: {len(known)} strategies in turn")
+def replay_runs(tools, case, known, asked, log):
+    log(f"{case}: {len(known)} strategies in turn")
     mean = sum(p["predicted"] for p in known.values()) / len(known)
     return truth_replay.runs(tools, case, known, int(min(max(asked.rounds * asked.seconds * 1e3 / mean, 6), 30)))
 
 
-def run_case(tools, case, asked, say):
+def run_case(tools, case, asked, log):
     """All strategies of a case, in turn, `asked.rounds` times: its rows."""
     known = strategies(tools, case, asked.seed)
     if asked.only:
-        known = {name: p for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))}
-    age, bad = costs_say(tools, case)
+        known = {
+            name: p
+            for name, p in known.items() if name == "fp32" or any(word in name for word in asked.only.split(","))
+        }
+    age, bad = costs_state(tools, case)
     others = Others()
     try:
         if not case.trainer.command:
-            got = replay_runs(tools, case, known, asked, say)
+            got = replay_runs(tools, case, known, asked, log)
         elif case.network():
             with Hosts(tools, case.machines, case.network()) as hosts:
-                got = trainer_runs(tools, case, known, asked, say, hosts)
+                got = trainer_runs(tools, case, known, asked, log, hosts)
         else:
-            got = trainer_runs(tools, case, known, asked, say)
+            got = trainer_runs(tools, case, known, asked, log)
     except Problem as problem:
         if asked.trainer:
             raise
-        say(f"{case} failed, and counts as missed: {problem}")
+        log(f"{case} failed, and counts as missed: {problem}")
         got = {name: (0, 0.0, 0.0, {}, {}) for name in known}
     rows, busy = [], others.share()
     for name, p in known.items():
         steps, spread, measured, classes, lanes = got[name]
-        rows.append({"trainer": case.trainer.name, "ranks": case.ranks, "link": case.link, "strategy": name, "predicted": p["predicted"],
-                     "measured": measured, "spread": spread, "steps": steps, "computing": p["computing"],
-                     "lanes": pair_up(p["lanes"], lanes) if lanes else {}, "classes": pair_up(p["classes"], classes) if classes else {},
-                     "age_s": age, "noisy_costs": bad, "others": busy})
+        rows.append({
+            "trainer": case.trainer.name,
+            "ranks": case.ranks,
+            "link": case.link,
+            "strategy": name,
+            "predicted": p["predicted"],
+            "measured": measured,
+            "spread": spread,
+            "steps": steps,
+            "computing": p["computing"],
+            "lanes": pair_up(p["lanes"], lanes) if lanes else {},
+            "classes": pair_up(p["classes"], classes) if classes else {},
+            "age_s": age,
+            "noisy_costs": bad,
+            "others": busy
+        })
     return rows

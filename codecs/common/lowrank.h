@@ -1,7 +1,7 @@
 /* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and what P Q leaves of phi. Each result
  * has one order of additions, so that its bits depend neither on threads nor on the instruction set. Knows no codec's format.
  *
- * Own loops rather than BLAS: up to rank 4 they are faster (bench/results/micro/matrix.txt), since phi is not stored, and BLAS gives other
+ * Own loops rather than BLAS: up to rank 4 they are faster (bench/results/micro/matrix.csv), since phi is not stored, and BLAS gives other
  * bits on other machines.
  *
  * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and stored

@@ -12,7 +12,7 @@
  *   commodity-10g 4 GPUs (RTX 3090) a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%. PCIe: 5.7 us per
  *                 hop (the same constants, ring). TCP through the kernel usually takes 40 us per hop.
  *   one-box       8 ranks that train on one machine's CPUs over shared memory; its cores also compress. Latency and rate are those of
- *                 bench/results/peers/coll.txt for large buffers, halved because 8 ranks share one memory. */
+ *                 bench/results/peers/coll.csv for large buffers, halved because 8 ranks share one memory. */
 #include "planner/builtin/builtin.h"
 
 #define ESP__SYSTEM .struct_size = sizeof(esp_plan_system)
@@ -57,7 +57,7 @@ static const esp__known_system esp__known_systems[] = {
       .pack_bytes_per_us = 4000.0, .cores_per_rank = 1},
      NULL,
      16,
-     "8 ranks that train on one machine's CPUs over shared memory (bench/results/peers/coll.txt, halved): estimate"},
+     "8 ranks that train on one machine's CPUs over shared memory (bench/results/peers/coll.csv, halved): estimate"},
 };
 #undef ESP__SYSTEM
 #undef ESP__BOTH

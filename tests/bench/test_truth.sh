@@ -6,7 +6,7 @@ command -v python3 >/dev/null || {
 python3 -B - <<'PYTHON' || exit 1
 import math
 import sys
-sys.path.insert(0, "bench")
+sys.path[:0] = ["bench/validate", "bench"]
 import truth_rows as t
 
 def row(strategy, predicted, measured, trainer="a", spread=0.01, lanes=None, classes=None):
@@ -58,7 +58,8 @@ same(t.pairs([row("x", 100, 100), row("y", 120, 120, "b")]), (0, 0))
 
 # a CSV that is read again says the same (--keep)
 rows = [row("fp32", 200, 220, lanes={"inter": [5, 10]}), row("x", 100, 0, classes={"comp@cpu": [1, 2]}), row("x", 50, 100, "b", 0.5)]
-again = t.csv_rows(["# a comment"] + t.csv_lines(rows))
+import csv
+again = t.rows_of(csv.DictReader(t.csv_lines(rows)))
 assert t.csv_lines(again) == t.csv_lines(rows) and t.summary(again) == t.summary(rows)
 assert t.table(again) == t.table(rows) and t.short_table(again) == t.short_table(rows)
 assert [t.case_of(r) for r in again] == [t.case_of(r) for r in rows]
@@ -118,19 +119,22 @@ same(lanes["inter"], (28 - 24 + 6) + (41 - 40 + 5))
 same(lanes["cpu"], 4)
 same(lanes["compute"], 30)
 
-# bench/validate/auto: each target can be met and missed
+# bench/validate/auto: each target can be met and missed; the CSV and the text agree
 import types
+import auto_rows
 auto = types.ModuleType("auto")
+auto.__file__ = "bench/validate/auto"
 exec(compile(open("bench/validate/auto").read(), "bench/validate/auto", "exec"), auto.__dict__)
 def case(speed=1.0, auto_ms=10.0, best=10.0, measuring=0.01):
     return {"trainer": "a", "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
             "speed": speed, "least": speed, "most": speed, "measuring": measuring}
-verdicts = lambda rows: [line.rsplit(" ", 1)[1] for line in auto.lines_of(rows, [])[1:4]]
-assert verdicts([case()]) == ["met", "met", "met"], verdicts([case()])
-assert verdicts([case(), case(speed=0.97)]) == ["missed", "met", "met"]
-assert verdicts([case(), case(auto_ms=10.6)]) == ["met", "missed", "met"]
-assert verdicts([case()] * 4 + [case(auto_ms=10.6)]) == ["met", "met", "met"] # 80% of the cases
-assert verdicts([case(measuring=0.04)]) == ["met", "met", "missed"]
+outcomes = lambda rows: [line.rsplit(" ", 1)[1] for line in auto_rows.report(rows, [])[1:4]]
+assert outcomes([case()]) == ["met", "met", "met"], outcomes([case()])
+assert outcomes([case(), case(speed=0.97)]) == ["missed", "met", "met"]
+assert outcomes([case(), case(auto_ms=10.6)]) == ["met", "missed", "met"]
+assert outcomes([case()] * 4 + [case(auto_ms=10.6)]) == ["met", "met", "met"] # 80% of the cases
+assert outcomes([case(measuring=0.04)]) == ["met", "met", "missed"]
+assert auto_rows.report(auto_rows.rows_of(csv.DictReader(auto_rows.csv_lines([case()], []))), []) == auto_rows.report([case()], [])
 run = auto.Run.__new__(auto.Run)
 run.samples = [{"step": 9 + k, "steps": 1, "step_us": {"mean": 1e3 * (1 + k)}, "phase": "measuring" if k < 3 else "watching"} for k in range(6)]
 assert run.first() == 13 and run.total(10, 12) == (5.0, 2) and run.mean(13) == 5.5, (run.first(), run.total(10, 12), run.mean(13))

@@ -17,14 +17,16 @@ yes "a small text to learn from, over and over." 2>/dev/null | head -n 400 >"$tm
 trainer="$BUILD/bench/trainer lstm --text $tmp/text --hidden 64 --width 8"
 truth() { timeout -k 5 100 bench/validate/truth --build "$BUILD" --costs "$tmp/costs" --rounds 1 --seconds 0.1 -n 2 "$@" >"$tmp/out" 2>"$tmp/err"; }
 
-truth --trainer "$trainer --max-steps {steps}" --inter 1gbit,50us --results "$tmp" || fail "$(cat "$tmp/err")"
+truth --trainer "$trainer --max-steps {steps}" --inter 1gbit,50us --results "$tmp/results/validate" || fail "$(cat "$tmp/err")"
 says "$tmp/err" "case 1 of 1: trainer, 2 ranks, link 1gbit,50us: random 2, round 1 of 1"
 says "$tmp/out" "^machine: "
 says "$tmp/out" "^step  *8 "
 says "$tmp/out" "^  flat.allgather  *[1-7] "
 says "$tmp/out" "^  plan  *[0-9.]*  *[0-9.]* "
-cmp "$tmp/out" "$tmp/truth.txt" || fail "the table is not what was printed"
-[ "$(grep -c ^trainer,2, "$tmp/truth.csv")" -eq 8 ] || fail "$(cat "$tmp/truth.csv")"
+csv=$tmp/results/validate/truth.csv
+python3 -B bench/make_results.py "$tmp/results" "$tmp/texts" || fail "make_results.py"
+cmp "$tmp/out" "$tmp/texts/truth.txt" || fail "the text of the CSV is not what was printed"
+[ "$(grep -c ^trainer,2, "$csv")" -eq 8 ] || fail "$(cat "$csv")"
 ls -l "$tmp"/costs/*.json >"$tmp/before"
 [ "$(wc -l <"$tmp/before")" -eq 4 ] || fail "$(cat "$tmp/before")" # a model, the codecs, the link, another one
 

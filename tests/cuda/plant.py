@@ -4,11 +4,12 @@
     plant.py [--jobs N] [PATTERN]     PATTERN: only faults whose line in the table has it
 
 Each fault is planted in a copy of the sources: a barrier that is missing, a mask that lacks lane 31, an element too few at a tail. The
-tests of that file's codecs run first, then all tests of the kernels. Prints a table (file and line, function, kind, the test that found it, the
+tests of that file's codecs run first, then all tests of the kernels. Prints CSV (file, line, function, kind, the test that found it, the
 line), and which kernels have no fault of their own, because all their work is in functions that have. Ends with status 1 if a fault does not
 compile, or is found by no test and KNOWN does not say why."""
 import argparse
 import concurrent.futures
+import csv
 import os
 import re
 import shutil
@@ -174,6 +175,9 @@ def main():
             finally:
                 free.append(folder)
         missed = known = useless = 0
+        print("# make plant: faults planted in the CUDA kernels, one at a time, and the test of the host runtime that found each")
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["file", "line", "function", "kind", "found_by", "why_not", "source"])
         with concurrent.futures.ThreadPoolExecutor(len(folders)) as pool:
             for (file, number, name, kind, _, line), test in zip(todo, pool.map(one, todo)):
                 useless += test == NO_BUILD
@@ -181,12 +185,11 @@ def main():
                 if test is None:
                     known, missed = known + (why is not None), missed + (why is None)
                     test = "not found" if why else "NOT FOUND"
-                print("%-36s %-24s %-10s  %-22s %s" % ("%s:%d" % (file, number), name, kind, test, line), flush=True)
-                if why and "not found" in test:
-                    print(" " * 74 + "why: " + why, flush=True)
-        print("%d faults: %d found, %d not found, of which KNOWN says why of %d; %d do not compile"
+                writer.writerow([file, number, name, kind, test, why if why and test == "not found" else "", line])
+                sys.stdout.flush()
+        print("# %d faults: %d found, %d not found, of which KNOWN says why of %d; %d do not compile"
               % (len(todo), len(todo) - missed - known - useless, missed + known, known, useless))
-        print("kernels without a fault of their own: " + ", ".join(without))
+        print("# kernels without a fault of their own: " + ", ".join(without))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(missed + useless > 0)

@@ -40,13 +40,13 @@ static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const op
 }
 
 static void tally_print(FILE *f, kind k, const tally *t) {
-    fprintf(f, "%-10s %5d %8d %5d", kinds[k].name, t->runs, t->failed, t->busy);
+    fprintf(f, "%s,%d,%d,%d", kinds[k].name, t->runs, t->failed, t->busy);
     if (t->n)
-        fprintf(f, " %9.2f %9.2f %9.2f %5d", esp__quantile(t->ms, t->n, 0.5), esp__quantile(t->ms, t->n, 0.95),
+        fprintf(f, ",%.2f,%.2f,%.2f,%d", esp__quantile(t->ms, t->n, 0.5), esp__quantile(t->ms, t->n, 0.95),
                 t->ms[t->n - 1], t->late);
     else
-        fprintf(f, " %9s %9s %9s %5s", "-", "-", "-", "-");
-    fprintf(f, "  %s\n", kinds[k].what);
+        fprintf(f, ",,,,");
+    fprintf(f, ",\"%s\"\n", kinds[k].what);
     fflush(f);
 }
 
@@ -58,7 +58,7 @@ static void machine_print(FILE *f) {
         if (!strncmp(line, "model name", 10)) sscanf(strchr(line, ':') + 1, " %127[^\n]", model);
     if (in) fclose(in);
     if (getloadavg(load, 3) < 0) load[0] = 0;
-    fprintf(f, "machine: %ld cores, %s", sysconf(_SC_NPROCESSORS_ONLN), model);
+    fprintf(f, "# machine: %ld cores, %s", sysconf(_SC_NPROCESSORS_ONLN), model);
     in = fopen("/proc/sys/kernel/osrelease", "r");
     if (in && fgets(line, sizeof line, in)) fprintf(f, ", Linux %.*s", (int)strcspn(line, "\n"), line);
     if (in) fclose(in);
@@ -66,18 +66,15 @@ static void machine_print(FILE *f) {
 }
 
 static void report_head(FILE *f, const options *o) {
-    fprintf(f, "Faults at random moments: 4 ranks on 2 emulated machines, backend %s; written by make soak\n",
-            o->backend);
+    fprintf(f, "# make soak: faults at random moments: 4 ranks on 2 emulated machines, backend %s\n", o->backend);
     machine_print(f);
-    fprintf(
-        f,
-        "failures: runs that did not keep what docs/use/faults.md promises, times aside. again: repeated, as the "
-        "machine\n"
-        "was too busy to start the ranks. ms: from the fault until the failed call returned, on every other rank; for\n"
-        "stop: counted from the end of ESPRESSO_TIMEOUT_MS = %u. late: ranks for which it took more than %.0f ms\n\n",
-        (unsigned)o->timeout_ms, o->bound_ms);
-    fprintf(f, "%-10s %5s %8s %5s %9s %9s %9s %5s  %s\n", "kind", "runs", "failures", "again", "median ms", "95 %",
-            "worst", "late", "fault");
+    fprintf(f,
+            "# failures: runs that did not keep what docs/use/faults.md promises, times aside; again: repeated, as the "
+            "machine was too busy to start the ranks\n"
+            "# ms: from the fault until the failed call returned, on every other rank (stop: from the end of "
+            "ESPRESSO_TIMEOUT_MS = %u); late: ranks for which it took more than %.0f ms\n"
+            "kind,runs,failures,again,median_ms,p95_ms,worst_ms,late,fault\n",
+            (unsigned)o->timeout_ms, o->bound_ms);
 }
 
 static int soak_main(int argc, char **argv) {

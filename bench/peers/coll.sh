@@ -1,11 +1,12 @@
 #!/bin/sh
-# coll.sh: the shared-memory backend side by side with Open MPI (shared memory) and gloo: interleaved, best of three rounds.
-# Usage: bench/micro/coll.sh [RANKS...] (default 2 4). Prints a table with ratios (peer's time / ours) and writes bench/results/peers/coll.txt.
-# Environment: ROUNDS=3, OPS="allreduce ...", RUN="chrt -r 10" puts a command in front of every program (for a machine with
-# other load), PAUSE=0 seconds between measurements (gives that load its turn), CC, CXX, MPICC, MPIRUN.
+# coll.sh: the shared-memory backend side by side with Open MPI (shared memory) and gloo: interleaved, best of three
+# rounds.
+# Usage: bench/peers/coll.sh [RANKS...] (default 2 4). Prints and writes RESULT (bench/results/peers/coll.csv).
+# Environment: ROUNDS=3, OPS="allreduce ...", RUN="chrt -r 10" puts a command in front of every program (for a machine
+# with other load), PAUSE=0 seconds between measurements (gives that load its turn), CC, CXX, MPICC, MPIRUN.
 set -u
-cd "$(dirname "$0")/.." || exit 1
-root=$PWD
+cd "$(dirname "$0")/../.." || exit 1
+RESULT=${RESULT:-bench/results/peers/coll.csv}
 ROUNDS=${ROUNDS:-3}
 OPS=${OPS:-allreduce reduce_scatter allgather alltoall broadcast reduce gather}
 RUN=${RUN:-}
@@ -16,7 +17,7 @@ dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 
-"$CC" -std=gnu11 -O3 -ffp-contract=off -I. bench/micro/coll.c -o "$dir/coll" -pthread || exit 1
+make -s BUILD="${BUILD:-build}" "${BUILD:-build}/bench/coll" && cp "${BUILD:-build}/bench/coll" "$dir/coll" || exit 1
 mpi=yes gloo=yes
 if [ -z "$MPICC" ] || [ -z "$MPIRUN" ]; then
     mpi= && echo "left out: Open MPI (install libopenmpi-dev and openmpi-bin)"
@@ -29,8 +30,8 @@ if ! "$CXX" -O3 bench/peers/gloo_coll.cc -o "$dir/gloo_coll" -lgloo -pthread 2>"
     gloo= && echo "left out: gloo (install libgloo-dev)"
 fi
 
-say() { printf '\r%-60s' "$*" >&2; }
-[ -t 2 ] || say() { :; }
+note() { printf '\r%-60s' "$*" >&2; }
+[ -t 2 ] || note() { :; }
 measure() { # RANKS OP
     $RUN timeout 300 "$dir/coll" "$1" "" "$2"
     if [ -n "$mpi" ]; then
@@ -46,49 +47,51 @@ for ranks in "${@:-2 4}"; do
     for n in $ranks; do
         for round in $(seq "$ROUNDS"); do
             for op in $OPS; do
-                say "ranks $n, round $round of $ROUNDS: $op"
+                note "ranks $n, round $round of $ROUNDS: $op"
                 measure "$n" "$op" >>"$dir/all"
                 sleep "${PAUSE:-0}"
             done
         done
     done
 done
-say ""
+note ""
 
 report() {
-    echo "Collectives in shared memory: microseconds, best of $ROUNDS interleaved rounds; ratio = peer's time / ours"
-    echo "(above 1: we are faster). Bytes: the whole buffer. Written by bench/micro/coll.sh."
-    echo "CPU      $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
-    echo "kernel   $(uname -sr)"
-    echo "compiler $("$CC" --version | head -n 1)"
-    [ -z "$mpi" ] || echo "peer     $("$MPIRUN" --version | head -n 1), btl self,vader"
-    [ -z "$gloo" ] || echo "peer     gloo over TCP on loopback $(dpkg-query -W -f '${Version}' libgloo-dev 2>/dev/null)"
-    [ -z "$RUN" ] || echo "run      $RUN"
+    echo "# bench/peers/coll.sh: collectives in shared memory: us, best of $ROUNDS interleaved rounds;" \
+        "ratio: the peer's time over ours; bytes: the whole buffer"
+    sh bench/head.sh
+    [ -z "$mpi" ] || echo "# peer: $("$MPIRUN" --version | head -n 1), btl self,vader"
+    [ -z "$gloo" ] || echo "# peer: gloo over TCP on loopback $(dpkg-query -W -f '${Version}' libgloo-dev 2>/dev/null)"
+    [ -z "$RUN" ] || echo "# run: $RUN"
     awk '
     { key = $2 " " $3 " " $4; if (!(key in seen)) { seen[key] = 1; order[++n] = key }
       if (!(($1, key) in best) || $5 < best[$1, key]) best[$1, key] = $5 }
-    function ratio(peer, key) { return (peer, key) in best ? sprintf("%10.1f %6.2f", best[peer, key], best[peer, key] / best["espresso", key]) : "         -      -" }
+    function ratio(key, peer) {
+        return (peer, key) in best ? sprintf("%.1f,%.2f", best[peer, key], best[peer, key] / best["espresso", key]) : ","
+    }
     END {
-        for (i = 1; i <= n; i++) {
-            split(order[i], k, " ")
-            if (k[1] != ranks) { ranks = k[1]; printf "\n%d ranks\n%-15s %9s %10s %10s %6s %10s %6s\n", ranks, "collective", "bytes", "espresso", "openmpi", "ratio", "gloo", "ratio" }
-            printf "%-15s %9d %10.1f %s %s\n", k[2], k[3], best["espresso", order[i]], ratio("openmpi", order[i]), ratio("gloo", order[i])
+        for (i = 1; i <= n; i++)
             for (p = 1; p <= 2; p++) {
                 peer = p == 1 ? "openmpi" : "gloo"
                 if (!((peer, order[i]) in best)) continue
+                split(order[i], k, " ")
                 r = best[peer, order[i]] / best["espresso", order[i]]; g = k[1] " " peer
                 if (!(g in count)) group[++groups] = g
                 sum[g] += log(r); count[g]++
                 if (!(g in least) || r < least[g]) least[g] = r
             }
-        }
-        print ""
         for (i = 1; i <= groups; i++) {
             split(group[i], k, " ")
-            printf "%d ranks against %s: geometric mean %.2f, least %.2f\n", k[1], k[2], exp(sum[group[i]] / count[group[i]]), least[group[i]]
+            printf "# %d ranks against %s: geometric mean %.2f, least %.2f\n", k[1], k[2],
+                   exp(sum[group[i]] / count[group[i]]), least[group[i]]
+        }
+        print "ranks,collective,bytes,espresso_us,openmpi_us,openmpi_ratio,gloo_us,gloo_ratio"
+        for (i = 1; i <= n; i++) {
+            split(order[i], k, " ")
+            printf "%d,%s,%d,%.1f,%s,%s\n", k[1], k[2], k[3], best["espresso", order[i]],
+                   ratio(order[i], "openmpi"), ratio(order[i], "gloo")
         }
     }' "$dir/all"
 }
-mkdir -p bench/results
 report | tee "$dir/report"
-cp "$dir/report" "$root/bench/results/peers/coll.txt"
+mkdir -p "$(dirname "$RESULT")" && cp "$dir/report" "$RESULT"

@@ -1,14 +1,20 @@
 #!/bin/sh
-# mpi.sh: averaging over a real network: this library against MPI_Allreduce (Open MPI's own choice, and its ring) and gloo's ring, on four
-# hosts with two ranks each (tests/jobs/hosts). Prints a table and writes bench/results/peers/mpi.txt. Needs root, Open MPI, gloo.
-# Usage: bench/micro/mpi.sh [RATE...]      default: 100mbit 1gbit
+# mpi.sh: averaging over a real network: this library against MPI_Allreduce (Open MPI's own choice, and its ring) and
+# gloo's ring, on four hosts with two ranks each (tests/jobs/hosts). Prints and writes RESULT
+# (bench/results/peers/mpi.csv). Needs root, Open MPI, gloo.
+# Usage: bench/peers/mpi.sh [RATE...]      default: 100mbit 1gbit
 # Environment: ROUNDS=5, SIZES="65536 ...", CODEC=topk:ratio=0.01, HOSTS=4, RANKS=2 (a host).
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
+RESULT=${RESULT:-bench/results/peers/mpi.csv}
 BUILD=${BUILD:-build} ROUNDS=${ROUNDS:-5} HOSTS=${HOSTS:-4} RANKS=${RANKS:-2} CODEC=${CODEC:-topk:ratio=0.01}
 SIZES=${SIZES:-65536 262144 1048576 4194304 16777216}
 TESTBED=$$ ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
 export BUILD TESTBED ESPRESSO_PLUGIN_PATH
+[ -e "$ESPRESSO_PLUGIN_PATH/libespresso-mpi.so" ] || {
+    echo "mpi.sh: $ESPRESSO_PLUGIN_PATH/libespresso-mpi.so is not there: make plugins" >&2
+    exit 1
+}
 hosts="sh tests/jobs/hosts/hosts.sh"
 dir=$(mktemp -d)
 trap '$hosts down; rm -rf "$dir"' EXIT
@@ -20,7 +26,7 @@ printf '%s\n' 'p=$1 && shift && exec "$p" "$(ip -4 -o addr show eth0 | sed "s/.*
 run() { # FLAGS PROGRAM...
     MPIRUN_FLAGS="-x ESPRESSO_PLUGIN_PATH $1" && export MPIRUN_FLAGS
     shift
-    timeout 600 sh tests/jobs/hosts/mpirun.sh "$HOSTS" "$RANKS" "$@" 2>>"$dir/errors" || echo "failed: $*" >&2
+    timeout 600 sh tests/jobs/hosts/mpirun.sh "$HOSTS" "$RANKS" "$@" 2>>"$dir/errors" || { echo "mpi.sh: failed: $*" && tail -n 3 "$dir/errors"; } >&2
 }
 [ $# -gt 0 ] || set -- 100mbit 1gbit
 for rate in "$@"; do
@@ -36,9 +42,11 @@ for rate in "$@"; do
     $hosts down
 done
 {
-    echo "Averaging over a network: $HOSTS hosts x $RANKS ranks, links shaped in each direction, Open MPI over TCP. Milliseconds, median of $ROUNDS"
-    echo "rounds (of both jobs' for ours). ratio: best of the three peers / ours; step: buffers above 1 MiB are tensors of 1 MiB, $CODEC."
-    echo "Machine: $(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1); $(date +%F); written by bench/micro/mpi.sh."
+    echo "# bench/peers/mpi.sh: averaging over a network: $HOSTS hosts x $RANKS ranks, links shaped in each direction, Open MPI over" \
+        "TCP; ms, median of $ROUNDS rounds (of both jobs' for ours)"
+    sh bench/head.sh
+    echo "# ratio: best of the three peers over ours; codec: $CODEC, buffers above 1 MiB are tensors of 1 MiB"
+    echo "link,bytes,mpi_default_ms,mpi_ring_ms,gloo_ring_ms,fp32_ms,fp32_ratio,codec_ms,codec_ratio"
     awk '
         function median(key,   n, i, j, t, v) {
             n = split(all[key], v, " ")
@@ -52,14 +60,13 @@ done
             all[rate, bytes, what] = all[rate, bytes, what] " " ms
         }
         END {
-            printf "%-8s %10s %12s %10s %10s %10s %7s %12s %7s\n", "link", "bytes", "MPI default", "MPI ring", "gloo ring", "ours fp32", "ratio", "ours codec", "ratio"
             for (r = 1; r <= rows; r++) {
                 split(order[r], o, " ")
                 a = median(o[1] SUBSEP o[2] SUBSEP "mpi default"); b = median(o[1] SUBSEP o[2] SUBSEP "mpi ring")
                 g = median(o[1] SUBSEP o[2] SUBSEP "gloo"); f = median(o[1] SUBSEP o[2] SUBSEP "fp32"); c = median(o[1] SUBSEP o[2] SUBSEP codec)
                 best = a; if (b && b < best) best = b; if (g && g < best) best = g
-                printf "%-8s %10d %12.2f %10.2f %10.2f %10.2f %7.2f %12.2f %7.2f\n", o[1], o[2], a, b, g, f, f ? best / f : 0, c, c ? best / c : 0
+                printf "%s,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f\n", o[1], o[2], a, b, g, f, f ? best / f : 0, c, c ? best / c : 0
             }
         }' codec="$CODEC" "$dir/all"
 } | tee "$dir/table"
-cp "$dir/table" bench/results/peers/mpi.txt
+mkdir -p "$(dirname "$RESULT")" && cp "$dir/table" "$RESULT"
