@@ -34,7 +34,7 @@ typedef struct esp_plan_model {
     double forward_ns, update_ns;
 } esp_plan_model;
 
-enum { ESP_PLAN_CPU = 0, ESP_PLAN_GPU = 1 };
+enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 /** What one codec costs. Growable. The payload of e elements takes header_bytes + unit_bytes * ceil(units * e) bytes: `units`
  *  counts payload items per element (0.01: one item for 100 elements), and each item takes unit_bytes. */
 typedef struct esp_plan_codec {
@@ -42,7 +42,7 @@ typedef struct esp_plan_codec {
     uint32_t caps;    /* ESP_CODEC_REDUCIBLE: payloads can be summed without decoding */
     const char *spec; /* as in a strategy file: "dgc:ratio=0.01" */
     double header_bytes, unit_bytes, units;
-    /* Time over elements; index ESP_PLAN_CPU or ESP_PLAN_GPU. No points: the codec cannot run on that device.
+    /* Time over elements; index ESP_ON_CPU or ESP_ON_GPU. No points: the codec cannot run on that device.
      * Decompressing m payloads of different parts of e elements is one call with m * e elements; see decompress_more. */
     esp_cost_curve compress[2], decompress[2];
     double error;        /* compression error, |decoded - input|^2 / |input|^2, 0 to 1; for max_error */
@@ -90,7 +90,7 @@ enum {
 typedef struct esp_plan_system {
     uint32_t struct_size;
     uint32_t machines, ranks_per_machine; /* machines: of one rack, where there are levels further out */
-    uint32_t devices;                     /* that can compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
+    uint32_t devices;                     /* that can compress: bits 1 << ESP_ON_CPU, 1 << ESP_ON_GPU */
     const char *name;
     esp_plan_link intra, inter;
     esp_plan_link flat;       /* collectives over all ranks; only its tables are used */
@@ -154,7 +154,14 @@ typedef struct esp_plan_report {
     uint64_t level_bytes[ESP_LEVELS];  /* intra_bytes, inter_bytes, and moved by one rack's uplink */
 } esp_plan_report;
 
-enum { ESP_PLAN_BACKWARD = 0, ESP_PLAN_COLLECTIVE, ESP_PLAN_COMP, ESP_PLAN_DECOMP, ESP_PLAN_COPY, ESP_PLAN_PACK };
+enum {
+    ESP_PLAN_BACKWARD = 0,
+    ESP_PLAN_COLLECTIVE,
+    ESP_PLAN_COMPRESS,
+    ESP_PLAN_DECOMPRESS,
+    ESP_PLAN_COPY,
+    ESP_PLAN_PACK
+};
 /** One op of the predicted timeline. Time 0 is the start of backward. */
 typedef struct esp_plan_event {
     uint32_t unit;  /* number of the sync unit; for a backward: of the tensor */
