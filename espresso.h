@@ -89,6 +89,9 @@ enum {
     ESP_OPTIMIZER_MOMENTUM = 2, /* SGD with momentum, Nesterov's too */
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and their like        */
 };
+/** Where a strategy compresses: comp@cpu, comp@gpu. The planner's cost curves have these indexes, its sets of devices these bits. */
+enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
+
 /** Everything is optional: all-zero is valid, and so are empty strings. Strings are copied. The ESPRESSO_* variables, which docs/use/using.md
  *  lists, override members. Growable. */
 typedef struct esp_config {

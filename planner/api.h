@@ -34,7 +34,6 @@ typedef struct esp_plan_model {
     double forward_ns, update_ns;
 } esp_plan_model;
 
-enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 /** What one codec costs. Growable. The payload of e elements takes header_bytes + unit_bytes * ceil(units * e) bytes: `units`
  *  counts payload items per element (0.01: one item for 100 elements), and each item takes unit_bytes. */
 typedef struct esp_plan_codec {

@@ -137,19 +137,13 @@ static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1)
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that remain, as a graph with shared ends */
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------------- */
-/* A sync unit: a tensor, a chunk of one, or several neighbours. Units are in backward order. */
-typedef struct esp__extent {
-    uint32_t first, n;        /* its tensors; it is ready when the last of them is */
-    uint64_t begin, elements; /* n == 1: the range in the tensor */
-} esp__extent;
-
 #define ESP__NEXT_BACKWARD 0xffffffffu
 #define ESP__NOTHING_RAN 0xfffffffeu
 /* One strategy. `sequence` contains every op once, each after the ops that it needs: ESP__NEXT_BACKWARD is the next tensor's
  * backward, a unit's number is its next op. Each lane runs its ops in this order (docs/design/planner.md, "Rules of time"). */
 typedef struct esp__schedule {
     uint32_t n_units, n_sequence;
-    esp__extent *units;
+    esp__extent *units;      /* [n_units] in backward order; a unit is ready when its last tensor is */
     const esp__path **paths; /* [n_units] */
     uint32_t *sequence;
     uint64_t makespan;                  /* from the start of backward to the end of the last op */

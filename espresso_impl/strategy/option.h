@@ -26,7 +26,6 @@ enum {
 ESP__FN const char *esp__lane_word(uint32_t lane); /* "compute", "cpu", "intra", ... */
 
 enum { ESP__STAGE_COLLECTIVE = 1, ESP__STAGE_COMP = 2, ESP__STAGE_DECOMP = 3 };
-enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 /* A collective's role: it sums all contributions (WHOLE); or is the first of a pair, which sums while it cuts or to a root; or the
  * second, which spreads the result. */
 enum { ESP__WHOLE = 0, ESP__FIRST = 1, ESP__SECOND = 2 };
@@ -38,7 +37,7 @@ static inline int esp__coll_rooted(uint32_t coll) {
 
 typedef struct esp__step {
     uint8_t kind;       /* ESP__STAGE_COLLECTIVE, ESP__STAGE_COMP, ESP__STAGE_DECOMP */
-    uint8_t device;     /* of Comp and Decomp                */
+    uint8_t device;     /* of Comp and Decomp: ESP_ON_*      */
     uint8_t level;      /* of a collective: its scope        */
     uint8_t coll;       /* ESP_COLL_*                        */
     uint8_t role;       /* ESP__WHOLE, ESP__FIRST, ESP__SECOND; of a collective */

@@ -74,7 +74,7 @@ static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     const esp__extent *p = &u->place;
     char option[ESP__TEXT_MAX];
-    esp__unit_line x = {p->first, p->n, p->begin, p->count, 0, 1, u->codec->spec, option};
+    esp__unit_line x = {p->first, p->n, p->begin, p->elements, 0, 1, u->codec->spec, option};
     esp__option_print(&u->option, option, sizeof option);
     if (esp__unit_is_chunk(ctx, u)) {
         x.n_chunks = y->of_tensor[p->first].n;

@@ -10,11 +10,6 @@
 #include "espresso_impl/strategy/text.h"
 
 /* ---- units.c: which elements of which tensors ------------------------------------------------------------------------------ */
-/* The elements of one unit: a tensor, a range of one tensor, or several whole neighbours. */
-typedef struct esp__extent {
-    uint32_t first, n;     /* tensors                                      */
-    uint64_t begin, count; /* elements; begin: in the tensor; 0 for a group */
-} esp__extent;
 /* A piece of an extent's elements that lies in one tensor. */
 typedef struct esp__segment {
     uint32_t tensor;

@@ -56,7 +56,7 @@ typedef struct esp__text_tensors {
     const char *(*name)(const void *user, uint32_t i, uint64_t *elements);
 } esp__text_tensors;
 
-/* A sync unit: a tensor, a chunk of one, or a group of neighbours. */
+/* A sync unit as a line of a strategy's text: its extent, codec and option. */
 typedef struct esp__unit_line {
     uint32_t first, n;        /* tensors                           */
     uint64_t begin, elements; /* begin: of a chunk, in its tensor  */
