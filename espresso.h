@@ -1,5 +1,5 @@
-/* espresso.h: averages the gradients of data-parallel training over all ranks, and compresses those tensors for which
- * that saves time.
+/* espresso.h: averages the gradients of data-parallel training over all ranks, and compresses tensors where that saves
+ * time.
  *
  *     gcc -O3 -I. -c espresso.c                  // once: the library, compiled as C (about 22 seconds)
  *

@@ -1,11 +1,11 @@
 /* abi.h: the interface of plugins: codecs, backends and devices. espresso.h includes it, so a plugin includes
- * "espresso.h" and links to nothing of this library. docs/design/abi.md says what may still grow. The library reads
+ * "espresso.h" and links to nothing of this library. docs/design/abi.md: what may still change. The library reads
  * every member of a table, and refuses a plugin that asks for what it cannot do; the message names the member.
  *
  * Contents: numbers and memory; host services; codecs; backends; devices; the plugin's entry; payloads; parameters.
  *
- * In this file the *host* is the library that has loaded the plugin. Pointers are valid during the call only, and
- * memory is the caller's, where nothing else is said. Functions return ESP_OK or an error (ESP_E_*). Whoever
+ * In this file the *host* is the library that has loaded the plugin. Unless a comment differs, pointers are valid
+ * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). Whoever
  * provides a growable struct sets its struct_size. */
 
 #define ESP_ABI_MAJOR 1u /* part of the entry's name */
@@ -392,7 +392,7 @@ typedef struct esp_backend {
     const char *params; /* as in esp_codec */
     /** Sets *score to 0 if the backend cannot run here. The default backend is the one with the highest score. */
     esp_status (*probe)(const esp_host *h, int32_t *score);
-    /** Opens a comm of the ranks of `g`, all of which call it. */
+    /** Opens a comm of the ranks of `g`. All of them call it. */
     esp_status (*open)(const esp_host *h, const esp_group *g, const char *params, void **comm);
     void (*close)(void *comm); /* must not wait for a rank that has died */
     /** Starts a collective, after the work that is now on `s`, and returns a request. The ranks of a comm start the
