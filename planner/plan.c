@@ -91,7 +91,7 @@ static void esp__report_schedule(esp_plan *plan) {
     qsort(plan->events, d->n_sequence, sizeof *plan->events, esp__event_before);
     plan->units = esp__arena_get(p->arena, d->n_units * sizeof *plan->units);
     for (uint32_t u = 0, counted = UINT32_MAX; u < d->n_units; u++) {
-        const esp__unit *x = &d->units[u];
+        const esp__extent *x = &d->units[u];
         const esp__path *path = d->paths[u];
         char option[ESP__TEXT_MAX];
         esp__option_print(path->option, option, sizeof option);

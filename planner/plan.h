@@ -137,19 +137,13 @@ static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1)
 typedef struct esp__tree esp__tree; /* problem/templates.c: the options that remain, as a graph with shared ends */
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------------- */
-/* A sync unit: a tensor, a chunk of one, or several neighbours. Units are in backward order. */
-typedef struct esp__unit {
-    uint32_t first, n;        /* its tensors; it is ready when the last of them is */
-    uint64_t begin, elements; /* n == 1: the range in the tensor */
-} esp__unit;
-
 #define ESP__NEXT_BACKWARD 0xffffffffu
 #define ESP__NOTHING_RAN 0xfffffffeu
 /* One strategy. `sequence` contains every op once, each after the ops that it needs: ESP__NEXT_BACKWARD is the next tensor's
  * backward, a unit's number is its next op. Each lane runs its ops in this order (docs/design/planner.md, "Rules of time"). */
 typedef struct esp__schedule {
     uint32_t n_units, n_sequence;
-    esp__unit *units;
+    esp__extent *units;      /* [n_units] in backward order; a unit is ready when its last tensor is */
     const esp__path **paths; /* [n_units] */
     uint32_t *sequence;
     uint64_t makespan;                  /* from the start of backward to the end of the last op */
@@ -186,8 +180,8 @@ struct esp__problem {
     esp__candidates **candidate_sets; /* hash table */
     uint32_t n_candidate_slots, n_candidate_sets;
     uint32_t width;                       /* ESP__WIDTH_* for candidate options made from now on */
-    const esp__unit *whole;               /* [n_tensors] one unit per tensor; schedule.c's */
-    esp__unit *cut_units;                 /* regroup.c's */
+    const esp__extent *whole;             /* [n_tensors] one unit per tensor; schedule.c's */
+    esp__extent *cut_units;               /* regroup.c's */
     struct esp__incremental *incremental; /* schedule/incremental.c's */
     esp__schedule spare[4];               /* scratch: [0], [1] initial.c; [2] urgency.c */
     struct esp__timing *timing;           /* problem/candidates.c's */
@@ -210,17 +204,17 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
 /* The candidate options of a unit, made at the first call. For a group or chunk they are the core of a near size's set, with
  * new times. The constraint of the unit's first tensor applies (tensors with different constraints are never merged). Never
  * empty. */
-ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u);
+ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__extent *u);
 /* The path for exactly this option (as text; as a struct) and codec, even if it is dominated or a constraint excludes it;
  * NULL: it cannot run on this system. */
-ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec);
-ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec);
+ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__extent *u, const char *option, uint32_t codec);
+ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, const esp__option *o, uint32_t codec);
 /* Bytes that one rank holds before collective `k`, or that a codec, copy or pack reads or writes as f32. */
-ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k);
+ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k);
 
 /* Adds the bytes that op `k` sends by its algorithm: one rank's to out[0], one machine's NIC's to out[1], one rack's uplink's to
  * out[2]. */
-ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+ESP__FN void esp__op_traffic(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k,
                              double out[ESP__LEVELS]);
 /* Is the option for the system's levels, with several ranks in each of its scopes? */
 ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o);
@@ -247,7 +241,7 @@ ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 /* ---- problem/rounds.c: codecs whose payloads take what their bound() says ---- */
 /* The columns of a unit that is a matrix, where a codec may use them; else 0. */
-ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__unit *u);
+ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
 /* Must neighbours [first, first + n) stay raw because one of them is small? */
 static inline int esp__has_small(const esp__problem *p, uint32_t first, uint32_t n) {
     return p->n_small && p->n_small[first + n] > p->n_small[first];
@@ -304,7 +298,7 @@ ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_pl
 /* ---- schedule.c ------------------------------------------------------------------------------------------------------------------ */
 /* Sets the units (one per tensor; as given) and unsets the paths; reuses the arrays if they are large enough. */
 ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d);
-ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n);
+ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__extent *units, uint32_t n);
 ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to,
                                 const esp__schedule *from); /* deep, except for the paths */
 /* Copies `from` to `to` and returns 1 if from->makespan < to->makespan or `to` is empty; else returns 0. */
@@ -323,7 +317,7 @@ typedef struct esp__bound {
     double *chain_price;           /* [n_units] price of a nanosecond of unit u's path on any lane */
 } esp__bound;
 /* A bound for these units. */
-ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out);
+ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_t n_units, esp__bound *out);
 /* A bound for every merging and splitting of the problem's tensors. */
 ESP__FN uint64_t esp__bound_any(esp__problem *p);
 

@@ -15,7 +15,7 @@ static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit",
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
 static const char *const codec_names[CODECS] = {"dgc", "randomk", "efsignsgd"};
 static const char *const testbed_names[TESTBEDS] = {"paper-nvlink", "paper-pcie"};
-enum { ONE_DEVICE = 1u << ESP_PLAN_GPU, TWO_DEVICES = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU };
+enum { ONE_DEVICE = 1u << ESP_ON_GPU, TWO_DEVICES = 1u << ESP_ON_CPU | 1u << ESP_ON_GPU };
 
 static void die(const char *what, const char *name) {
     fprintf(stderr, "bench/plan: %s: %s\n", name, what);

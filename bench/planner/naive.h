@@ -43,7 +43,7 @@ static void problem_open(bench_problem *b, const esp_plan_model *model, const be
 static void problem_close(bench_problem *b) { esp__arena_free(&b->arena); }
 
 /* Every option's path for this unit; NULL if the option cannot run on this system. */
-static const esp__path **paths_all(esp__problem *p, const esp__unit *u, const tree_list *tree) {
+static const esp__path **paths_all(esp__problem *p, const esp__extent *u, const tree_list *tree) {
     const esp__path **paths = esp__arena_get(p->arena, tree->n * sizeof *paths);
     for (uint32_t i = 0; i < tree->n; i++) paths[i] = esp__path_of(p, u, &tree->options[i], 0);
     return paths;

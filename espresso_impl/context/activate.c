@@ -11,7 +11,7 @@ static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
                   x->want_gather ? x->want_gather : "");
 }
 
-static void esp__agree_unit(const esp__work_unit *u, esp__text *t) {
+static void esp__agree_unit(const esp__unit *u, esp__text *t) {
     char option[ESP__TEXT_MAX];
     esp__option_print(&u->option, option, sizeof option);
     esp__text_add(t, ", codec %s (wire version %u), option %s\n", u->codec->spec, u->codec->traits.wire_version,
@@ -26,7 +26,7 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
     esp__text_add(t, "%u tensors\n", ctx->model.n_tensors);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        const esp__work_unit *u = &y->units[y->of_tensor[i].first];
+        const esp__unit *u = &y->units[y->of_tensor[i].first];
         esp__agree_tensor(ctx, i, t);
         if (esp__unit_is_group(u) || esp__unit_is_chunk(ctx, u))
             esp__text_add(t, "\n");
@@ -34,9 +34,9 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
             esp__agree_unit(u, t);
     }
     for (uint32_t i = 0; i < y->n_units; i++) {
-        const esp__work_unit *u = &y->units[i];
+        const esp__unit *u = &y->units[i];
         if (!esp__unit_is_group(u) && !esp__unit_is_chunk(ctx, u)) continue;
-        esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.count);
+        esp__text_add(t, "unit %u: %s, %llu elements", i, u->name, (unsigned long long)u->place.elements);
         esp__agree_unit(u, t);
     }
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);

@@ -186,7 +186,7 @@ ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp
     float *host = (float *)(void *)ctx->gather.host;
     if (stream.dev.kind > ESP_CPU) s = esp__stream_settle(ctx, t->device, stream); /* else they are there now */
     esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &begin, &n);
-    if (!s) s = esp__device_copy(ctx, ESP__DEVICE_CPU, host + begin, t->device, params + begin, n * 4u);
+    if (!s) s = esp__device_copy(ctx, ESP__CPU_INDEX, host + begin, t->device, params + begin, n * 4u);
     if (!s) s = esp__gather_host(ctx, t, host);
-    return s ? s : esp__device_copy(ctx, t->device, params, ESP__DEVICE_CPU, host, t->count * 4u);
+    return s ? s : esp__device_copy(ctx, t->device, params, ESP__CPU_INDEX, host, t->count * 4u);
 }

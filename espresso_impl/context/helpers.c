@@ -11,12 +11,12 @@ ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream 
 /* *index: the device of `stream`, whose work the call has waited for; 0: the host may touch the memory. */
 static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char *what, uint32_t *index) {
     esp_status s = esp__between_steps(ctx, what);
-    *index = ESP__DEVICE_CPU;
+    *index = ESP__CPU_INDEX;
     if (s || stream.dev.kind <= ESP_CPU) return s;
     s = esp__device_open(ctx, stream.dev, what, index);
     if (s) return s;
     const esp__device *d = esp__device_at(ctx, *index);
-    if (d->table->caps & ESP_DEVICE_HOST_ACCESS) return *index = ESP__DEVICE_CPU, ESP_OK;
+    if (d->table->caps & ESP_DEVICE_HOST_ACCESS) return *index = ESP__CPU_INDEX, ESP_OK;
     s = esp__device_use(ctx, *index, ctx->job.levels, what);
     return s ? s : esp__stream_settle(ctx, *index, stream);
 }
@@ -35,9 +35,9 @@ static esp_status esp__helper_run(esp_ctx *ctx, esp_stream stream, const char *w
     if (!room) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", what);
     for (uint64_t at = 0, n; at < bytes && !s; at += n) {
         n = bytes - at < ESP__HELPER_BYTES ? bytes - at : ESP__HELPER_BYTES;
-        s = esp__device_copy(ctx, ESP__DEVICE_CPU, room, on, (uint8_t *)data + at, n);
+        s = esp__device_copy(ctx, ESP__CPU_INDEX, room, on, (uint8_t *)data + at, n);
         if (!s) s = root < 0 ? esp_allreduce(ctx, room, n / 4) : esp_broadcast(ctx, room, n, root);
-        if (!s) s = esp__device_copy(ctx, on, (uint8_t *)data + at, ESP__DEVICE_CPU, room, n);
+        if (!s) s = esp__device_copy(ctx, on, (uint8_t *)data + at, ESP__CPU_INDEX, room, n);
     }
     esp__free(ctx, room);
     return s;

@@ -40,8 +40,8 @@ static void esp__on_decided(void *user, int32_t rank, uint32_t tensor) {
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
     if (name) snprintf(what, sizeof what, "tensor '%s'", name);
     ctx->job.silent = rank;
-    snprintf(text, sizeof text, "%s is late: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s", who, what,
-             ctx->config.timeout_ms,
+    snprintf(text, sizeof text, "%s did not answer in time: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s",
+             who, what, ctx->config.timeout_ms,
              rank < 0
                  ? ". Ranks wait for each other: does the link need longer for it, or do ranks make different calls?"
                  : "");
@@ -50,8 +50,8 @@ static void esp__on_decided(void *user, int32_t rank, uint32_t tensor) {
 
 static void esp__on_excluded(void *user) {
     esp__fatal(user, ESP_E_PEER,
-               "the other ranks went on without this one (esp_shrink), which they took for dead or late: close this "
-               "context, and start the job again to take part");
+               "the other ranks excluded this one (esp_shrink), because its connection failed or it did not answer in "
+               "time: close this context, and start the job again to take part");
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */

@@ -23,7 +23,8 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
                          "esp_shrink goes on without lost ranks, but this context failed by itself: %s", h.fatal_text);
     if (ctx->job.silent == ctx->job.rank)
         return esp__fail(ctx, ESP_E_PEER,
-                         "the other ranks gave up rank %d, which was late: close this context, and start the job again "
+                         "the other ranks excluded rank %d, which did not answer in time: close this context, and "
+                         "start the job again "
                          "to take part",
                          ctx->job.rank);
     for (uint32_t k = 0; k < ESP__SCOPES; k++) {

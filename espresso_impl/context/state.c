@@ -40,13 +40,13 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
 /* The same for memory of a device. */
 static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
     uint8_t some[1 << 15]; /* a multiple of 8: pieces in the middle need no padding */
-    if (device == ESP__DEVICE_CPU || !o->write) {
+    if (device == ESP__CPU_INDEX || !o->write) {
         esp__state_put(o, data, n);
         return;
     }
     for (uint64_t at = 0, m; at < n && o->status == ESP_OK; at += m) {
         m = n - at < sizeof some ? n - at : sizeof some;
-        o->status = esp__device_copy(ctx, ESP__DEVICE_CPU, some, device, (const uint8_t *)data + at, m);
+        o->status = esp__device_copy(ctx, ESP__CPU_INDEX, some, device, (const uint8_t *)data + at, m);
         esp__state_put(o, some, m);
     }
 }
@@ -192,7 +192,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
         if (!pending) return esp__state_corrupt(ctx, "the state ends too early");
         in->pending_residual[i] = (float *)esp__device_take(ctx, t->device, t->count * sizeof(float), ESP_MEM_DEVICE);
         if (!in->pending_residual[i]) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state of %s", t->name);
-        const esp_status s = esp__device_copy(ctx, t->device, in->pending_residual[i], ESP__DEVICE_CPU, pending,
+        const esp_status s = esp__device_copy(ctx, t->device, in->pending_residual[i], ESP__CPU_INDEX, pending,
                                               t->count * sizeof(float));
         if (s) return s;
     }
@@ -209,8 +209,9 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     if (x.place.n == 0 || x.place.first >= ctx->model.n_tensors || x.place.n > ctx->model.n_tensors - x.place.first)
         return esp__state_corrupt(ctx, "the state has a Comp of no tensor");
     for (uint32_t k = 0; k < x.place.n; k++) room += ctx->model.tensors[x.place.first + k].count;
-    if (x.place.begin > room || x.place.count > room - x.place.begin || (x.place.n > 1 && x.place.count != room) ||
-        x.offset > x.place.count || x.count > x.place.count - x.offset)
+    if (x.place.begin > room || x.place.elements > room - x.place.begin ||
+        (x.place.n > 1 && x.place.elements != room) || x.offset > x.place.elements ||
+        x.count > x.place.elements - x.offset)
         return esp__state_corrupt(ctx, "the state has a Comp beyond its tensor's elements");
     f->place = x.place;
     f->codec = x.codec, f->option = x.option;
@@ -235,8 +236,8 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
             was->place.first >= now->place.first + now->place.n)
             continue;
         if (now->place.n == 1 && was->place.n == 1 && /* other chunks of one tensor */
-            (now->place.begin >= was->place.begin + was->place.count ||
-             was->place.begin >= now->place.begin + now->place.count))
+            (now->place.begin >= was->place.begin + was->place.elements ||
+             was->place.begin >= now->place.begin + now->place.elements))
             continue;
         return esp__fail(ctx, ESP_E_MISMATCH,
                          "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
@@ -283,10 +284,10 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
     const uint64_t bytes = f->count * sizeof(float);
     esp_status s = ESP_OK;
     if (f->residual)
-        s = was ? esp__device_copy(ctx, f->device, f->residual, ESP__DEVICE_CPU, was->residual, bytes)
+        s = was ? esp__device_copy(ctx, f->device, f->residual, ESP__CPU_INDEX, was->residual, bytes)
                 : esp__device_zero(ctx, f->device, f->residual, bytes);
     if (f->state && !s)
-        s = was ? esp__device_copy(ctx, f->device, f->state, ESP__DEVICE_CPU, was->state, f->state_bytes)
+        s = was ? esp__device_copy(ctx, f->device, f->state, ESP__CPU_INDEX, was->state, f->state_bytes)
                 : esp__device_zero(ctx, f->device, f->state, f->state_bytes);
     return s;
 }

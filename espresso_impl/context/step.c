@@ -13,7 +13,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     ctx->steps.n_pushed++;
     ctx->steps.open = 1;
     for (uint32_t i = of->first; i < of->first + of->n; i++) {
-        esp__work_unit *u = &ctx->active.strategy.units[i];
+        esp__unit *u = &ctx->active.strategy.units[i];
         u->phase = ESP__PUSHED;
         if (!esp__unit_is_group(u)) {
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
@@ -187,7 +187,7 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     const esp__device *d = esp__device_at(ctx, t->device);
     esp_status s = ESP_OK;
     for (uint32_t i = of->first; t->device && i < of->first + of->n && !s; i++) {
-        const esp__work_unit *u = &ctx->active.strategy.units[i];
+        const esp__unit *u = &ctx->active.strategy.units[i];
         if (!u->after) continue;
         s = on ? d->table->event_wait(d->self, u->after, *on) : d->table->event_sync(d->self, u->after);
         if (s) return esp__unit_failed(ctx, u, s);

@@ -87,7 +87,7 @@ ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels
     esp__device *d = esp__device_at(ctx, index);
     const int streams = ESP__ON_LINKS + 2 * (int)levels; /* no more than needed: hardware has few queues */
     esp_status s = ESP_OK;
-    if (d->used || index == ESP__DEVICE_CPU) return ESP_OK;
+    if (d->used || index == ESP__CPU_INDEX) return ESP_OK;
     esp__plugin_detail_clear();
     for (; d->used < streams && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
     if (!s) s = d->table->event_create(d->self, &d->settled);
@@ -102,13 +102,13 @@ ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uin
     const esp__device *d = esp__device_at(ctx, index);
     void *p = NULL;
     if (!bytes) return NULL;
-    if (index == ESP__DEVICE_CPU) return esp__alloc(ctx, bytes);
+    if (index == ESP__CPU_INDEX) return esp__alloc(ctx, bytes);
     return d->table->alloc(d->self, bytes, where, &p) ? NULL : p;
 }
 
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where) {
     const esp__device *d = esp__device_at(ctx, index);
-    if (index == ESP__DEVICE_CPU)
+    if (index == ESP__CPU_INDEX)
         esp__free(ctx, p);
     else if (p)
         d->table->free_(d->self, p, bytes, where);
@@ -132,7 +132,7 @@ ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stre
 
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index) {
     esp_status first = ESP_OK;
-    for (int k = 0; k < esp__device_at(ctx, index)->used && index != ESP__DEVICE_CPU; k++) {
+    for (int k = 0; k < esp__device_at(ctx, index)->used && index != ESP__CPU_INDEX; k++) {
         const esp_status s = esp__device_drain(ctx, index, k);
         if (s && !first) first = s;
     }

@@ -31,8 +31,8 @@ typedef struct esp__device {
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
-/* Device 0 is the CPU. A device that lets the host touch its memory is used as the CPU, too. */
-enum { ESP__DEVICES_MAX = 16, ESP__DEVICE_CPU = 0 };
+/* A context's list of devices begins with the CPU. Devices whose memory the host may access are used as the CPU, too. */
+enum { ESP__DEVICES_MAX = 16, ESP__CPU_INDEX = 0 };
 typedef struct esp__device_list {
     pthread_mutex_t lock; /* any thread of a plugin may ask for a device */
     uint32_t n;

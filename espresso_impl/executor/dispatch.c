@@ -14,7 +14,7 @@ static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
 
 static const esp__op *esp__ready_pop(esp_ctx *ctx) {
     if (!ctx->active.ready.n) return NULL;
-    const esp__work_unit *u = &ctx->active.strategy.units[esp__heap_pop(&ctx->active.ready).key];
+    const esp__unit *u = &ctx->active.strategy.units[esp__heap_pop(&ctx->active.ready).key];
     return &ctx->active.program.ops[u->first_op + u->pc];
 }
 
@@ -26,7 +26,7 @@ ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
 }
 
 static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     return u->phase == ESP__PUSHED && &ctx->active.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
 }
 
@@ -67,7 +67,7 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
 /* ---- behind stream-ordered collectives ------------------------------------------------------------------------------------- */
 /* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
 static int esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
-    const esp__work_unit *u = &ctx->active.strategy.units[collective->unit];
+    const esp__unit *u = &ctx->active.strategy.units[collective->unit];
     if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return 0;
     for (const esp__op *op = collective + 1; op <= next; op++)
         if (!esp__op_behind(op)) return 0;
@@ -81,7 +81,7 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
         const esp__op *c = &f->program.ops[f->order[f->behind]];
-        const esp__work_unit *u = &f->strategy.units[c->unit];
+        const esp__unit *u = &f->strategy.units[c->unit];
         const esp__op *next = &f->program.ops[u->first_op + u->pc];
         const int lane = c->lane - ESP__LANE_INTRA;
         const int started = next > c || (ctx->lanes.links[lane].busy && esp__link_head(ctx, lane) == c);
@@ -98,7 +98,7 @@ static void esp__behind_wake(esp_ctx *ctx) {
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
 /* Marks the unit done, and each of its tensors whose units are all done. */
-static void esp__unit_done(esp_ctx *ctx, esp__work_unit *u) {
+static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (--ctx->model.tensors[k].units_left == 0) {
@@ -117,7 +117,7 @@ ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
 
 /* ---- what is next ------------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
-    esp__work_unit *u = &ctx->active.strategy.units[unit];
+    esp__unit *u = &ctx->active.strategy.units[unit];
     const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);

@@ -223,10 +223,9 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k);
 ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k);
 /* Must the unit's next op wait until the host has seen the event of the op before? */
-ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u);
-ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx,
-                                    const esp__work_unit *u); /* that event: ESP_OK or ESP_PENDING */
-ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s); /* as an error's text */
+ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__unit *u);
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u); /* that event: ESP_OK or ESP_PENDING */
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s); /* as an error's text */
 /* A tensor on a device is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with
  * zeros (`zero`) and its pending residual added. Lock held. */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, int zero);

@@ -54,7 +54,7 @@ static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
         snprintf(text + n, cap - n, "; this rank is in step %llu, and has run all of its ops on links", step);
         return;
     }
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     snprintf(text + n, cap - n, "; this rank is in step %llu at op %u of %u on link '%s', %.300s, of tensor '%.300s'",
              step, ctx->lanes.links[lane].cursor + 1, ctx->active.n_sequence[lane],
              esp__scope_name(&ctx->job.names, (uint32_t)lane + 1), op->label, ctx->model.tensors[u->place.first].name);

@@ -82,7 +82,7 @@ static const esp__op *esp__cpu_next(esp_ctx *ctx) {
 /* Runs an op of the cpu or compute lane. Lock held, but released meanwhile. */
 static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     ctx->lanes.cpu_busy = 1;
-    if (op->device == ESP__DEV_GPU && !op->on && !ctx->devices.warned) {
+    if (op->device == ESP_ON_GPU && !op->on && !ctx->devices.warned) {
         ctx->devices.warned = true;
         esp__log(ctx, ESP_LOG_WARN, "executor",
                  "this machine has no GPU that the library can use: comp@gpu and "

@@ -22,7 +22,7 @@ static esp_status esp__copy_on(const esp_ctx *ctx, const esp__op *op, void *dst,
 }
 
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     esp__call_begin(c, op->on ? u->device_codec : u->codec, esp__numbers(ctx, op, r->begin), r->length);
     if (op->on) esp__call_on(c, esp__device_at(ctx, op->on)->stream[op->stream]);
     c->args.step = ctx->steps.step;
@@ -84,7 +84,7 @@ static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
 
 /* One call, for `each` ranges. */
 static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     uint64_t used = 0;
@@ -104,7 +104,7 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
 }
 
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
     const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
     if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
@@ -133,7 +133,7 @@ static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__ra
 
 /* One call, for `each` ranges. */
 static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     l->n = 0;
@@ -209,7 +209,7 @@ static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int p
 }
 
 static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     uint64_t e = u->dtype == ESP_F32 ? 4u : 2u, begin = 0;
     uint8_t *data = u->data;
     if (op->copy == ESP__COPY_PACK) {
@@ -224,7 +224,7 @@ static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
 
 /* Converts or scales the op's numbers, one piece after another if it works piece by piece. */
 static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     const uint64_t e = esp_dtype_bytes(u->dtype);
     const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
     esp_status s = ESP_OK;
@@ -243,7 +243,7 @@ static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
 }
 
 static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
         const uint8_t *in = esp__at(ctx, op, op->src);
         uint8_t *out = esp__at(ctx, op, op->dst);

@@ -2,7 +2,7 @@
  * for an event only where it touches the data itself. Knows nothing of lanes and peers. */
 #include "espresso_impl/executor/executor.h"
 
-static esp__work_unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->active.strategy.units[op->unit]; }
+static esp__unit *esp__unit_of(esp_ctx *ctx, const esp__op *op) { return &ctx->active.strategy.units[op->unit]; }
 
 /* The error of a call of `device`'s table. What failed is op, or earlier work on that device: a kernel that found a corrupt payload, say,
  * of which every call may tell that comes after it. */
@@ -15,13 +15,13 @@ static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp_
 }
 
 /* Of the unit's events: the op that its last event ends. */
-ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__work_unit *u, esp_status s) {
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s) {
     const esp__op *op = &ctx->active.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
     return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
 }
 
 /* Waits until the host has seen the event behind the unit's last op. */
-static esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
+static esp_status esp__unit_settle(esp_ctx *ctx, esp__unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
     void *event = u->after;
     u->after = NULL;
@@ -29,7 +29,7 @@ static esp_status esp__unit_settle(esp_ctx *ctx, esp__work_unit *u) {
 }
 
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
-    esp__work_unit *u = esp__unit_of(ctx, op);
+    esp__unit *u = esp__unit_of(ctx, op);
     const esp__device *d = esp__device_at(ctx, u->device);
     esp_status s = ESP_OK;
     if (!op->on) return esp__unit_settle(ctx, u);
@@ -77,7 +77,7 @@ static esp_status esp__pieces_enqueue(esp_ctx *ctx, const esp__op *copy) {
 
 /* Piece 0 was there when the op began. The others follow it in the same stream, so this wait is short. */
 ESP__FN esp_status esp__piece_wait(esp_ctx *ctx, const esp__op *op, uint32_t k) {
-    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__unit *u = esp__unit_of(ctx, op);
     const esp__device *d = esp__device_at(ctx, u->device);
     if (!k || !esp__piece_pair(op, op - 1, ESP__COPY_DOWN)) return ESP_OK;
     return esp__unit_failed(ctx, u, d->table->event_sync(d->self, esp__piece_event(ctx, op, k)));
@@ -95,7 +95,7 @@ ESP__FN esp_status esp__piece_made(esp_ctx *ctx, const esp__op *op, uint32_t k) 
 }
 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
-    esp__work_unit *u = esp__unit_of(ctx, op);
+    esp__unit *u = esp__unit_of(ctx, op);
     const esp__device *d = esp__device_at(ctx, op->on);
     const esp__memory_on *m = &ctx->active.on[op->on];
     esp_status s = ESP_OK;
@@ -113,7 +113,7 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
 
 /* Between the tensors of a group and its memory. */
 static esp_status esp__group_enqueue(esp_ctx *ctx, const esp__op *op, const esp__device *d) {
-    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__unit *u = esp__unit_of(ctx, op);
     const esp_stream on = d->stream[op->stream];
     const uint64_t e = esp_dtype_bytes(u->dtype);
     const esp__tensor *t = &ctx->model.tensors[op->member];
@@ -137,7 +137,7 @@ static esp_status esp__swap_enqueue(esp_ctx *ctx, const esp__op *op, const esp__
 }
 
 ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
-    const esp__work_unit *u = esp__unit_of(ctx, op);
+    const esp__unit *u = esp__unit_of(ctx, op);
     const esp__device *d = esp__device_at(ctx, op->on);
     const esp_stream on = d->stream[op->stream];
     const uint64_t e = esp_dtype_bytes(u->dtype);
@@ -175,20 +175,20 @@ ESP__FN esp_status esp__copy_enqueue(esp_ctx *ctx, const esp__op *op) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__work_unit *u) {
+ESP__FN int esp__unit_waits(const esp_ctx *ctx, const esp__unit *u) {
     const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return 0;
     return !op->on || (op->kind == ESP__OP_COLLECTIVE && !esp__stream_ordered(ctx, op));
 }
 
-ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__work_unit *u) {
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u) {
     const esp__device *d = esp__device_at(ctx, u->device);
     return esp__unit_failed(ctx, u, u->after ? d->table->event_query(d->self, u->after) : ESP_OK);
 }
 
 ESP__FN const esp__op *esp__collective_behind(const esp_ctx *ctx, uint32_t first, uint32_t n) {
     for (uint32_t i = first; i < first + n; i++) {
-        const esp__work_unit *u = &ctx->active.strategy.units[i];
+        const esp__unit *u = &ctx->active.strategy.units[i];
         for (uint32_t k = u->first_op; u->phase != ESP__IDLE && k < u->first_op + u->pc; k++) {
             const esp__op *op = &ctx->active.program.ops[k];
             if (!esp__stream_ordered(ctx, op)) continue;
@@ -265,11 +265,11 @@ static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
 
 /* Work of the step failed: says of which tensors it may be. */
 static esp_status esp__step_failed(const esp_ctx *ctx, uint32_t device, esp_status s) {
-    const esp__work_unit *first = NULL;
+    const esp__unit *first = NULL;
     char what[ESP__ERROR_MAX / 4], others[40] = "";
     uint32_t n = 0;
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
-        const esp__work_unit *u = &ctx->active.strategy.units[i];
+        const esp__unit *u = &ctx->active.strategy.units[i];
         if (u->device != device || u->phase == ESP__IDLE) continue;
         if (!n++) first = u;
     }

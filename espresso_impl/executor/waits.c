@@ -5,7 +5,7 @@
 enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
 /* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
-static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__work_unit *u) {
+static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u) {
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
     return NULL;

@@ -179,10 +179,11 @@ static bool esp__group_excluded(esp__group *m) {
 }
 
 static esp_status esp__group_exclude(const esp__group *m) {
-    return esp__fail(m->old->ctx, ESP_E_PEER,
-                     "the other ranks went on without rank %d, which they took for dead or late: close this context, "
-                     "and start the job again to take part",
-                     (int)m->old->rank);
+    return esp__fail(
+        m->old->ctx, ESP_E_PEER,
+        "the other ranks excluded rank %d, because its connection failed or it did not answer in time: close "
+        "this context, and start the job again to take part",
+        (int)m->old->rank);
 }
 
 static void esp__group_poll_add(esp__group *m, const esp__conn *c, bool connecting) {

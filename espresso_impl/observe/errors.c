@@ -120,7 +120,7 @@ static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, 
     float here[3][ESP__ERRORS_BLOCK];
     for (int k = 0; k < 3; k++) {
         if (!a->of[k]) continue;
-        const esp_status st = esp__device_copy(ctx, ESP__DEVICE_CPU, here[k], a->device, a->of[k] + begin, n * 4u);
+        const esp_status st = esp__device_copy(ctx, ESP__CPU_INDEX, here[k], a->device, a->of[k] + begin, n * 4u);
         if (st) return st;
     }
     esp__errors_block(s, here[0], here[1], a->of[2] ? here[2] : NULL, n);
@@ -163,7 +163,7 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->active.on[op->on].phi : ctx->active.phi, NULL}};
     esp__codec_call c;
     esp_payload_header h;
-    if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__DEVICE_CPU, &h, op->on, payload, sizeof h) ||
+    if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__CPU_INDEX, &h, op->on, payload, sizeof h) ||
         h.flags & ESP_PAYLOAD_NONFINITE)
         g->unfit = 1;
     if (g->unfit) return;
@@ -190,7 +190,7 @@ static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     for (uint32_t i = 0; i < g->n; i++) {
         const esp__errors_unit *u = &g->units[i];
         if (!u->samples || u->unit < t->first || u->unit >= t->first + t->n) continue;
-        double w = (double)ctx->active.strategy.units[u->unit].place.count;
+        double w = (double)ctx->active.strategy.units[u->unit].place.elements;
         all.samples += u->samples;
         all.error += u->error * w;
         all.feedback += u->feedback * w;

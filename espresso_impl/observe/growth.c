@@ -64,7 +64,7 @@ static double esp__growth_square(const float *x, uint64_t n) {
 }
 
 static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedback) {
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     esp__log(
         ctx, ESP_LOG_WARN, "feedback",
         "step %llu: tensor '%s': what codec '%s' leaves out has grown to %.0f times the gradient, so that training "

@@ -52,7 +52,7 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__text_add(t, "]}\n");
 }
 
-static int esp__stats_compresses(const esp__work_unit *u) {
+static int esp__stats_compresses(const esp__unit *u) {
     return u->codec && strcmp(u->codec->table->name, ESP__CODEC_NONE);
 }
 

@@ -159,7 +159,7 @@ static void esp__stragglers_silent(void *user, uint64_t waited_ns) {
     self->in_call = a.trainer == ESP__TRAINER_IN_CALL;
     esp__log(
         self->ctx, ESP_LOG_WARN, "stall",
-        "step %llu: for %.1f s this rank could not go on, and rank 0, which reports who is late, does not answer: it "
+        "step %llu: for %.1f s this rank could not go on, and rank 0, which reports stragglers, does not answer: it "
         "is stopped, or its machine is overloaded (ESPRESSO_STRAGGLER_MS)",
         (unsigned long long)a.step, (double)waited_ns * 1e-9);
 }

@@ -64,7 +64,7 @@ ESP__FN uint64_t esp__contributions(const esp__compile *c) {
 
 ESP__FN void esp__region_now(const esp__compile *c, uint64_t *begin, uint64_t *length) {
     uint32_t none[ESP__DIMS] = {0};
-    esp__region_range(&c->region, &c->at, c->u->place.count, none, begin, length);
+    esp__region_range(&c->region, &c->at, c->u->place.elements, none, begin, length);
 }
 
 ESP__FN int esp__takes_part(const esp__compile *c) { return esp__region_active(&c->region); }
@@ -259,7 +259,9 @@ static uint32_t esp__last_value(const esp__option *o) {
     uint32_t last = 0;
     for (uint32_t i = 0; i < o->n; i++) {
         const esp__step *s = &o->steps[i];
-        if (s->kind == ESP__DECOMP || (s->kind == ESP__COLL && !s->compressed && s->role != ESP__SECOND)) last = i;
+        if (s->kind == ESP__STAGE_DECOMP ||
+            (s->kind == ESP__STAGE_COLLECTIVE && !s->compressed && s->role != ESP__SECOND))
+            last = i;
     }
     return last;
 }
@@ -267,7 +269,7 @@ static uint32_t esp__last_value(const esp__option *o) {
 /* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
-    c->u->packed = esp__arena_place(c, c->space, c->u->place.count * esp_dtype_bytes(c->u->dtype)).offset;
+    c->u->packed = esp__arena_place(c, c->space, c->u->place.elements * esp_dtype_bytes(c->u->dtype)).offset;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < c->u->place.n; k++) {
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, 0);
@@ -289,9 +291,9 @@ static void esp__compile_unpack(esp__compile *c) {
 
 static void esp__compile_step(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
-    if (s->kind == ESP__COMP)
+    if (s->kind == ESP__STAGE_COMP)
         esp__compile_comp(c, i);
-    else if (s->kind == ESP__DECOMP)
+    else if (s->kind == ESP__STAGE_DECOMP)
         esp__compile_decomp(c, i);
     else if (s->compressed)
         esp__compile_payload_coll(c, i);
@@ -346,9 +348,9 @@ static const char *esp__op_word(const esp__op *op) {
 }
 
 /* Is the op one of several rounds: a Comp, or a collective of its payloads? */
-static int esp__op_of_rounds(const esp__work_unit *u, const esp__op *op) {
+static int esp__op_of_rounds(const esp__unit *u, const esp__op *op) {
     const esp__step *s = &u->option.steps[op->step];
-    return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__COMP || s->compressed);
+    return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__STAGE_COMP || s->compressed);
 }
 
 ESP__FN int esp__stream_ordered(const esp_ctx *ctx, const esp__op *op) {
@@ -365,7 +367,7 @@ ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
 static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
     char text[40];
     esp__step_print(s, text, sizeof text);
-    if (s->kind == ESP__COLL)
+    if (s->kind == ESP__STAGE_COLLECTIVE)
         snprintf(buf, cap, "%s%s", esp__scope_name(&esp__job_of(ctx)->names, s->level), strchr(text, '.'));
     else
         snprintf(buf, cap, "%s", text);
@@ -375,7 +377,7 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
 static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];
-        const esp__work_unit *u = &f->strategy.units[op->unit];
+        const esp__unit *u = &f->strategy.units[op->unit];
         char step[64], text[96 + ESP__SPEC_MAX];
         esp__step_name(ctx, &u->option.steps[op->step], step, sizeof step);
         if (esp__op_of_rounds(u, op)) {

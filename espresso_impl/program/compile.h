@@ -11,7 +11,7 @@ typedef struct esp__compile {
     const esp__job *job;
     esp__active *f;
     esp__program *p;
-    esp__work_unit *u;
+    esp__unit *u;
     uint32_t unit, comps;
     esp__coordinates at;
     esp__region region;

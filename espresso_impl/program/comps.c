@@ -52,7 +52,7 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
                     rest /= size[d];
                     base += index[d] * stride[d];
                 }
-        esp__region_range(r, &c->at, c->u->place.count, index, &range->begin, &range->length);
+        esp__region_range(r, &c->at, c->u->place.elements, index, &range->begin, &range->length);
         range->first_slot = first + (uint32_t)(part * op->n_sources);
         range->reduced_slot = esp__slot_reduced(c, r, index);
         for (uint64_t q = 0; q < op->n_sources; q++) {
@@ -158,7 +158,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     const esp__option *o = &c->u->option;
     esp__region r = c->comp_region;
     uint32_t swap;
-    for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__DECOMP && !c->status; i++) {
+    for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP && !c->status; i++) {
         const esp__step *s = &o->steps[i];
         const int held = esp__region_active(&r), root = s->coll == ESP_COLL_BROADCAST && held;
         const uint64_t have = esp__region_slots(&r, &c->at);
@@ -194,7 +194,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
 static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, int last) {
     const esp__option *o = &c->u->option;
     uint32_t n = 1;
-    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
         if (last ? o->steps[k].summed : esp__early_step(o, i, k) && !esp__early_spreads(&o->steps[k]))
             n *= (uint32_t)c->at.size[o->steps[k].level];
     return n;
@@ -236,7 +236,7 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
 /* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
  * whichever is root. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
-    uint64_t largest = c->u->place.count / c->u->width, off, len;
+    uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {
         esp__part(largest, (uint64_t)c->at.size[c->region.cuts[k].level], 0, &off, &len);
         largest = len;
@@ -258,7 +258,7 @@ static int esp__summed_any(const esp__region *r) {
 
 ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int space, uint32_t i) {
     const uint8_t device = c->u->option.steps[i].device;
-    esp__op *op = esp__op_new(c, kind, device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
+    esp__op *op = esp__op_new(c, kind, device == ESP_ON_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
     esp__op_place(c, op, space, ESP__ON_COMPUTE);
     op->device = device;
     op->comp_index = (uint8_t)c->comps;
@@ -284,7 +284,7 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     esp__region_now(c, &begin, &length);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     c->comp_region = c->reduced_region = c->region;
-    for (uint32_t k = i + 1; k < c->u->option.n && c->u->option.steps[k].kind != ESP__DECOMP; k++)
+    for (uint32_t k = i + 1; k < c->u->option.n && c->u->option.steps[k].kind != ESP__STAGE_DECOMP; k++)
         if (esp__early_step(&c->u->option, i, k) && esp__early_spreads(&c->u->option.steps[k]))
             esp__region_step(&c->reduced_region, &c->at, &c->u->option, k, &swap);
     c->comp_ranges = 0;

@@ -14,9 +14,9 @@ static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, u
     uint32_t i = of->first;
     *out = NULL;
     while (i + 1 < of->first + of->n && begin >= y->units[i + 1].place.begin) i++;
-    const esp__work_unit *u = &y->units[i];
+    const esp__unit *u = &y->units[i];
     for (uint32_t k = u->place.first; k < tensor; k++) skip += esp__model_of(ctx)->tensors[k].count;
-    uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.count;
+    uint64_t end = u->place.n > 1 ? t->count : u->place.begin + u->place.elements;
     const esp__feedback *f = u->raw_feedback >= 0 ? &to->feedback[u->raw_feedback] : NULL;
     if (f && f->residual) *out = f->residual + (skip + begin - u->place.begin), *device = f->device;
     return length < end - begin ? length : end - begin;

@@ -31,7 +31,7 @@ static void *esp__take_on(esp_ctx *ctx, esp__active *f, uint32_t device, uint64_
 }
 
 static void *esp__take(esp_ctx *ctx, esp__active *f, uint64_t bytes, esp_status *s) {
-    return esp__take_on(ctx, f, ESP__DEVICE_CPU, bytes, ESP_MEM_DEVICE, s);
+    return esp__take_on(ctx, f, ESP__CPU_INDEX, bytes, ESP_MEM_DEVICE, s);
 }
 
 static esp_status esp__feedback_take(esp_ctx *ctx, esp__active *f) {
@@ -190,7 +190,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
         if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k), f->has_behind |= p->on[k].n_behind != 0;
     for (uint32_t i = 0; i < f->strategy.n_units && !s;
          i++) { /* a group's elements lie at a fixed place of the arena */
-        esp__work_unit *u = &f->strategy.units[i];
+        esp__unit *u = &f->strategy.units[i];
         u->data = esp__unit_is_group(u) ? (u->device ? f->on[u->device].arena : f->arena) + u->packed : NULL;
     }
     if (!s) s = esp__feedback_take(ctx, f);

@@ -183,7 +183,7 @@ typedef struct esp__active {
 } esp__active;
 
 /* How many ranges of a compress or decompress op go into one call of the codec: all of them, where it takes lists. */
-static inline uint32_t esp__op_list(const esp__work_unit *u, const esp__op *op) {
+static inline uint32_t esp__op_list(const esp__unit *u, const esp__op *op) {
     const esp__codec *c = op->on ? u->device_codec : u->codec;
     return c->traits.caps & ESP_CODEC_LISTS && op->n_ranges ? op->n_ranges : 1;
 }

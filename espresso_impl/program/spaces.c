@@ -5,7 +5,7 @@
 
 /* From here on the region's numbers are on `space`. */
 ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
-    const uint64_t count = c->u->place.count;
+    const uint64_t count = c->u->place.elements;
     const int work = c->half && esp__option_compresses(&c->u->option);
     c->space = space;
     if (!c->grads[space].at) c->grads[space] = esp__arena_place(c, space, count * esp_dtype_bytes(c->u->dtype));
@@ -29,7 +29,7 @@ ESP__FN void esp__spaces_start(esp__compile *c) {
 
 /* Where a Comp or Decomp runs. */
 ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
-    if (!c->device || s->device != ESP__DEV_GPU) return 0;
+    if (!c->device || s->device != ESP_ON_GPU) return 0;
     esp__device_list *devices = esp__device_list_of(c->ctx);
     if (!c->device_codec && !devices->warned) {
         devices->warned = true;

@@ -6,7 +6,7 @@ static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].level > ESP__INTER) return;
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
+        if (o->steps[i].kind == ESP__STAGE_COLLECTIVE) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
 }
 
 ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
@@ -16,7 +16,7 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
     o->n = shard ? n : 2 * n - 1;
     for (uint32_t k = 0; k < n; k++) {
         esp__step *s = &o->steps[k], *back = shard ? s : &o->steps[o->n - 1 - k];
-        s->kind = back->kind = ESP__COLL;
+        s->kind = back->kind = ESP__STAGE_COLLECTIVE;
         s->level = back->level = scope[k];
         back->coll = ESP_COLL_ALLGATHER, back->role = ESP__SECOND;
         s->coll = ESP_COLL_REDUCE_SCATTER, s->role = ESP__FIRST;
@@ -41,7 +41,7 @@ static int esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t outermost = 0, first, last;
     for (uint32_t i = 0; i < o->n; i++) {
-        if (o->steps[i].kind != ESP__COLL) continue;
+        if (o->steps[i].kind != ESP__STAGE_COLLECTIVE) continue;
         if (!esp__scope_exists(o->steps[i].level, t->n_levels) || esp__group_size(t, o->steps[i].level) < 2) return 0;
         esp__scope_levels(o->steps[i].level, t->n_levels, &first, &last);
         if (last > outermost) outermost = last;
@@ -50,7 +50,7 @@ static int esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
 }
 
 /* Fails if the topology, the codec or the unit's shape does not allow its option. */
-static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where) {
+static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *option, const char *where) {
     if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
         return esp__fail(ctx, ESP_E_ARG,
                          "%s: tensor '%s': option '%s' needs several machines with the same number (over one) of ranks "
@@ -65,7 +65,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
             esp__scope_word(esp__job_of(ctx)->topo.n_levels), esp__scope_word(esp__scope_of(1, 2, ESP__LEVELS)));
     for (uint32_t i = 0; i < u->option.n; i++) {
         const esp_backend *b = esp__backend_of(esp__job_of(ctx), u->option.steps[i].level);
-        if (b && u->option.steps[i].kind == ESP__COLL && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
+        if (b && u->option.steps[i].kind == ESP__STAGE_COLLECTIVE && !(b->colls & ESP_BIT(u->option.steps[i].coll)))
             return esp__fail(ctx, ESP_E_UNSUPPORTED,
                              "%s: tensor '%s': option '%s' uses a collective that backend '%s' does not have (%s): use "
                              "another option, or another backend",
@@ -91,7 +91,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
                     : "comp@cpu > flat.allreduce > decomp@cpu");
     esp_bound bound;
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows &&
-        esp__codec_bound(ctx, u->codec, u, u->place.count, last, 1, &bound) == ESP_E_UNSUPPORTED)
+        esp__codec_bound(ctx, u->codec, u, u->place.elements, last, 1, &bound) == ESP_E_UNSUPPORTED)
         return esp__fail(
             ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
             esp__unit_is_group(u) ? ", which a group has not: take the matrices out of it, or use another codec"
@@ -110,19 +110,19 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__work_unit *u, const c
 }
 
 /* Sets the round that the unit's codec begins with: earlier ones have no body for parts of its shape. */
-static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__work_unit *u) {
+static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (u->first_round = 0; u->first_round < last; u->first_round++) {
         esp_bound b;
         esp_status s =
-            esp__codec_bound(ctx, u->codec, u, u->place.count, u->first_round, (uint32_t)esp__job_of(ctx)->size, &b);
+            esp__codec_bound(ctx, u->codec, u, u->place.elements, u->first_round, (uint32_t)esp__job_of(ctx)->size, &b);
         if (s || b.payload_bytes) return s;
     }
     return ESP_OK;
 }
 
 /* Groups are checked before: no tensor of a group has a codec or option in its description. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;

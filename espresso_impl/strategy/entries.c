@@ -46,7 +46,7 @@ ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_un
     if (e->what == ESP__ENTRY_BACKWARD) return 1;
     const esp__option *o = units->option(units->user, e->unit, &group);
     if (e->what == ESP__ENTRY_PACK || e->what == ESP__ENTRY_UNPACK) return group;
-    return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__COLL);
+    return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__STAGE_COLLECTIVE);
 }
 
 /* What a unit runs, in sequence: the steps of its option, once for each round. */
@@ -76,7 +76,7 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
         const esp__order_entry *e = &entries[k];
         if (e->what != ESP__ENTRY_STEP) continue;
         esp__order_chain_of(units, e->unit, &c);
-        if (c.option->steps[e->step].kind != ESP__COLL) continue;
+        if (c.option->steps[e->step].kind != ESP__STAGE_COLLECTIVE) continue;
         at[e->unit] = esp__order_next(&c, at[e->unit]);
         if (at[e->unit] == c.n)
             return esp__fail(ctx, ESP_E_ARG,

@@ -189,16 +189,16 @@ ESP__FN const char *esp__lane_word(uint32_t lane) {
 }
 
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
-    if (s->kind == ESP__COLL)
+    if (s->kind == ESP__STAGE_COLLECTIVE)
         snprintf(buf, cap, "%s.%s", esp__scope_word(s->level), esp__coll_names[s->coll]);
     else
-        snprintf(buf, cap, "%s@%s", s->kind == ESP__COMP ? "comp" : "decomp",
-                 s->device == ESP__DEV_GPU ? "gpu" : "cpu");
+        snprintf(buf, cap, "%s@%s", s->kind == ESP__STAGE_COMP ? "comp" : "decomp",
+                 s->device == ESP_ON_GPU ? "gpu" : "cpu");
 }
 
 static int esp__step_same(const esp__step *a, const esp__step *b) {
     if (a->kind != b->kind) return 0;
-    return a->kind == ESP__COLL ? a->level == b->level && a->coll == b->coll : a->device == b->device;
+    return a->kind == ESP__STAGE_COLLECTIVE ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
 /* Takes `s` as the next step and walks on. When parsing, only if the text has this step here. */
@@ -221,7 +221,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uin
 }
 
 static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, uint8_t symbol) {
-    esp__step s = {.kind = ESP__COLL, .level = w->scope[block]};
+    esp__step s = {.kind = ESP__STAGE_COLLECTIVE, .level = w->scope[block]};
     s.compressed = symbol == ESP__S_COMMC || symbol == ESP__S_COMM1C || symbol == ESP__S_COMM2C ||
                    symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
     s.summed = symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
@@ -265,7 +265,7 @@ static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, 
         uint32_t then = (uint32_t)((int32_t)block + r->move);
         esp__walk_subtree(w, esp__walk_next(w, r->next, then), then);
     } else if (symbol == ESP__S_COMP || symbol == ESP__S_DECOMP) {
-        esp__step s = {.kind = symbol == ESP__S_COMP ? ESP__COMP : ESP__DECOMP};
+        esp__step s = {.kind = symbol == ESP__S_COMP ? ESP__STAGE_COMP : ESP__STAGE_DECOMP};
         for (uint8_t d = 0; d < 2 && !w->stop; d++) {
             if (!(w->devices >> d & 1u)) continue;
             s.device = d;
@@ -335,7 +335,7 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
 /* Reads one word of the text as a step. */
 static int esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
-    for (uint8_t kind = ESP__COMP; kind <= ESP__DECOMP; kind++)
+    for (uint8_t kind = ESP__STAGE_COMP; kind <= ESP__STAGE_DECOMP; kind++)
         for (uint8_t d = 0; d < 2; d++) {
             char text[40];
             s->kind = kind, s->device = d;
@@ -343,7 +343,7 @@ static int esp__step_read(const char *word, size_t len, esp__step *s) {
             if (strlen(text) == len && !memcmp(text, word, len)) return 1;
         }
     memset(s, 0, sizeof *s);
-    s->kind = ESP__COLL;
+    s->kind = ESP__STAGE_COLLECTIVE;
     for (uint8_t level = 0; level < ESP__SCOPES; level++)
         for (uint8_t c = ESP_COLL_ALLREDUCE; c <= ESP_COLL_REDUCE; c++) {
             char text[40];
@@ -367,9 +367,9 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
     uint32_t first, last, next = 1;
     at[1] = ESP__INTRA, at[2] = ESP__INTER;
     for (uint32_t i = 0; i < w->n_want; i++)
-        if (w->want[i].kind == ESP__COLL && w->want[i].level > ESP__INTER) at[1] = at[2] = 0;
+        if (w->want[i].kind == ESP__STAGE_COLLECTIVE && w->want[i].level > ESP__INTER) at[1] = at[2] = 0;
     for (uint32_t i = 0; i < w->n_want; i++) {
-        if (w->want[i].kind != ESP__COLL || !w->want[i].level) continue;
+        if (w->want[i].kind != ESP__STAGE_COLLECTIVE || !w->want[i].level) continue;
         esp__scope_levels(w->want[i].level, 0, &first, &last);
         if (at[first] && at[first] != w->want[i].level)
             return esp__fail(ctx, ESP_E_ARG,
@@ -462,27 +462,29 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
 
 ESP__FN int esp__option_is_flat(const esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL) return o->steps[i].level == ESP__FLAT;
+        if (o->steps[i].kind == ESP__STAGE_COLLECTIVE) return o->steps[i].level == ESP__FLAT;
     return 1;
 }
 
 ESP__FN int esp__option_narrow(const esp__option *o) {
     int open = 0;
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL) open += (o->steps[i].role == ESP__FIRST) - (o->steps[i].role == ESP__SECOND);
+        if (o->steps[i].kind == ESP__STAGE_COLLECTIVE)
+            open += (o->steps[i].role == ESP__FIRST) - (o->steps[i].role == ESP__SECOND);
     return open > 0;
 }
 
 ESP__FN bool esp__option_compresses(const esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COMP) return true;
+        if (o->steps[i].kind == ESP__STAGE_COMP) return true;
     return false;
 }
 
 ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL && o->steps[i].role == ESP__FIRST) scopes[n++] = o->steps[i].level;
+        if (o->steps[i].kind == ESP__STAGE_COLLECTIVE && o->steps[i].role == ESP__FIRST)
+            scopes[n++] = o->steps[i].level;
     return n;
 }
 

@@ -25,8 +25,7 @@ enum {
 
 ESP__FN const char *esp__lane_word(uint32_t lane); /* "compute", "cpu", "intra", ... */
 
-enum { ESP__COLL = 1, ESP__COMP = 2, ESP__DECOMP = 3 };
-enum { ESP__DEV_CPU = 0, ESP__DEV_GPU = 1 };
+enum { ESP__STAGE_COLLECTIVE = 1, ESP__STAGE_COMP = 2, ESP__STAGE_DECOMP = 3 };
 /* A collective's role: it sums all contributions (WHOLE); or is the first of a pair, which sums while it cuts or to a root; or the
  * second, which spreads the result. */
 enum { ESP__WHOLE = 0, ESP__FIRST = 1, ESP__SECOND = 2 };
@@ -37,8 +36,8 @@ static inline int esp__coll_rooted(uint32_t coll) {
 }
 
 typedef struct esp__step {
-    uint8_t kind;       /* ESP__COLL, ESP__COMP, ESP__DECOMP */
-    uint8_t device;     /* of Comp and Decomp                */
+    uint8_t kind;       /* ESP__STAGE_COLLECTIVE, ESP__STAGE_COMP, ESP__STAGE_DECOMP */
+    uint8_t device;     /* of Comp and Decomp: ESP_ON_*      */
     uint8_t level;      /* of a collective: its scope        */
     uint8_t coll;       /* ESP_COLL_*                        */
     uint8_t role;       /* ESP__WHOLE, ESP__FIRST, ESP__SECOND; of a collective */

@@ -17,7 +17,7 @@ ESP__FN void esp__scope_lanes(const esp__topology *t, uint8_t scope, uint32_t *f
 }
 
 static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
-    if (s->kind != ESP__COLL) return s->device == ESP__DEV_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU;
+    if (s->kind != ESP__STAGE_COLLECTIVE) return s->device == ESP_ON_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU;
     uint32_t first, last;
     esp__scope_lanes(&esp__job_of(ctx)->topo, s->level, &first, &last);
     return last;
@@ -25,8 +25,8 @@ static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
 
 /* Nominal nanoseconds of one step, with 10 Gbit/s between machines and 100 Gbit/s inside. Only the ratios of costs matter: they
  * decide which op is ready first. `share`: of the unit's elements, those that the rank has. */
-static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__work_unit *u, const esp__step *s, double share) {
-    double bytes = (double)u->place.count * share * 4.0;
+static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__unit *u, const esp__step *s, double share) {
+    double bytes = (double)u->place.elements * share * 4.0;
     uint32_t lane = esp__step_lane(ctx, s);
     if (s->compressed) bytes /= 16.0;
     if (lane >= ESP__LANE_INTER) return 20000u + (uint64_t)(bytes * 0.8);
@@ -36,14 +36,14 @@ static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__work_unit *u, con
 
 static double esp__share_after(const esp_ctx *ctx, const esp__step *s, double share) {
     double n = (double)esp__group_size(&esp__job_of(ctx)->topo, s->level);
-    if (s->kind != ESP__COLL) return share;
+    if (s->kind != ESP__STAGE_COLLECTIVE) return share;
     if (s->coll == ESP_COLL_REDUCE_SCATTER || s->coll == ESP_COLL_ALLTOALL) return share / n;
     return s->coll == ESP_COLL_ALLGATHER && s->role == ESP__SECOND ? share * n : share;
 }
 
 static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, uint32_t unit,
                            uint32_t place, uint64_t ready) {
-    const esp__work_unit *u = &y->units[unit];
+    const esp__unit *u = &y->units[unit];
     esp__chain_step chain[ESP__CHAIN_MAX];
     if (place < esp__unit_chain(u, chain))
         esp__heap_push(&lanes[esp__step_lane(ctx, &u->option.steps[chain[place].step])].waiting, ready,
@@ -62,7 +62,7 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
     if (lane == ESP__LANES) return 0;
     uint64_t key = esp__heap_pop(&lanes[lane].waiting).key;
     uint32_t unit = (uint32_t)(key >> 32), place = (uint32_t)key;
-    const esp__work_unit *u = &y->units[unit];
+    const esp__unit *u = &y->units[unit];
     esp__chain_step chain[ESP__CHAIN_MAX];
     esp__unit_chain(u, chain);
     const uint32_t step = chain[place].step;
@@ -70,7 +70,7 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
     const esp__step *s = &u->option.steps[step];
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[unit]);
     lanes[lane].free_at = end;
-    if (s->kind == ESP__COLL) {
+    if (s->kind == ESP__STAGE_COLLECTIVE) {
         uint32_t first, last;
         esp__scope_lanes(&esp__job_of(ctx)->topo, s->level, &first, &last);
         for (; first < last; first++)
@@ -102,7 +102,8 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y) {
     for (uint32_t i = 0; i < y->n_units; i++) {
         esp__chain_step chain[ESP__CHAIN_MAX];
         const uint32_t n = esp__unit_chain(&y->units[i], chain);
-        for (uint32_t k = 0; k < n; k++) n_colls += y->units[i].option.steps[chain[k].step].kind == ESP__COLL;
+        for (uint32_t k = 0; k < n; k++)
+            n_colls += y->units[i].option.steps[chain[k].step].kind == ESP__STAGE_COLLECTIVE;
     }
     esp__free(ctx, y->order);
     y->cap_order = n_colls * sizeof *y->order + 1;

@@ -12,7 +12,7 @@ ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
 }
 
 /* Fails if the tensors cannot be one group, for example because their dtypes differ. */
-static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__text_unit *u) {
+static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__unit_line *u) {
     const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
     for (const esp__tensor *t = a; t < a + u->n; t++) {
         if (t->dtype != a->dtype)
@@ -43,20 +43,20 @@ typedef struct esp__loading {
     esp__strategy *y;
 } esp__loading;
 
-static esp_status esp__load_unit(void *user, const char *where, const esp__text_unit *x) {
+static esp_status esp__load_unit(void *user, const char *where, const esp__unit_line *x) {
     const esp__loading *l = user;
     esp_ctx *ctx = l->ctx;
     esp__extent place = {x->first, x->n, x->begin, x->elements};
     esp_status s = x->n > 1 ? esp__load_group_check(ctx, where, x) : ESP_OK;
     if (s) return s;
-    esp__work_unit *u = esp__unit_add(ctx, l->y, place, x->chunk, x->n_chunks);
+    esp__unit *u = esp__unit_add(ctx, l->y, place, x->chunk, x->n_chunks);
     if (!u) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     return esp__unit_assign(ctx, u, x->codec, x->option, where);
 }
 
 /* ---- the order ------------------------------------------------------------------------------------------------------ */
 static const esp__option *esp__order_option(const void *user, uint32_t unit, int *group) {
-    const esp__work_unit *u = &((const esp__strategy *)user)->units[unit];
+    const esp__unit *u = &((const esp__strategy *)user)->units[unit];
     *group = esp__unit_is_group(u);
     return &u->option;
 }
@@ -66,7 +66,7 @@ static const char *esp__order_unit_name(const void *user, uint32_t unit) {
 }
 
 static uint32_t esp__order_unit_rounds(const void *user, uint32_t unit) {
-    const esp__work_unit *u = &((const esp__strategy *)user)->units[unit];
+    const esp__unit *u = &((const esp__strategy *)user)->units[unit];
     return u->codec->traits.n_rounds - u->first_round;
 }
 
@@ -87,7 +87,8 @@ static esp_status esp__load_entry(void *user, const char *where, const esp__orde
     if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     y->entries = grown;
     y->entries[y->n_entries++] = *e;
-    if (e->what != ESP__ENTRY_STEP || y->units[e->unit].option.steps[e->step].kind != ESP__COLL) return ESP_OK;
+    if (e->what != ESP__ENTRY_STEP || y->units[e->unit].option.steps[e->step].kind != ESP__STAGE_COLLECTIVE)
+        return ESP_OK;
     uint32_t *order = esp__grow(ctx, y->order, &y->cap_order, ((uint64_t)y->n_order + 1) * sizeof *order);
     if (!order) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
     y->order = order;

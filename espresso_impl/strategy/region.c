@@ -44,14 +44,14 @@ ESP__FN int esp__region_active(const esp__region *r) {
 
 ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
-        if (r->idle[k] && (s->kind != ESP__COLL || s->level != k)) return 0;
+        if (r->idle[k] && (s->kind != ESP__STAGE_COLLECTIVE || s->level != k)) return 0;
     return 1;
 }
 
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s) {
     uint64_t turn = at->unit;
     uint32_t first, last;
-    if (s->kind != ESP__COLL || !esp__coll_rooted(s->coll)) return -1;
+    if (s->kind != ESP__STAGE_COLLECTIVE || !esp__coll_rooted(s->coll)) return -1;
     esp__scope_levels(s->level, 0, &first, &last);
     for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level]; /* spreads the roots further */
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
@@ -85,7 +85,7 @@ static void esp__cut_push(esp__region *r, uint8_t level, uint8_t open) {
 /* A Comp cuts its region in advance, once for each cutting collective that its payloads pass before they are decoded. */
 static void esp__region_comp(esp__region *r, const esp__option *o, uint32_t i) {
     r->compressed = 1;
-    for (i++; i < o->n && o->steps[i].kind != ESP__DECOMP; i++) {
+    for (i++; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP; i++) {
         uint8_t coll = o->steps[i].coll, level = o->steps[i].level;
         if (o->steps[i].role != ESP__FIRST || coll == ESP_COLL_GATHER) continue;
         esp__cut_push(r, level, 1);
@@ -146,11 +146,11 @@ ESP__FN void esp__region_step(esp__region *r, const esp__coordinates *at, const 
                               uint32_t *swap) {
     const esp__step *s = &o->steps[i];
     *swap = 0;
-    if (s->kind == ESP__COMP) {
+    if (s->kind == ESP__STAGE_COMP) {
         esp__region_comp(r, o, i);
         return;
     }
-    if (s->kind == ESP__DECOMP) {
+    if (s->kind == ESP__STAGE_DECOMP) {
         esp__region_decomp(r);
         return;
     }

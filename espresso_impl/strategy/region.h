@@ -3,6 +3,13 @@
 #define ESP__REGION_H
 #include "espresso_impl/strategy/option.h"
 
+/* The elements of a sync unit: of a whole tensor, of a chunk (a range of one tensor), or of a group (several whole neighbours). */
+typedef struct esp__extent {
+    uint32_t first, n; /* the unit's tensors, in backward order */
+    uint64_t begin;    /* first element in the tensor; 0 for a group */
+    uint64_t elements;
+} esp__extent;
+
 /* A rank's coordinates and a unit: all that the regions of an option depend on. */
 typedef struct esp__coordinates {
     int32_t index[ESP__SCOPES], size[ESP__SCOPES]; /* this rank in its group of each scope, and the group's size */

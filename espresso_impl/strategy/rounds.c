@@ -5,9 +5,9 @@
 
 ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
     const esp__step *s = &o->steps[i];
-    if (i <= comp || s->kind != ESP__COLL || !s->compressed) return 0;
+    if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return 0;
     for (uint32_t k = comp + 1; k < i; k++) /* once for each group: a second collective there only spreads the result */
-        if (o->steps[k].kind != ESP__COLL || o->steps[k].level == s->level) return 0;
+        if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return 0;
     return 1;
 }
 
@@ -21,9 +21,9 @@ ESP__FN uint32_t esp__option_chain(const esp__option *o, uint32_t first_round, u
                                    esp__chain_step out[ESP__CHAIN_MAX]) {
     uint32_t n = 0, last = n_rounds ? n_rounds - 1 : 0;
     for (uint32_t i = 0; i < o->n; i++) {
-        for (uint32_t r = first_round; r < last && o->steps[i].kind == ESP__COMP; r++) {
+        for (uint32_t r = first_round; r < last && o->steps[i].kind == ESP__STAGE_COMP; r++) {
             n = esp__chain_add(out, n, i, r);
-            for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+            for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
                 if (esp__early_step(o, i, k)) n = esp__chain_add(out, n, k, r);
         }
         n = esp__chain_add(out, n, i, last);
@@ -32,6 +32,6 @@ ESP__FN uint32_t esp__option_chain(const esp__option *o, uint32_t first_round, u
 }
 
 ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_step *chain, uint32_t n, uint32_t at) {
-    while (at < n && o->steps[chain[at].step].kind != ESP__COLL) at++;
+    while (at < n && o->steps[chain[at].step].kind != ESP__STAGE_COLLECTIVE) at++;
     return at;
 }

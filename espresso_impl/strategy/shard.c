@@ -11,14 +11,13 @@ ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *code
                   : "comp@cpu > flat.alltoall > decomp@cpu";
 }
 
-ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option,
-                                    const char *where) {
+ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     const int narrow = esp__option_narrow(&u->option);
     for (uint32_t k = 0; k < u->place.n; k++) {
         const esp__tensor *x = t + k;
         if (!(x->flags & ESP_SHARD)) continue;
-        if (esp__unit_is_group(u) || u->place.count != x->count)
+        if (esp__unit_is_group(u) || u->place.elements != x->count)
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' is sharded (ESP_SHARD), so it cannot be %s: give it a line of its own, whole", where,
@@ -39,7 +38,7 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u,
         where, u->name, option);
 }
 
-static esp__shard esp__shard_of(const esp__work_unit *u) {
+static esp__shard esp__shard_of(const esp__unit *u) {
     esp__shard out;
     memset(&out, 0, sizeof out);
     out.n = esp__option_cuts(&u->option, out.scopes);

@@ -22,7 +22,7 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
         esp__option o;
         esp__raw_option(ctx, (t->flags & ESP_SHARD) != 0, &o);
         esp__option_print(&o, raw_option, sizeof raw_option);
-        esp__work_unit *u = esp__unit_add(ctx, y, whole, 0, 1);
+        esp__unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
         esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
                                         raw ? raw_option : NULL, where);
@@ -70,11 +70,11 @@ ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out) {
 }
 
 /* ---- back to text ------------------------------------------------------------------------------------------------ */
-static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__text *t, const esp__work_unit *u) {
+static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__text *t, const esp__unit *u) {
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     const esp__extent *p = &u->place;
     char option[ESP__TEXT_MAX];
-    esp__text_unit x = {p->first, p->n, p->begin, p->count, 0, 1, u->codec->spec, option};
+    esp__unit_line x = {p->first, p->n, p->begin, p->elements, 0, 1, u->codec->spec, option};
     esp__option_print(&u->option, option, sizeof option);
     if (esp__unit_is_chunk(ctx, u)) {
         x.n_chunks = y->of_tensor[p->first].n;

@@ -10,11 +10,6 @@
 #include "espresso_impl/strategy/text.h"
 
 /* ---- units.c: which elements of which tensors ------------------------------------------------------------------------------ */
-/* The elements of one unit: a tensor, a range of one tensor, or several whole neighbours. */
-typedef struct esp__extent {
-    uint32_t first, n;     /* tensors                                      */
-    uint64_t begin, count; /* elements; begin: in the tensor; 0 for a group */
-} esp__extent;
 /* A piece of an extent's elements that lies in one tensor. */
 typedef struct esp__segment {
     uint32_t tensor;
@@ -61,7 +56,7 @@ typedef struct esp__tensor {
 } esp__tensor;
 
 /* A sync unit: a tensor, a chunk of one, or a group of neighbours. */
-typedef struct esp__work_unit {
+typedef struct esp__unit {
     char *name; /* "fc1.weight", its second chunk "fc1.weight[2/4]", with seven neighbours "fc1.weight+7" */
     uint64_t key;
     esp__extent place;
@@ -84,7 +79,7 @@ typedef struct esp__work_unit {
     void *after;  /* on a device: the event of the op before, for which the next one waits; NULL: none */
     int after_on; /* the stream in which `after` is; -1: another                  */
     uint64_t ready_ns;
-} esp__work_unit;
+} esp__unit;
 
 /* The units of a tensor's elements. */
 typedef struct esp__tensor_units {
@@ -93,7 +88,7 @@ typedef struct esp__tensor_units {
 
 /* A strategy. The executor uses only the collectives of its order; other entries are kept for whoever reads its text. */
 typedef struct esp__strategy {
-    esp__work_unit *units;
+    esp__unit *units;
     uint32_t n_units;
     esp__tensor_units *of_tensor; /* [n_tensors of the model] */
     uint32_t n_order, *order;     /* collectives: unit << 8 | step of the option                */
@@ -114,25 +109,24 @@ typedef struct esp__model {
 static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__base_of(ctx)->model; }
 
 /* ---- units.c ------------------------------------------------------------------------------------------------------------- */
-ESP__FN int esp__unit_is_group(const esp__work_unit *u);
-ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u);
+ESP__FN int esp__unit_is_group(const esp__unit *u);
+ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u);
 /* Adds a unit to `s`. chunk, n_chunks: 0 and 1 unless it is a chunk. NULL: out of memory. */
-ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
-                                      uint32_t n_chunks);
+ESP__FN esp__unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk, uint32_t n_chunks);
 /* The rows and columns of a part of `count` elements; 0 and 0 if it is no matrix. */
-ESP__FN void esp__unit_shape(const esp__work_unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
+ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
 /* esp__codec_bound_of for a part of `count` elements of unit `u`. */
-ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u, uint64_t count,
                                     uint32_t round, uint32_t n_reduced, esp_bound *b);
 /* The steps of the unit's option, once for each round of its codec; returns how many. */
-ESP__FN uint32_t esp__unit_chain(const esp__work_unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
+ESP__FN uint32_t esp__unit_chain(const esp__unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* zeroed is fine */
 
 /* ---- shard.c --------------------------------------------------------------------------------------------------------------- */
 /* The default option of a sharded tensor. raw: without compression. */
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, int raw);
 /* Fails unless the unit ends narrow where its tensor is sharded, and only there. `where` begins the message. */
-ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__work_unit *u, const char *option, const char *where);
+ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where);
 /* Fails if `y` would give ranks other parts of a sharded tensor than they have since esp_start. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
 ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
@@ -145,7 +139,7 @@ ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t 
 /* ---- assign.c --------------------------------------------------------------------------------------------------------- */
 /* Gives unit `u` its codec and option; those in its tensor's description replace `spec` and `option`. Messages begin with
  * `where`. */
-ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__work_unit *u, const char *spec, const char *option,
+ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where);
 /* The option without compression: the flat allreduce, or the hierarchical one that sends each byte over an outer link only once.
  * shard: its first half. */

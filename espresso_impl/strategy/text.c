@@ -109,7 +109,7 @@ static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t cou
     return r->to->tensor ? r->to->tensor(r->to->user, r->where, name, count) : ESP_OK;
 }
 
-static esp_status esp__read_unit(esp__reading *r, const esp__text_unit *u) {
+static esp_status esp__read_unit(esp__reading *r, const esp__unit_line *u) {
     const char *wrong = esp__word_wrong(u->codec, ESP__SPEC_MAX - 1);
     if (!strcmp(u->codec, "split") || !strcmp(u->codec, "group")) wrong = "expected a codec";
     if (wrong) return esp__fail(r->ctx, ESP_E_ARG, "%s: codec '%.60s': %s", r->where, u->codec, wrong);
@@ -147,7 +147,7 @@ static esp_status esp__read_tensor(esp__reading *r, char *rest) {
         r->cut = 0;
         return ESP_OK;
     }
-    esp__text_unit whole = {r->n_tensors - 1, 1, 0, count, 0, 1, codec, option};
+    esp__unit_line whole = {r->n_tensors - 1, 1, 0, count, 0, 1, codec, option};
     return esp__read_unit(r, &whole);
 }
 
@@ -168,7 +168,7 @@ static esp_status esp__read_chunk(esp__reading *r, char *rest) {
     if (count == left && r->chunk + 1 < r->n_chunks)
         return esp__fail(r->ctx, ESP_E_ARG, "%s: tensor '%s' has no elements left after chunk %u of %u", r->where,
                          r->last, r->chunk + 1, r->n_chunks);
-    esp__text_unit u = {r->n_tensors - 1, 1, r->cut, count, r->chunk, r->n_chunks, codec, option};
+    esp__unit_line u = {r->n_tensors - 1, 1, r->cut, count, r->chunk, r->n_chunks, codec, option};
     r->cut += count;
     if (++r->chunk == r->n_chunks) r->n_chunks = 0;
     return esp__read_unit(r, &u);
@@ -191,7 +191,7 @@ static esp_status esp__read_group(esp__reading *r, char *rest) {
     if (count != r->member_elements)
         return esp__fail(r->ctx, ESP_E_ARG, "%s: the group has %llu elements, but its %u tensors add up to %llu",
                          r->where, (unsigned long long)count, r->members, (unsigned long long)r->member_elements);
-    esp__text_unit u = {r->n_tensors - r->members, r->members, 0, count, 0, 1, codec, option};
+    esp__unit_line u = {r->n_tensors - r->members, r->members, 0, count, 0, 1, codec, option};
     r->members = 0;
     r->member_elements = 0;
     return esp__read_unit(r, &u);
@@ -268,7 +268,7 @@ ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments) {
     esp__text_add(t, "%s\n%s", ESP__STRATEGY_MAGIC, comments);
 }
 
-ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__text_unit *u) {
+ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__unit_line *u) {
     unsigned long long elements = u->elements;
     uint64_t count;
     for (uint32_t i = 0; u->n > 1 && i < u->n; i++) {

@@ -56,21 +56,21 @@ typedef struct esp__text_tensors {
     const char *(*name)(const void *user, uint32_t i, uint64_t *elements);
 } esp__text_tensors;
 
-/* A sync unit: a tensor, a chunk of one, or a group of neighbours. */
-typedef struct esp__text_unit {
+/* A sync unit as a line of a strategy's text: its extent, codec and option. */
+typedef struct esp__unit_line {
     uint32_t first, n;        /* tensors                           */
     uint64_t begin, elements; /* begin: of a chunk, in its tensor  */
     uint32_t chunk,
         n_chunks; /* 0 and 1: not a chunk. For printing, n_chunks must be right in chunk 0, and over 1 in the others */
     const char *codec, *option;
-} esp__text_unit;
+} esp__unit_line;
 
 /* Callbacks for a text's lines, in their order. Each is optional; a status other than ESP_OK ends the reading. `where` is
  * "FILE:LINE", for messages. The other strings are parts of the text that is read, and valid as long as that. */
 typedef struct esp__strategy_lines {
     void *user;
     esp_status (*tensor)(void *user, const char *where, const char *name, uint64_t elements);
-    esp_status (*unit)(void *user, const char *where, const esp__text_unit *u);
+    esp_status (*unit)(void *user, const char *where, const esp__unit_line *u);
     esp_status (*entry)(void *user, const char *where, const esp__order_entry *e);
 } esp__strategy_lines;
 
@@ -82,7 +82,7 @@ ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char
 /* Prints the first line, then `comments`: lines that begin with '#', or "". */
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments);
 /* Prints the line or lines of a unit. Call it for all units in their order. */
-ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__text_unit *u);
+ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__unit_line *u);
 /* Prints entry i of n; call it for all entries in their order. */
 ESP__FN void esp__strategy_put_entry(esp__text *t, uint32_t i, uint32_t n, const esp__order_entry *e);
 #endif

@@ -4,7 +4,7 @@
 
 ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
                               esp__segment *s) {
-    uint64_t done = s->at + s->length, at = from + done, count = place->count;
+    uint64_t done = s->at + s->length, at = from + done, count = place->elements;
     uint32_t tensor = place->first;
     if (done >= length) return 0;
     if (place->n > 1)
@@ -16,13 +16,13 @@ ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint
     return 1;
 }
 
-ESP__FN int esp__unit_is_group(const esp__work_unit *u) { return u->place.n > 1; }
-ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__work_unit *u) {
-    return u->place.n == 1 && u->place.count != esp__model_of(ctx)->tensors[u->place.first].count;
+ESP__FN int esp__unit_is_group(const esp__unit *u) { return u->place.n > 1; }
+ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
+    return u->place.n == 1 && u->place.elements != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
 /* Sets key and name. They follow from those of the unit's tensors, and so are the same on all ranks and in every run. */
-static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
+static void esp__unit_identity(const esp_ctx *ctx, esp__unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     u->key = t->key;
@@ -35,17 +35,16 @@ static void esp__unit_identity(const esp_ctx *ctx, esp__work_unit *u, uint32_t c
         snprintf(name, cap, "%s", t->name);
 }
 
-ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk,
-                                      uint32_t n_chunks) {
+ESP__FN esp__unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk, uint32_t n_chunks) {
     char name[ESP__SPEC_MAX + 32];
     if (s->n_units >= ESP__UNITS_MAX) return NULL;
     if (!s->of_tensor)
         s->of_tensor = esp__alloc(ctx, (uint64_t)esp__model_of(ctx)->n_tensors * sizeof *s->of_tensor + 1);
     if (!s->of_tensor) return NULL;
-    esp__work_unit *grown = esp__grow(ctx, s->units, &s->cap_units, ((uint64_t)s->n_units + 1) * sizeof *grown);
+    esp__unit *grown = esp__grow(ctx, s->units, &s->cap_units, ((uint64_t)s->n_units + 1) * sizeof *grown);
     if (!grown) return NULL;
     s->units = grown;
-    esp__work_unit *u = &grown[s->n_units];
+    esp__unit *u = &grown[s->n_units];
     memset(u, 0, sizeof *u);
     u->place = place;
     for (uint32_t k = 0; k < place.n; k++) {
@@ -53,8 +52,8 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
         esp__tensor_units *of = &s->of_tensor[place.first + k];
         if (chunk == 0) of->first = s->n_units;
         of->n = chunk + 1;
-        if (place.n == 1 && t->cols && !(place.begin % t->cols) && !(place.count % t->cols))
-            u->rows = place.count / t->cols, u->cols = t->cols;
+        if (place.n == 1 && t->cols && !(place.begin % t->cols) && !(place.elements % t->cols))
+            u->rows = place.elements / t->cols, u->cols = t->cols;
         u->dtype = t->dtype;
         u->device = t->device;
         u->flags = t->flags & ESP_SUM;
@@ -68,7 +67,7 @@ ESP__FN esp__work_unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__exten
     return u;
 }
 
-ESP__FN uint32_t esp__unit_chain(const esp__work_unit *u, esp__chain_step out[ESP__CHAIN_MAX]) {
+ESP__FN uint32_t esp__unit_chain(const esp__unit *u, esp__chain_step out[ESP__CHAIN_MAX]) {
     return esp__option_chain(&u->option, u->first_round, u->codec->traits.n_rounds, out);
 }
 
@@ -82,13 +81,14 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
     memset(s, 0, sizeof *s);
 }
 
-ESP__FN void esp__unit_shape(const esp__work_unit *u, uint64_t count, uint64_t *rows, uint64_t *cols) {
-    const int matrix = u->rows && count && (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX || count == u->place.count);
+ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols) {
+    const int matrix =
+        u->rows && count && (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX || count == u->place.elements);
     *rows = matrix ? count / u->cols : 0;
     *cols = matrix ? u->cols : 0;
 }
 
-ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__work_unit *u, uint64_t count,
+ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u, uint64_t count,
                                     uint32_t round, uint32_t n_reduced, esp_bound *b) {
     esp_tensor like = esp__codec_like(count, 0, 0);
     like.key = u->key;

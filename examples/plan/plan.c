@@ -22,14 +22,14 @@ int main(void) {
     codec.spec = "dgc:ratio=0.01"; /* 8 bytes for each element that it keeps */
     codec.unit_bytes = 8;
     codec.units = 0.01;
-    codec.compress[ESP_PLAN_GPU].points = compress;
-    codec.compress[ESP_PLAN_GPU].n = 1;
-    codec.decompress[ESP_PLAN_GPU].points = decompress;
-    codec.decompress[ESP_PLAN_GPU].n = 1;
+    codec.compress[ESP_ON_GPU].points = compress;
+    codec.compress[ESP_ON_GPU].n = 1;
+    codec.decompress[ESP_ON_GPU].points = decompress;
+    codec.decompress[ESP_ON_GPU].n = 1;
     cluster.name = "cluster";
     cluster.machines = 4;
     cluster.ranks_per_machine = 8;
-    cluster.devices = 1u << ESP_PLAN_GPU;
+    cluster.devices = 1u << ESP_ON_GPU;
     cluster.intra.alpha_ns = 30e3;
     cluster.intra.bytes_per_us = 50000;
     cluster.inter.alpha_ns = 100e3;

@@ -96,7 +96,7 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
 /* Costs of devices are not measured yet. */
 static void esp__auto_say_devices(const esp_ctx *ctx) {
     uint32_t on = 0;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__DEVICE_CPU;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__CPU_INDEX;
     if (on)
         esp__auto_say(
             ctx,

@@ -7,7 +7,7 @@
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[i];
     for (uint32_t k = 0; k < of->n; k++) {
-        const esp__work_unit *u = &ctx->active.strategy.units[of->first + k];
+        const esp__unit *u = &ctx->active.strategy.units[of->first + k];
         if (esp__option_compresses(&u->option)) return u->codec->spec;
     }
     return NULL;

@@ -136,8 +136,8 @@ static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) 
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++)
             esp__auto_log_curve(ctx, "core time of", esp__coll_word(k), &links[l]->core[k]);
     for (uint32_t c = 0; c < job->n_codecs; c++) {
-        esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_PLAN_CPU]);
-        esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_PLAN_CPU]);
+        esp__auto_log_curve(ctx, job->codecs[c].spec, "compress", &job->codecs[c].compress[ESP_ON_CPU]);
+        esp__auto_log_curve(ctx, job->codecs[c].spec, "decompress", &job->codecs[c].decompress[ESP_ON_CPU]);
     }
     esp__log(
         ctx, ESP_LOG_DEBUG, "autopilot",

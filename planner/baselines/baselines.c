@@ -5,7 +5,7 @@
 
 /* Espresso's search with compression on the CPU only: Algorithm 1 with the other device. */
 static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
-    return esp__path_on(p, path, 1u << ESP_PLAN_CPU);
+    return esp__path_on(p, path, 1u << ESP_ON_CPU);
 }
 
 static void esp__cpu_only_make(esp__problem *p, esp__schedule *d) {

@@ -29,7 +29,7 @@ static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.a
 /* A small hash table: equal units with equal forms share a path. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
-    esp__unit unit[64];
+    esp__extent unit[64];
     uint64_t cols[64];
     const esp__path *path[64];
 } esp__scheme_memo;
@@ -43,14 +43,15 @@ ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__byteps_make(esp__problem *p, esp__schedule *d);
-ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
+ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec);
 ESP__FN uint32_t esp__scheme_codec(const esp__problem *p);
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
                              uint32_t codec, esp__scheme_memo *memo);
-ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor, uint64_t most);
+ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t tensor,
+                                   uint64_t most);
 ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
                                  uint32_t codec);
 ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec);
-ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end);
+ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t first, uint32_t end);
 #endif

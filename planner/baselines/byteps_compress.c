@@ -12,13 +12,13 @@ ESP__FN void esp__byteps_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
     for (uint32_t i = 0; i < p->n_tensors; i++) n_most += p->model->tensors[i].elements / most + 1;
-    esp__unit *units = esp__arena_get(p->arena, n_most * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, n_most * sizeof *units);
     for (uint32_t i = 0; i < p->n_tensors; i++)
         n = esp__units_chunks(p, units, n, i, p->keep[i] ? p->model->tensors[i].elements : most);
     esp__schedule_set_units(p, d, units, n);
     for (uint32_t u = 0; u < n; u++) {
         int large = 4 * p->model->tensors[units[u].first].elements >= ESP__BYTEPS_LEAST_BYTES;
-        esp__scheme_set(p, d, u, large && codec != ESP__NO_CODEC ? &esp__form_alltoall : &esp__form_raw, ESP_PLAN_CPU,
+        esp__scheme_set(p, d, u, large && codec != ESP__NO_CODEC ? &esp__form_alltoall : &esp__form_raw, ESP_ON_CPU,
                         codec, &memo);
     }
     esp__generate(p, d);

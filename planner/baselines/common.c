@@ -18,7 +18,7 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
             text[n++] = *from++;
             continue;
         }
-        memcpy(text + n, device == ESP_PLAN_GPU ? "comp@gpu" : "comp@cpu", 8);
+        memcpy(text + n, device == ESP_ON_GPU ? "comp@gpu" : "comp@cpu", 8);
         n += 8;
         from += 4;
     }
@@ -26,7 +26,7 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
 }
 
 /* The form's path on `device`; on the other device if the codec cannot run on this one; raw if it can run on neither. */
-ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__unit *u, const esp__form *f, uint32_t device,
+ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec) {
     char text[ESP__TEXT_MAX];
     const char *shard = p->model->tensors[u->first].shard;
@@ -51,7 +51,7 @@ ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ?
 
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
                              uint32_t codec, esp__scheme_memo *memo) {
-    const esp__unit *unit = &d->units[u];
+    const esp__extent *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
     uint32_t k = (uint32_t)(key >> 58);
     const uint64_t cols = esp__unit_cols(p, unit);
@@ -89,7 +89,7 @@ ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__f
 }
 
 /* Adds tensors [first, end) as one unit, or as several if their constraints differ. Returns the new number of units. */
-ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t first, uint32_t end) {
+ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {
             memset(&units[n], 0, sizeof units[n]);
@@ -102,7 +102,7 @@ ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__unit *units, uint3
 }
 
 /* Adds one tensor as chunks of at most `most` elements. Returns the new number of units. */
-ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__unit *units, uint32_t n, uint32_t tensor,
+ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t tensor,
                                    uint64_t most) {
     uint64_t elements = p->model->tensors[tensor].elements;
     for (uint64_t begin = 0; begin < elements; begin += most, n++) {

@@ -6,7 +6,7 @@
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;
 
 static void esp__ddp_units(esp__problem *p, esp__schedule *d) {
-    esp__unit *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
     uint64_t bytes = 0, limit = esp__ddp_first_bytes;
     uint32_t n = 0, first = 0, end = (uint32_t)p->n_tensors;
     for (uint32_t i = 0; i < end; i++) {
@@ -22,7 +22,7 @@ static void esp__ddp_units(esp__problem *p, esp__schedule *d) {
 
 ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
     esp__ddp_units(p, d);
-    esp__scheme_fill(p, d, &esp__form_ring, ESP_PLAN_GPU, ESP__NO_CODEC);
+    esp__scheme_fill(p, d, &esp__form_ring, ESP_ON_GPU, ESP__NO_CODEC);
 }
 
 /* ---- fp16_compress_hook: the same buckets, each cast to half precision, summed in half precision, and cast back ---------------- */
@@ -54,5 +54,5 @@ ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d) {
     static const esp__form sum = {"comp > flat.allreduce > decomp", "comp > flat.allreduce > decomp"};
     uint32_t codec = esp__fp16_codec(p);
     esp__ddp_units(p, d);
-    esp__scheme_fill(p, d, &sum, ESP_PLAN_GPU, codec);
+    esp__scheme_fill(p, d, &sum, ESP_ON_GPU, codec);
 }

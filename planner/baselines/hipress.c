@@ -22,8 +22,8 @@ static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, ui
     *chunk = elements;
     for (uint32_t f = 0; f < n_forms; f++)
         for (uint64_t k = 1; k <= p->size[ESP__INTER] && k <= elements; k++) {
-            esp__unit u = {tensor, 1, 0, (elements + k - 1) / k};
-            double t = esp__hipress_estimate(esp__form_path(p, &u, forms[f], ESP_PLAN_GPU, codec), k);
+            esp__extent u = {tensor, 1, 0, (elements + k - 1) / k};
+            double t = esp__hipress_estimate(esp__form_path(p, &u, forms[f], ESP_ON_GPU, codec), k);
             if ((f || k > 1) && t >= least) continue;
             least = t;
             best = forms[f];
@@ -34,7 +34,7 @@ static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, ui
 
 ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     uint32_t most = p->size[ESP__INTER] ? p->size[ESP__INTER] : 1u, n = 0, n_tensors = (uint32_t)p->n_tensors;
-    esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
     const esp__form **forms = esp__arena_get(p->arena, n_tensors * sizeof *forms);
     uint64_t *chunk = esp__arena_get(p->arena, n_tensors * sizeof *chunk);
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* by size: a tensor of this size + 1 */
@@ -58,6 +58,6 @@ ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     }
     esp__schedule_set_units(p, d, units, n);
     for (uint32_t u = 0; u < n; u++)
-        esp__scheme_set(p, d, u, forms[units[u].first], ESP_PLAN_GPU, esp__scheme_codec(p), &memo);
+        esp__scheme_set(p, d, u, forms[units[u].first], ESP_ON_GPU, esp__scheme_codec(p), &memo);
     esp__generate(p, d);
 }

@@ -9,7 +9,7 @@ static const double esp__merge_gain = 0.02; /* a new group must save this share 
 typedef struct esp__merge {
     esp__problem *p;
     esp__schedule *schedule;
-    esp__unit *units;
+    esp__extent *units;
     const esp__form *form;
     uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g: tensors [border[g], border[g + 1]) */
 } esp__merge;
@@ -18,7 +18,7 @@ static uint64_t esp__merge_time(esp__merge *m) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < m->n; g++) n = esp__units_group(m->p, m->units, n, m->border[g], m->border[g + 1]);
     esp__schedule_set_units(m->p, m->schedule, m->units, n);
-    esp__scheme_fill(m->p, m->schedule, m->form, ESP_PLAN_GPU, esp__scheme_codec(m->p));
+    esp__scheme_fill(m->p, m->schedule, m->form, ESP_ON_GPU, esp__scheme_codec(m->p));
     return m->schedule->makespan;
 }
 

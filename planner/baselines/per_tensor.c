@@ -7,7 +7,7 @@
 #include "planner/baselines/baselines.h"
 
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d) {
-    esp__scheme_tensors(p, d, &esp__form_raw, ESP_PLAN_GPU, ESP__NO_CODEC);
+    esp__scheme_tensors(p, d, &esp__form_raw, ESP_ON_GPU, ESP__NO_CODEC);
 }
 
 ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec) {
@@ -16,7 +16,7 @@ ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t cod
     esp__schedule_tensors(p, d);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const int small = esp__has_small(p, u, 1);
-        esp__scheme_set(p, d, u, small ? &esp__form_raw : &esp__form_allgather, ESP_PLAN_GPU,
+        esp__scheme_set(p, d, u, small ? &esp__form_raw : &esp__form_allgather, ESP_ON_GPU,
                         small ? (uint32_t)ESP__NO_CODEC : codec, &memo);
     }
     esp__generate(p, d);
@@ -25,5 +25,5 @@ ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t cod
 ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d) { esp__layerwise_with(p, d, esp__scheme_codec(p)); }
 
 ESP__FN void esp__hitopkcomm_make(esp__problem *p, esp__schedule *d) {
-    esp__scheme_tensors(p, d, &esp__form_allgather, ESP_PLAN_GPU, esp__scheme_codec(p));
+    esp__scheme_tensors(p, d, &esp__form_allgather, ESP_ON_GPU, esp__scheme_codec(p));
 }

@@ -99,10 +99,11 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
 /* The rate of a Comp or Decomp by one of the codec's curves, and that of the payloads that a Decomp adds to the first. On the CPU those
  * of a machine's ranks run one after the other. A matrix that is cut between rows has parts of up to all elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
-    const esp_cost_curve *more = op->kind == ESP_PLAN_COMP ? NULL : esp__decompress_more(w->codec, curve, op->device);
+    const esp_cost_curve *more =
+        op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
     const double sources = more ? esp__slots(w->p, op->sources) : 1.0;
-    double slots = op->kind == ESP_PLAN_COMP ? 1.0 : esp__slots(w->p, op->slots) / sources, none;
-    double times = op->device == ESP__DEV_GPU ? 1.0 : (double)op->on_cpu;
+    double slots = op->kind == ESP_PLAN_COMPRESS ? 1.0 : esp__slots(w->p, op->slots) / sources, none;
+    double times = op->device == ESP_ON_GPU ? 1.0 : (double)op->on_cpu;
     uint64_t most = w->codec->bound ? w->shape.elements : w->shape.size[op->cut];
     esp__rate r = {0.0, 0.0, 0.0};
     if (op->n_rounds > 1) times /= op->n_rounds;
@@ -113,7 +114,7 @@ static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op,
 }
 
 static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
-    const int decompress = op->kind == ESP_PLAN_DECOMP;
+    const int decompress = op->kind == ESP_PLAN_DECOMPRESS;
     esp__rate r = esp__curve_rates(w, op, esp__codec_curve(w->codec, 1, decompress, op->device));
     if (!esp__codec_vector(w->codec, 0)) return r;
     const esp__rate v = esp__curve_rates(w, op, esp__codec_curve(w->codec, 0, decompress, op->device));
@@ -141,7 +142,7 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
         r.least = -1.0;
     } else if (op->kind == ESP_PLAN_COLLECTIVE) {
         r = esp__link_rate(w, op, esp__kept_curve(w->p, op, 0));
-    } else if (op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP) {
+    } else if (op->kind == ESP_PLAN_COMPRESS || op->kind == ESP_PLAN_DECOMPRESS) {
         r = esp__codec_rate(w, op);
     } else if (op->kind == ESP_PLAN_COPY) {
         r.fixed = -esp__rounding;

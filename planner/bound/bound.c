@@ -322,7 +322,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     }
 }
 
-ESP__FN void esp__bound_units(esp__problem *p, const esp__unit *units, uint32_t n_units, esp__bound *out) {
+ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_t n_units, esp__bound *out) {
     memset(out, 0, sizeof *out);
     out->price = esp__arena_get(p->arena, n_units * sizeof *out->price);
     out->chain_price = esp__arena_get(p->arena, n_units * sizeof *out->chain_price);

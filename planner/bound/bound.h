@@ -47,7 +47,7 @@ static inline double esp__max2(double a, double b) { return a > b ? a : b; }
 /* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__unit *units;                           /* NULL: each tensor is a unit */
+    const esp__extent *units;                         /* NULL: each tensor is a unit */
     int pieces;                                       /* 1: any.c's paths, see esp__must */
     uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
     double *compute, *start, *tail; /* [n_tensors] backward: its time, its earliest start, the least time after it */

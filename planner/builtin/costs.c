@@ -44,34 +44,33 @@ static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double c
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
     if (s) return s;
-    memcpy(out->vector_points, out->points[ESP_PLAN_CPU], sizeof out->vector_points);
+    memcpy(out->vector_points, out->points[ESP_ON_CPU], sizeof out->vector_points);
     for (int d = 0; d < 2; d++) {
-        esp_cost_curve *to =
-            d ? &out->codec.vector_decompress[ESP_PLAN_CPU] : &out->codec.vector_compress[ESP_PLAN_CPU];
-        *to = *esp__costs_curve(out, ESP_PLAN_CPU, d);
+        esp_cost_curve *to = d ? &out->codec.vector_decompress[ESP_ON_CPU] : &out->codec.vector_compress[ESP_ON_CPU];
+        *to = *esp__costs_curve(out, ESP_ON_CPU, d);
         to->points = out->vector_points[d];
     }
     out->codec.vector_error = out->codec.error;
     out->codec.error = matrix.error >= 0.0 && matrix.error <= 1.0 ? matrix.error : 1.0;
-    esp__model_curves(out, ESP_PLAN_CPU, &matrix, core_faster);
+    esp__model_curves(out, ESP_ON_CPU, &matrix, core_faster);
     return ESP_OK;
 }
 
 static void esp__published_cpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
-        esp_cost_point *at = out->points[ESP_PLAN_CPU][d];
+        esp_cost_point *at = out->points[ESP_ON_CPU][d];
         for (int i = 0; i < ESP__V100_SIZES; i++)
             at[i] = (esp_cost_point){(double)(1u << (ESP__V100_FIRST + i)) * faster, 1000.0 * p->cpu[i][d]};
-        *esp__costs_curve(out, ESP_PLAN_CPU, d) = (esp_cost_curve){at, ESP__V100_SIZES, 1};
+        *esp__costs_curve(out, ESP_ON_CPU, d) = (esp_cost_curve){at, ESP__V100_SIZES, 1};
     }
 }
 
 /* A curve of one point: constant up to its size, then in proportion to size. */
 static void esp__published_gpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
-        esp_cost_point *at = out->points[ESP_PLAN_GPU][d];
+        esp_cost_point *at = out->points[ESP_ON_GPU][d];
         at[0] = (esp_cost_point){1048576.0 * faster, p->gpu[d] * 1000.0};
-        *esp__costs_curve(out, ESP_PLAN_GPU, d) = (esp_cost_curve){at, 1, 0};
+        *esp__costs_curve(out, ESP_ON_GPU, d) = (esp_cost_curve){at, 1, 0};
     }
 }
 
@@ -135,13 +134,13 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     out->codec.header_bytes = size->fixed;
     out->codec.unit_bytes = quantum;
     out->codec.units = size->per_element / quantum;
-    esp__model_curves(out, ESP_PLAN_CPU, &c->model, core_faster);
+    esp__model_curves(out, ESP_ON_CPU, &c->model, core_faster);
     esp__plan_codec_rounds(&out->codec, c->table, &c->traits, c->self);
     esp_status s = matrices ? esp__matrix_curves(ctx, c, core_faster, out) : ESP_OK;
     if (s || gpu_faster <= 0.0) return s;
     s = esp__codec_on(ctx, c, ESP_CUDA, &on_gpu);
     if (!s) s = esp__codec_model(ctx, on_gpu ? on_gpu : c, matrices, 1, ESP_CUDA, &gpu);
-    if (!s) esp__model_curves(out, ESP_PLAN_GPU, &gpu, gpu_faster);
+    if (!s) esp__model_curves(out, ESP_ON_GPU, &gpu, gpu_faster);
     return s;
 }
 
@@ -195,7 +194,7 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
                                       const char *accelerator, esp__costs *out) {
     const esp__known_system *k = esp__known_system_find(system ? system->name : NULL);
     if (!accelerator && k) accelerator = k->accelerator;
-    if (!accelerator && system && system->devices & 1u << ESP_PLAN_GPU)
+    if (!accelerator && system && system->devices & 1u << ESP_ON_GPU)
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s': system '%s' can compress on its GPUs but does not say what they are: name its "
                          "\"accelerator\" (such as \"V100\"), or give a file of the codec's costs",

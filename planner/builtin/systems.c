@@ -16,7 +16,7 @@
 #include "planner/builtin/builtin.h"
 
 #define ESP__SYSTEM .struct_size = sizeof(esp_plan_system)
-#define ESP__BOTH (1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU)
+#define ESP__BOTH (1u << ESP_ON_CPU | 1u << ESP_ON_GPU)
 static const esp__known_system esp__known_systems[] = {
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 8, .devices = ESP__BOTH, .name = "paper-nvlink",
       .intra = {.alpha_ns = 30e3, .bytes_per_us = 50000.0}, .inter = {.alpha_ns = 150e3, .bytes_per_us = 10000.0},
@@ -51,7 +51,7 @@ static const esp__known_system esp__known_systems[] = {
      16,
      "4 x RTX 3090 a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%, TCP; NCCL's latency constant of "
      "PCIe: estimate"},
-    {{ESP__SYSTEM, .machines = 1, .ranks_per_machine = 8, .devices = 1u << ESP_PLAN_CPU, .name = "one-box",
+    {{ESP__SYSTEM, .machines = 1, .ranks_per_machine = 8, .devices = 1u << ESP_ON_CPU, .name = "one-box",
       .intra = {.alpha_ns = 2e3, .bytes_per_us = 4000.0, .alpha_is = ESP_ALPHA_HOP},
       .inter = {.alpha_ns = 2e3, .bytes_per_us = 4000.0, .alpha_is = ESP_ALPHA_HOP}, .pack_ns = 1e3,
       .pack_bytes_per_us = 4000.0, .cores_per_rank = 1},

@@ -164,7 +164,7 @@ ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w) {
 ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w) {
     uint64_t used[ESP_ROUNDS_MAX], at = 0, wrote = 0;
     if (!w->on) return ESP_OK;
-    const esp_status s = esp__device_copy(w->ctx, ESP__DEVICE_CPU, used, w->on, w->used_there, sizeof used);
+    const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, used, w->on, w->used_there, sizeof used);
     for (uint32_t r = w->first_round; r < w->codec->traits.n_rounds && !s; r++) {
         at += (wrote + 31u) / 32u * 32u;
         wrote = used[r];
@@ -181,7 +181,7 @@ ESP__FN esp_status esp__calibration_error(const esp__calibration_bench *w, const
     *whole = *off = 0.0;
     for (uint64_t at = 0, n; at < w->like.count; at += n) {
         n = w->like.count - at < SOME ? w->like.count - at : SOME;
-        const esp_status s = esp__device_copy(w->ctx, ESP__DEVICE_CPU, out, w->on, w->out + at, n * sizeof *out);
+        const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, out, w->on, w->out + at, n * sizeof *out);
         if (s) return s;
         for (uint64_t i = 0; i < n; i++) {
             const double x = (double)data[at + i], e = (double)out[i] - x;

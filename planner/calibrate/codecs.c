@@ -14,7 +14,7 @@ static esp_status esp__calibration_use_own(esp_ctx *ctx, esp__calibration *s, es
     if (st) return st;
     s->on = on;
     s->there = esp__device_take(ctx, on, bytes, ESP_MEM_DEVICE);
-    return s->there ? esp__device_copy(ctx, on, s->there, ESP__DEVICE_CPU, s->data, bytes)
+    return s->there ? esp__device_copy(ctx, on, s->there, ESP__CPU_INDEX, s->data, bytes)
                     : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory of the device: %llu bytes", who,
                                 (unsigned long long)bytes);
 }

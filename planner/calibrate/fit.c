@@ -205,7 +205,7 @@ ESP__FN esp_status esp__calibration_finish(const esp_ctx *ctx, esp__calibration 
     y->name = "measured";
     y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__calibration_locals(ctx);
-    const int device = s->on ? ESP_PLAN_GPU : ESP_PLAN_CPU;
+    const int device = s->on ? ESP_ON_GPU : ESP_ON_CPU;
     y->devices = 1u << device;
     y->cores_per_rank = esp__calibration_cores(s);
     esp__calibration_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);

@@ -33,7 +33,7 @@ ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t col
  * all machines send and all receive. */
 static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll) {
     esp__coordinates at;
-    const esp__step step = {.kind = ESP__COLL, .coll = (uint8_t)coll, .level = scope};
+    const esp__step step = {.kind = ESP__STAGE_COLLECTIVE, .coll = (uint8_t)coll, .level = scope};
     esp__coordinates_of(&ctx->job.topo, &at);
     const int32_t root = esp__region_root(&at, &step);
     return root < 0 ? 0 : root;

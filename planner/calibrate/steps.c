@@ -55,7 +55,7 @@ static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o,
     const uint8_t level = esp__calibration_of(ctx, o->steps[step].level);
     uint64_t flows = 1;
     for (uint32_t i = 0; i < step && level != ESP__FLAT && level != 255; i++) {
-        if (o->steps[i].kind != ESP__COLL ||
+        if (o->steps[i].kind != ESP__STAGE_COLLECTIVE ||
             (o->steps[i].coll != ESP_COLL_REDUCE && o->steps[i].coll != ESP_COLL_GATHER))
             continue;
         const uint8_t inside = esp__calibration_of(ctx, o->steps[i].level);
@@ -100,7 +100,7 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
     esp_status st = mine && all && level && op_at ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     for (uint32_t k = 0; k < n && !st; k++) {
         uint32_t unit = ctx->active.strategy.order[k] >> 8, step = ctx->active.strategy.order[k] & 255u;
-        const esp__work_unit *u = &ctx->active.strategy.units[unit];
+        const esp__unit *u = &ctx->active.strategy.units[unit];
         level[k] = u->option.steps[step].level;
         op_at[k] = UINT32_MAX;
         for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
@@ -131,7 +131,7 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
 /* When the op's input was ready: at the end of the op before it in its chain, or at the push of the tensor that it waits for. */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
-    const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = &ctx->active.strategy.units[op->unit];
     uint64_t at = i > u->first_op ? ctx->active.op_time[i - 1].end_ns : 0, pushed = 0;
     if (op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK)
         pushed = ctx->model.tensors[op->member].enter_ns;

@@ -4,7 +4,7 @@
 #include "planner/files/read.h"
 
 static const char *const files_curve_kinds[] = {"linear", "log", NULL};
-static const char *const files_device_names[] = {"cpu", "gpu", NULL}; /* by ESP_PLAN_CPU, ESP_PLAN_GPU */
+static const char *const files_device_names[] = {"cpu", "gpu", NULL}; /* by ESP_ON_CPU, ESP_ON_GPU */
 
 /* [[size, microseconds], ...]; *n: how many. */
 ESP__FN const esp_cost_point *files_get_points(files_input *in, files_place p, uint32_t *n);

@@ -191,8 +191,8 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "source", f->source);
     files_put_measured(t, &f->measured);
     esp__text_add(t, "  \"machines\": %u,\n  \"ranks_per_machine\": %u,\n  \"devices\": [%s%s%s],\n", s->machines,
-                  s->ranks_per_machine, s->devices & 1u << ESP_PLAN_CPU ? "\"cpu\"" : "", s->devices == 3 ? ", " : "",
-                  s->devices & 1u << ESP_PLAN_GPU ? "\"gpu\"" : "");
+                  s->ranks_per_machine, s->devices & 1u << ESP_ON_CPU ? "\"cpu\"" : "", s->devices == 3 ? ", " : "",
+                  s->devices & 1u << ESP_ON_GPU ? "\"gpu\"" : "");
     files_put_text_line(t, "  ", "accelerator", f->accelerator);
     files_put_link(t, "intra", &s->intra);
     files_put_link(t, "inter", &s->inter);

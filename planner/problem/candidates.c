@@ -17,7 +17,7 @@ typedef struct esp__prefix { /* the beginning of a path, up to some node of the 
 /* State while the candidate options of one unit are made. */
 typedef struct esp__timing {
     esp__problem *p;
-    const esp__unit *unit;
+    const esp__extent *unit;
     const esp_plan_codec *codec; /* NULL: none */
     uint32_t codec_index, width;
     uint64_t cols;                         /* of the unit; 0: not a matrix */
@@ -122,8 +122,8 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (r->lanes >> k & 1u) l->load[k] += esp__kept(time, k);
     l->total += time->ns;
-    l->comps += r->kind == ESP_PLAN_COMP && !r->early;
-    l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMP);
+    l->comps += r->kind == ESP_PLAN_COMPRESS && !r->early;
+    l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMPRESS);
     if (t->limits) l->memory += esp__template_memory(t->p, r, &t->shape, t->codec);
     return l;
 }
@@ -135,14 +135,14 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
 
 /* The most memory that one op of a unit may hold. An op with the payloads of all ranks needs that of n payloads: with thousands of ranks
  * more than a machine has. Such an op also moves more than sums of uncompressed gradients do. */
-static uint64_t esp__op_most(const esp__unit *u) {
+static uint64_t esp__op_most(const esp__extent *u) {
     const uint64_t own = ESP__WASTE_TIMES * 4u * u->elements, least = (uint64_t)ESP__WASTE_MIB << 20;
     return own > least ? own : least;
 }
 
 static int esp__op_wasteful(const esp__timing *t, const esp__op_template *op) {
     if (!t->most || !t->codec || !esp__template_possible(op, t->codec)) return 0;
-    if (op->kind != ESP_PLAN_COMP && !(op->kind == ESP_PLAN_COLLECTIVE && op->compressed)) return 0;
+    if (op->kind != ESP_PLAN_COMPRESS && !(op->kind == ESP_PLAN_COLLECTIVE && op->compressed)) return 0;
     return esp__template_memory(t->p, op, &t->shape, t->codec) > t->most;
 }
 
@@ -151,7 +151,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
     const esp__prefix *start = from;
     if (e->op == ESP__OP_END) {
         esp__prefix *whole;
-        if (esp__needs_pack(t, from->before ? from->op : (uint16_t)ESP__OP_END, ESP_PLAN_DECOMP))
+        if (esp__needs_pack(t, from->before ? from->op : (uint16_t)ESP__OP_END, ESP_PLAN_DECOMPRESS))
             from = esp__prefix_pack(t, from, ESP__OP_UNPACK);
         whole = esp__prefix_new(t);
         esp__prefix *spare = whole->spare;
@@ -165,7 +165,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              ? (esp__op_time){esp__cannot, 0, 0}
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
-    if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMP)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
+    if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
     const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* of all units: one alone must stay below it */
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
@@ -190,9 +190,9 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
         const esp__op_template *r = &p->op_templates[ops[i]];
         if (r->kind == ESP_PLAN_COPY || r->kind == ESP_PLAN_PACK || r->early) continue;
         esp__step *s = &o->steps[o->n++];
-        s->kind = r->kind == ESP_PLAN_COLLECTIVE ? (uint8_t)ESP__COLL
-                  : r->kind == ESP_PLAN_COMP     ? (uint8_t)ESP__COMP
-                                                 : (uint8_t)ESP__DECOMP;
+        s->kind = r->kind == ESP_PLAN_COLLECTIVE ? (uint8_t)ESP__STAGE_COLLECTIVE
+                  : r->kind == ESP_PLAN_COMPRESS ? (uint8_t)ESP__STAGE_COMP
+                                                 : (uint8_t)ESP__STAGE_DECOMP;
         s->device = r->device, s->level = r->level, s->coll = r->coll, s->role = r->role;
         s->compressed = r->compressed, s->summed = r->summed;
     }
@@ -222,7 +222,8 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
     path->codec = ESP__NO_CODEC;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
-        if (r->kind == ESP_PLAN_COMP || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed)) path->codec = t->codec_index;
+        if (r->kind == ESP_PLAN_COMPRESS || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed))
+            path->codec = t->codec_index;
         if (r->n_rounds > path->rounds) path->rounds = r->n_rounds;
         ops[i].time = esp__template_time(p, r, &t->shape, t->codec);
         ops[i].lanes = r->lanes;
@@ -264,7 +265,7 @@ static void esp__timing_codec(esp__timing *t, uint32_t codec) {
     esp__shape_make(t->p, t->unit->elements, t->cols, t->codec, &t->shape);
 }
 
-static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__unit *u, uint64_t cols) {
+static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__extent *u, uint64_t cols) {
     t->p = p;
     t->unit = u;
     t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
@@ -323,7 +324,7 @@ static void esp__timing_close(esp__timing *t) {
     }
 }
 
-static esp__timing *esp__timing_of(esp__problem *p, const esp__unit *u, uint64_t cols) {
+static esp__timing *esp__timing_of(esp__problem *p, const esp__extent *u, uint64_t cols) {
     if (!p->timing) p->timing = esp__arena_get(p->arena, sizeof *p->timing);
     esp__timing_open(p->timing, p, u, cols);
     return p->timing;
@@ -350,7 +351,7 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
 }
 
 /* unbounded: also options whose ops hold too much memory. They are better than none. */
-static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t cols, esp__candidates *candidates,
+static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t cols, esp__candidates *candidates,
                                  int unbounded) {
     const esp__tree *tree = p->trees[candidates->keep];
     esp__timing *t = esp__timing_of(p, u, cols);
@@ -387,7 +388,7 @@ static void esp__candidates_make(esp__problem *p, const esp__unit *u, uint64_t c
 
 /* The core of `like` with times for this unit. Pruning for every size that a group or chunk may have costs more than it saves:
  * the Pareto set changes slowly with size. */
-static void esp__candidates_retime(esp__problem *p, const esp__unit *u, uint64_t cols, const esp__candidates *like,
+static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__path *paths = esp__arena_get(p->arena, like->n_core * sizeof *paths);
@@ -405,7 +406,7 @@ static void esp__candidates_retime(esp__problem *p, const esp__unit *u, uint64_t
     esp__candidates_core_loads(p, candidates);
 }
 
-ESP__FN int esp__unit_whole(const esp__problem *p, const esp__unit *u) {
+ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
@@ -417,7 +418,7 @@ static uint64_t esp__size_near(uint64_t elements) {
 }
 
 /* The entry in the problem's hash table, new if there was none. near 0: made for exactly this size; 1: for a near one. */
-static esp__candidates *esp__candidates_find(esp__problem *p, const esp__unit *u, uint64_t cols, uint32_t near,
+static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, uint32_t near,
                                              uint32_t width) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
     uint64_t h =
@@ -449,10 +450,10 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
 }
 
 /* The candidate options of a unit, as a matrix of so many columns, or as none. */
-ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols) {
+ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols) {
     uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
     esp__candidates *candidates = esp__candidates_find(p, u, cols, near, width), *like;
-    esp__unit other = *u;
+    esp__extent other = *u;
     if (candidates->paths) return candidates;
     other.elements = cols ? esp__size_near(u->elements / cols) * cols : esp__size_near(u->elements);
     if (!near || !esp__rounds_alike(p, u->elements, other.elements, cols)) {
@@ -469,11 +470,11 @@ ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const e
     return candidates;
 }
 
-ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__unit *u) {
+ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__extent *u) {
     return esp__candidates_of_shape(p, u, esp__unit_cols(p, u));
 }
 
-ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const esp__option *o, uint32_t codec) {
+ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, const esp__option *o, uint32_t codec) {
     esp__op_template ops[ESP__MAX_OPS];
     uint32_t n, n_rounds = 0;
     if (!esp__option_is_flat(o) && (!p->hierarchical || !esp__option_fits_system(p, o))) return NULL;
@@ -489,10 +490,10 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__unit *u, const
         uint16_t op = esp__template_intern(p, &ops[i]);
         t->cost[op] = esp__template_time(p, &ops[i], &t->shape, t->codec);
         if (t->cost[op].ns == esp__cannot) break;
-        if (!i && esp__needs_pack(t, op, ESP_PLAN_COMP)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
+        if (!i && esp__needs_pack(t, op, ESP_PLAN_COMPRESS)) l = esp__prefix_pack(t, l, ESP__OP_PACK);
         l = esp__prefix_op(t, l, op);
         if (i + 1 < n) continue;
-        if (esp__needs_pack(t, op, ESP_PLAN_DECOMP)) l = esp__prefix_pack(t, l, ESP__OP_UNPACK);
+        if (esp__needs_pack(t, op, ESP_PLAN_DECOMPRESS)) l = esp__prefix_pack(t, l, ESP__OP_UNPACK);
         path = esp__arena_get(p->arena, sizeof *path);
         esp__path_fill(t, l, path);
     }
@@ -508,29 +509,30 @@ static void esp__option_spread_system(const esp__problem *p, esp__option *o) {
         if (o->steps[i].level > ESP__INTER) return;
     while (esp__system_size(&p->system, last) == 1) last++;
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind == ESP__COLL)
+        if (o->steps[i].kind == ESP__STAGE_COLLECTIVE)
             o->steps[i].level = o->steps[i].level == ESP__INTRA ? esp__scope_of(1, last, p->n_levels)
                                                                 : esp__scope_of(last + 1, p->n_levels, p->n_levels);
 }
 
-ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__unit *u, const char *option, uint32_t codec) {
+ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__extent *u, const char *option, uint32_t codec) {
     esp__option o;
     if (esp__option_parse(NULL, option, &o)) return NULL;
     esp__option_spread_system(p, &o);
     return esp__path_of(p, u, &o, codec);
 }
 
-ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k) {
+ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k) {
     const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];
     esp__shape shape;
     esp__shape_make(p, u->elements, esp__unit_cols(p, u), codec, &shape);
     if (op->kind == ESP_PLAN_COLLECTIVE) return (uint64_t)esp__op_bytes_before(p, op, &shape, codec);
-    if (op->kind == ESP_PLAN_DECOMP) return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)shape.size[op->cut]);
+    if (op->kind == ESP_PLAN_DECOMPRESS)
+        return (uint64_t)(4.0 * esp__slots(p, op->slots) * (double)shape.size[op->cut]);
     return 4 * shape.size[op->cut];
 }
 
-ESP__FN void esp__op_traffic(const esp__problem *p, const esp__unit *u, const esp__path *path, uint32_t k,
+ESP__FN void esp__op_traffic(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k,
                              double out[ESP__LEVELS]) {
     const esp__op_template *op = &p->op_templates[path->ops[k].op_template];
     const esp_plan_codec *codec = path->codec == ESP__NO_CODEC ? NULL : &p->codecs[path->codec];

@@ -64,7 +64,7 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
  * after the other. */
 static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *curve, double elements) {
     const double one = esp__curve_at(curve, elements) / (op->n_rounds > 1 ? op->n_rounds : 1);
-    return op->device == ESP__DEV_GPU ? one : one * op->on_cpu;
+    return op->device == ESP_ON_GPU ? one : one * op->on_cpu;
 }
 
 /* A Decomp. `curve`: of the unit's first payload. */
@@ -89,8 +89,8 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
 ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
-    case ESP_PLAN_COMP: return codec && codec->compress[op->device].n;
-    case ESP_PLAN_DECOMP: return codec && codec->decompress[op->device].n;
+    case ESP_PLAN_COMPRESS: return codec && codec->compress[op->device].n;
+    case ESP_PLAN_DECOMPRESS: return codec && codec->decompress[op->device].n;
     default: return 1;
     }
 }
@@ -100,12 +100,15 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
     const double elements = (double)shape->size[op->cut];
     double ns = 0.0;
     if (!esp__template_possible(op, codec)) return esp__cannot;
-    if (op->n_rounds && esp__template_payload(p, op, shape, codec, op->kind == ESP_PLAN_COMP ? op->parts : op->cut) < 0)
+    if (op->n_rounds &&
+        esp__template_payload(p, op, shape, codec, op->kind == ESP_PLAN_COMPRESS ? op->parts : op->cut) < 0)
         return esp__cannot;
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: ns = esp__link_ns(p, op, shape, codec, NULL); break;
-    case ESP_PLAN_COMP: ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements); break;
-    case ESP_PLAN_DECOMP:
+    case ESP_PLAN_COMPRESS:
+        ns = esp__codec_ns(op, esp__codec_curve(codec, shape->cols, 0, op->device), elements);
+        break;
+    case ESP_PLAN_DECOMPRESS:
         ns = esp__decomp_ns(p, op, codec, esp__codec_curve(codec, shape->cols, 1, op->device), elements);
         break;
     case ESP_PLAN_COPY: ns = 4.0 * elements * 1000.0 / p->system.host_bytes_per_us; break;
@@ -140,10 +143,10 @@ ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_templ
     const int first = op->early + 1u >= op->n_rounds; /* later rounds have the same residual and state */
     double bytes = 0.0;
     uint64_t state = 0;
-    if (op->kind == ESP_PLAN_COMP || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
+    if (op->kind == ESP_PLAN_COMPRESS || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
         bytes = esp__slots(p, op->slots_after) * esp__template_payload(p, op, shape, codec, op->parts);
-    if (op->kind == ESP_PLAN_COMP && first) bytes += 4.0 * (double)shape->size[op->cut];
-    if (op->kind == ESP_PLAN_COMP && first && codec->bound && codec->caps & ESP_CODEC_HAS_STATE) {
+    if (op->kind == ESP_PLAN_COMPRESS && first) bytes += 4.0 * (double)shape->size[op->cut];
+    if (op->kind == ESP_PLAN_COMPRESS && first && codec->bound && codec->caps & ESP_CODEC_HAS_STATE) {
         esp__round_bytes(p, op, shape, codec, shape->size[op->parts], &state);
         bytes += esp__slots(p, op->slots_after) * (double)state;
     }

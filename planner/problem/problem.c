@@ -245,7 +245,7 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     const esp_plan_tensor *t = &p->model->tensors[tensor];
-    esp__unit u = {tensor, 1, 0, t->elements};
+    esp__extent u = {tensor, 1, 0, t->elements};
     if (!esp__candidates_get(p, &u)->n)
         return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
                          t->name, text ? "keep " : "what is forbidden or asked for", text ? text : "");

@@ -43,7 +43,7 @@ enum {
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
 /* Instead of a time: the op cannot run; its time is not known yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
-ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__unit *u, uint64_t cols);
+ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                     const esp_plan_codec *codec);
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
@@ -67,7 +67,7 @@ ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
 ESP__FN esp_status esp__check_system(const esp_plan_system *s);
 ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
 ESP__FN esp_status esp__check_model(esp__problem *p);
-ESP__FN int esp__unit_whole(const esp__problem *p, const esp__unit *u);
+ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u);
 /* The payload of a part of the cut. */
 ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec, uint8_t cut);

@@ -33,7 +33,7 @@ static esp_status esp__part_bound(const esp_plan_codec *c, const esp_tensor *lik
     return c->bound(c->self, like, round, n_reduced, b);
 }
 
-ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__unit *u) {
+ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[u->first];
     return p->most_rounds && u->n == 1 && t->cols && !(u->begin % t->cols) && !(u->elements % t->cols) ? t->cols : 0;
 }

@@ -47,8 +47,8 @@ static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
 }
 
 static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
-    if (s->kind != ESP__COLL) {
-        if (s->device == ESP__DEV_GPU) return 1u << ESP__LANE_COMPUTE;
+    if (s->kind != ESP__STAGE_COLLECTIVE) {
+        if (s->device == ESP_ON_GPU) return 1u << ESP__LANE_COMPUTE;
         return (uint8_t)(1u << ESP__LANE_CPU | (p->system.cores_per_rank == 1 ? 1u << ESP__LANE_COMPUTE : 0u));
     }
     uint32_t first, last, lanes = 0;
@@ -84,7 +84,7 @@ static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_templa
 }
 
 static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
-    return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP__DEV_CPU;
+    return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP_ON_CPU;
 }
 
 static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, uint8_t up,
@@ -100,7 +100,7 @@ static void esp__template_copy(const esp__problem *p, const esp__region *r, uint
 /* The scopes over which the bodies of a Comp at step `i` are reduced: in the last round, or in those before it. */
 static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
     uint32_t scopes = 0;
-    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++)
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
         if (early ? esp__early_step(o, i, k) && o->steps[k].role != ESP__SECOND : o->steps[k].summed)
             scopes |= 1u << o->steps[k].level;
     return (uint16_t)scopes;
@@ -112,7 +112,7 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
                                      const esp__coordinates *at, uint32_t rooted, const esp__op_template *comp,
                                      esp__op_template *out) {
     uint32_t n = 0, swap;
-    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__DECOMP; k++) {
+    for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++) {
         const esp__step *s = &o->steps[k];
         const int spreads = s->role == ESP__SECOND;
         esp__op_template *op = &out[n];
@@ -153,32 +153,33 @@ ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, 
         const esp__step *s = &o->steps[i];
         esp__op_template op;
         memset(&op, 0, sizeof op);
-        op.kind = s->kind == ESP__COLL   ? (uint8_t)ESP_PLAN_COLLECTIVE
-                  : s->kind == ESP__COMP ? (uint8_t)ESP_PLAN_COMP
-                                         : (uint8_t)ESP_PLAN_DECOMP;
+        op.kind = s->kind == ESP__STAGE_COLLECTIVE ? (uint8_t)ESP_PLAN_COLLECTIVE
+                  : s->kind == ESP__STAGE_COMP     ? (uint8_t)ESP_PLAN_COMPRESS
+                                                   : (uint8_t)ESP_PLAN_DECOMPRESS;
         op.lanes = esp__lane_mask(p, s);
         op.device = s->device, op.coll = s->coll, op.level = s->level, op.role = s->role;
         op.compressed = s->compressed, op.summed = s->summed;
         op.cut = esp__cut_of(p, &r);
         esp__flows_of(p, rooted, &op);
         esp__slots_of(&r, op.slots);
-        if (s->kind == ESP__DECOMP) esp__sources_of(&r, op.sources);
-        if (copies && esp__step_on_cpu(o, i, ESP__COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__DECOMP)))
+        if (s->kind == ESP__STAGE_DECOMP) esp__sources_of(&r, op.sources);
+        if (copies && esp__step_on_cpu(o, i, ESP__STAGE_COMP) && !(i && esp__step_on_cpu(o, i - 1, ESP__STAGE_DECOMP)))
             esp__template_copy(p, &r, rooted, 0, &out[n++]);
         esp__region_step(&r, &at, o, i, &swap);
         op.parts = esp__cut_of(p, &r);
         esp__slots_of(&r, op.slots_after);
-        if (n_rounds && s->kind == ESP__COMP) reduced = esp__scopes_reduced(o, i, 0);
-        if (n_rounds && (s->kind == ESP__COMP || op.compressed)) op.n_rounds = (uint8_t)n_rounds, op.reduced = reduced;
-        for (uint32_t early = n_rounds; s->kind == ESP__COMP && early-- > 1;) {
+        if (n_rounds && s->kind == ESP__STAGE_COMP) reduced = esp__scopes_reduced(o, i, 0);
+        if (n_rounds && (s->kind == ESP__STAGE_COMP || op.compressed))
+            op.n_rounds = (uint8_t)n_rounds, op.reduced = reduced;
+        for (uint32_t early = n_rounds; s->kind == ESP__STAGE_COMP && early-- > 1;) {
             esp__op_template comp = op;
             comp.early = (uint8_t)early;
             comp.reduced = esp__scopes_reduced(o, i, 1);
             if (!p->free_compression) out[n++] = comp;
             n += esp__early_templates(p, o, i, r, &at, rooted, &comp, out + n);
         }
-        if (s->kind == ESP__COLL || !p->free_compression) out[n++] = op;
-        if (copies && esp__step_on_cpu(o, i, ESP__DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__COMP))
+        if (s->kind == ESP__STAGE_COLLECTIVE || !p->free_compression) out[n++] = op;
+        if (copies && esp__step_on_cpu(o, i, ESP__STAGE_DECOMP) && !esp__step_on_cpu(o, i + 1, ESP__STAGE_COMP))
             esp__template_copy(p, &r, rooted, 1, &out[n++]);
         if (s->coll == ESP_COLL_REDUCE || s->coll == ESP_COLL_GATHER) rooted |= 1u << s->level;
         if (s->coll == ESP_COLL_BROADCAST) rooted &= ~(1u << s->level);
@@ -229,7 +230,7 @@ static int esp__pattern_in(const char *text, const char *const *patterns, uint32
 ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o) {
     uint32_t outermost = 0, first, last;
     for (uint32_t i = 0; i < o->n; i++) {
-        if (o->steps[i].kind != ESP__COLL || o->steps[i].level == ESP__FLAT) continue;
+        if (o->steps[i].kind != ESP__STAGE_COLLECTIVE || o->steps[i].level == ESP__FLAT) continue;
         if (p->size[o->steps[i].level] < 2) return 0;
         esp__scope_levels(o->steps[i].level, p->n_levels, &first, &last);
         if (last > outermost) outermost = last;
@@ -239,7 +240,7 @@ ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o)
 
 static uint32_t esp__option_comps(const esp__option *o) {
     uint32_t comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__STAGE_COMP;
     return comps;
 }
 
@@ -249,7 +250,7 @@ ESP__FN int esp__option_permitted(const esp__problem *p, const esp__option *o) {
     char text[ESP__TEXT_MAX];
     if (esp__option_comps(o) && (c->flags & ESP_PLAN_NO_COMP || !p->n_codecs)) return 0;
     for (uint32_t i = 0; i < o->n; i++)
-        if (o->steps[i].kind != ESP__COLL && !(devices >> o->steps[i].device & 1u)) return 0;
+        if (o->steps[i].kind != ESP__STAGE_COLLECTIVE && !(devices >> o->steps[i].device & 1u)) return 0;
     if (c->max_comp && esp__option_comps(o) > c->max_comp) return 0;
     if (!c->n_forbid && !c->n_only) return 1;
     esp__option_print(o, text, sizeof text);
@@ -280,7 +281,8 @@ static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
         if (!codec->bound || (w->codec != ESP__NO_CODEC && w->codec != c)) continue;
         for (; i < o->n; i++) {
             const esp__op_template op = {.coll = o->steps[i].coll, .summed = o->steps[i].summed};
-            if (o->steps[i].kind == ESP__COLL && o->steps[i].compressed && !esp__payloads_pass(codec, &op)) break;
+            if (o->steps[i].kind == ESP__STAGE_COLLECTIVE && o->steps[i].compressed && !esp__payloads_pass(codec, &op))
+                break;
         }
         if (i == o->n) return 1;
     }
@@ -417,7 +419,7 @@ ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_cod
 ESP__FN void esp__templates_open(esp__problem *p) {
     const uint32_t room = (uint32_t)ESP__TEMPLATE_ROOM / (p->most_rounds ? 1 : 2);
     esp__op_template *ops = esp__arena_get(p->arena, room * sizeof *ops);
-    uint8_t lane = (p->system.devices & 1u << ESP_PLAN_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
+    uint8_t lane = (p->system.devices & 1u << ESP_ON_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
     ops[ESP__OP_PACK].kind = ops[ESP__OP_UNPACK].kind = ESP_PLAN_PACK;
     ops[ESP__OP_PACK].lanes = ops[ESP__OP_UNPACK].lanes = lane;
     ops[ESP__OP_UNPACK].up = 1;

@@ -17,7 +17,7 @@ ESP__FN int esp__tree_has(const char *text, const char *pattern) {
 
 static int esp__tree_allows(const esp__tree_filter *f, const esp__option *o, const char *text) {
     int comps = 0;
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__STAGE_COMP;
     if (f->max_comp >= 0 && comps > f->max_comp) return 0;
     for (uint32_t i = 0; i < f->n_match; i++)
         if (!esp__tree_has(text, f->match[i])) return 0;

@@ -10,14 +10,14 @@ enum { ESP__SWEEPS = 8 };
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices) {
     for (uint32_t i = 0; i < path->n; i++) {
         const esp__plan_op *op = &path->ops[i];
-        int codec = op->kind == ESP_PLAN_COMP || op->kind == ESP_PLAN_DECOMP;
+        int codec = op->kind == ESP_PLAN_COMPRESS || op->kind == ESP_PLAN_DECOMPRESS;
         if (codec && !(devices >> p->op_templates[op->op_template].device & 1u)) return 0;
     }
     return 1;
 }
 
 ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path) {
-    uint32_t gpu = p->system.devices & 1u << ESP_PLAN_GPU;
+    uint32_t gpu = p->system.devices & 1u << ESP_ON_GPU;
     return esp__path_on(p, path, gpu ? gpu : p->system.devices);
 }
 
@@ -54,7 +54,7 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
 /* ---- initial solutions ---- */
 /* The usual option without compression; NULL: constraints may exclude it. Candidate options lack it if another path has less
  * load on every lane; in some orders of ops it still makes the shorter step. */
-static const esp__path *esp__path_usual(esp__problem *p, const esp__unit *u) {
+static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
     if (esp__keep_of(p, u->first, u->n) || p->config.n_forbid || p->config.n_only) return NULL;

@@ -22,10 +22,10 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
  * on the CPU alone. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
-        if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_PLAN_CPU))
+        if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_ON_CPU))
             g->to[g->n_to++] = c->paths[i];
     for (uint32_t i = 0; i < c->n && !g->n_to; i++)
-        if (c->paths[i]->codec != ESP__NO_CODEC && esp__path_on(p, c->paths[i], 1u << ESP_PLAN_CPU))
+        if (c->paths[i]->codec != ESP__NO_CODEC && esp__path_on(p, c->paths[i], 1u << ESP_ON_CPU))
             g->to[g->n_to++] = c->paths[i];
 }
 
@@ -35,7 +35,7 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     o->groups = esp__arena_get(p->arena, d->n_units * sizeof *o->groups);
     for (uint32_t u = 0; u < d->n_units; u++) {
         uint32_t g = 0;
-        if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_PLAN_GPU)) continue;
+        if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_ON_GPU)) continue;
         while (g < o->n && o->groups[g].from != d->paths[u])
             g++; /* equal path pointers mean the same size and option */
         esp__offload *group = &o->groups[g];
@@ -159,6 +159,6 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
 }
 
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d) {
-    uint32_t both = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU;
+    uint32_t both = 1u << ESP_ON_CPU | 1u << ESP_ON_GPU;
     if ((p->system.devices & both) == both) esp__algorithm2_over(p, d, esp__choices_of(p, d, NULL));
 }

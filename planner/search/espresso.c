@@ -13,7 +13,7 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
     for (uint32_t n = 1; n <= ESP__CHUNKS_MOST && n <= 2 * best && n <= elements; n *= 2) {
-        esp__unit u = {tensor, 1, 0, (elements + n - 1) / n};
+        esp__extent u = {tensor, 1, 0, (elements + n - 1) / n};
         const esp__candidates *candidates = esp__candidates_get(p, &u);
         for (uint32_t i = 0; i < candidates->n; i++) {
             uint64_t pace = 0, time;
@@ -30,7 +30,7 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
 static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
-    esp__unit *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* by size: a tensor of this size + 1 */
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
@@ -56,7 +56,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
 static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;
-    esp__unit *units = esp__arena_get(p->arena, n_tensors * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, n_tensors * sizeof *units);
     for (uint32_t i = 0; i < n_tensors; i++) {
         elements += p->model->tensors[i].elements;
         if (elements < ESP__FUSED_ELEMENTS && i + 1 < n_tensors) continue;

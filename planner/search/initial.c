@@ -106,7 +106,7 @@ ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pric
             for (uint32_t k = 0; k < 2 * ESP__FACTORS; k++) {
                 double old = factor[k / 2];
                 if (k / 2 >= p->n_lanes && k / 2 != ESP__CHAIN) continue;
-                if (k / 2 == ESP__LANE_CPU && !(p->system.devices & 1u << ESP_PLAN_CPU)) continue;
+                if (k / 2 == ESP__LANE_CPU && !(p->system.devices & 1u << ESP_ON_CPU)) continue;
                 factor[k / 2] = k % 2 ? old / steps[s] : old * steps[s];
                 esp__choose_by_price(p, other, factor, pricing);
                 if (esp__schedule_keep_better(p, d, other))

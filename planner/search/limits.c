@@ -35,7 +35,7 @@ typedef struct esp__fitting {
 /* The price of a path's time, at the bound's prices of lanes or at even ones. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
-    const esp__unit *unit = &f->from->units[u];
+    const esp__extent *unit = &f->from->units[u];
     uint32_t t = unit->first + unit->n - 1;
     double sum = 0.0;
     if (f->even || !bound) {
@@ -243,7 +243,7 @@ ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;
     char text[256] = "";
     for (uint32_t t = 0; t < p->n_tensors; t++) {
-        const esp__unit u = {t, 1, 0, p->model->tensors[t].elements};
+        const esp__extent u = {t, 1, 0, p->model->tensors[t].elements};
         const esp__candidates *candidates = esp__candidates_get(p, &u);
         double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY}, uses[ESP__LIMITS];
         for (uint32_t i = 0; i < candidates->n; i++) {

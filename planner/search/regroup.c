@@ -8,7 +8,7 @@ static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller 
 
 /* ---- partitions by size ------------------------------------------------------------------------------------------------ */
 /* Makes `u` chunk c of so many of a tensor. Chunks of a matrix have whole rows, where a codec may use that. */
-static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__unit *u) {
+static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
     esp__part(t->elements / width, chunks, c, &u->begin, &u->elements);
@@ -20,9 +20,9 @@ ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, u
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
     if (!p->cut_units) p->cut_units = esp__arena_get(p->arena, p->n_tensors * ESP__CHUNKS_MAX * sizeof *p->cut_units);
-    esp__unit *units = p->cut_units;
+    esp__extent *units = p->cut_units;
     for (uint32_t i = 0; i < p->n_tensors; i++) {
-        esp__unit *last = n ? &units[n - 1] : NULL;
+        esp__extent *last = n ? &units[n - 1] : NULL;
         uint64_t e = t[i].elements, chunks = split ? (e + split - 1) / split : 1;
         if (last && !last->begin && last->elements + e <= merge && p->keep[last->first] == p->keep[i] &&
             (!p->n_codecs || esp__has_small(p, last->first, 1) == esp__has_small(p, i, 1)) &&
@@ -75,7 +75,7 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
 }
 
 /* ---- moves --------------------------------------------------------------------------------------------------------------- */
-static int esp__is_chunk(const esp__problem *p, const esp__unit *u) {
+static int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
 }
 
@@ -96,7 +96,7 @@ static const esp__path *esp__path_like(const esp__candidates *candidates, const 
     return NULL;
 }
 
-static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__unit *u) {
+static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__extent *u) {
     esp__chain *c = &w->chains[w->n++];
     c->unit = *u;
     c->after = k->backward[u->first + u->n - 1];
@@ -146,7 +146,7 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
         return 0;
-    esp__unit both = d->units[u];
+    esp__extent both = d->units[u];
     both.n += d->units[u + 1].n;
     both.elements += d->units[u + 1].elements;
     esp__swap *w = esp__regroup_lift(k, u, 2);
@@ -164,7 +164,7 @@ static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     const esp__schedule *d = k->d;
     const esp__path *like[2] = {d->paths[u], d->paths[u]};
     uint64_t best = d->makespan;
-    esp__unit a = d->units[u], b = a;
+    esp__extent a = d->units[u], b = a;
     if (!count || count >= a.n) return 0;
     a.n = count;
     a.elements = 0;
@@ -192,7 +192,7 @@ static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
         return 0;
     const esp__path *like[2] = {d->paths[u], d->paths[u + 1]};
-    esp__unit a = d->units[u], b = d->units[u + 1];
+    esp__extent a = d->units[u], b = d->units[u + 1];
     uint64_t moved = up ? t[b.first].elements : t[a.first + a.n - 1].elements, best = d->makespan;
     if (up)
         a.n++, a.elements += moved, b.n--, b.elements -= moved, b.first++;
@@ -222,7 +222,7 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     if (!w) return 0;
     if (esp__incremental_without(k, w, best) < best) {
         for (uint32_t c = 0; c < chunks; c++) {
-            esp__unit x = {d->units[u].first, 1, 0, 0};
+            esp__extent x = {d->units[u].first, 1, 0, 0};
             esp__chunk_part(k->p, x.first, chunks, c, &x);
             esp__swap_add(k, w, &x);
         }

@@ -174,7 +174,7 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
 
 /* Removes units [gone, gone + n_gone) from the tails; esp__incremental_unlift undoes it. */
 ESP__FN void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
-    const esp__unit *first = &k->d->units[gone];
+    const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
     s->n_gone = n_gone;
     s->from = s->to = k->backward[first->first + first->n - 1] + 1;
@@ -318,7 +318,7 @@ ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *
 
 static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n) {
     if (n <= d->room_units) return;
-    esp__unit *units = esp__arena_get(p->arena, (n + n / 2) * sizeof *units);
+    esp__extent *units = esp__arena_get(p->arena, (n + n / 2) * sizeof *units);
     const esp__path **paths = esp__arena_get(p->arena, (n + n / 2) * sizeof *paths);
     memcpy(units, d->units, d->n_units * sizeof *units);
     memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);

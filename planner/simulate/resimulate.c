@@ -54,7 +54,7 @@ static void esp__rerun_backward(esp__rerun *r, esp__save *s) {
     uint64_t end = esp__rerun_op(s, 1u << ESP__LANE_COMPUTE, s->backward_ready, &time);
     s->backward_ready = end;
     for (; s->unit < r->d->n_units; s->unit++) {
-        const esp__unit *u = &r->d->units[s->unit];
+        const esp__extent *u = &r->d->units[s->unit];
         if (u->first + u->n - 1 != s->tensor) break;
         esp__rerun_push(s, r->d->paths[s->unit], s->unit, 0, end);
     }
@@ -110,7 +110,7 @@ ESP__FN esp__rerun *esp__rerun_open(esp__problem *p, esp__schedule *d) {
 }
 
 ESP__FN uint64_t esp__rerun_try(esp__rerun *r, const esp__change *changes, uint32_t n, uint64_t limit) {
-    const esp__unit *first = &r->d->units[changes[0].unit];
+    const esp__extent *first = &r->d->units[changes[0].unit];
     uint64_t time = UINT64_MAX;
     esp__save_copy(&r->now, &r->saves[esp__save_of(r, first->first + first->n - 1)]);
     for (uint32_t i = 0; i < n; i++) {

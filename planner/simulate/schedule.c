@@ -1,7 +1,7 @@
 /* schedule.c: making, copying and comparing schedules. */
 #include "planner/simulate/schedule.h"
 
-ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__unit *units, uint32_t n) {
+ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__extent *units, uint32_t n) {
     if (n > d->room_units) {
         d->room_units = n + n / 4;
         d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
@@ -16,7 +16,7 @@ ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const es
 
 ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d) {
     if (!p->whole) {
-        esp__unit *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
+        esp__extent *units = esp__arena_get(p->arena, p->n_tensors * sizeof *units);
         for (uint32_t i = 0; i < p->n_tensors; i++) {
             units[i].first = i;
             units[i].n = 1;

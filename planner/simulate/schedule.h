@@ -47,7 +47,7 @@ enum { ESP__NEW_MAX = 16 };
 
 /* A new unit, whose ops are being merged into the sequence. */
 typedef struct esp__chain {
-    esp__unit unit;
+    esp__extent unit;
     const esp__path *path;
     uint32_t after; /* place of the backward that makes it ready */
     uint32_t op;

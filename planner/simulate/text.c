@@ -29,8 +29,8 @@ static void esp__text_units(const esp__problem *p, const esp__schedule *d, esp__
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};
     char option[ESP__TEXT_MAX];
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__unit *x = &d->units[u];
-        esp__text_unit y = {x->first, x->n, x->begin, x->elements, 0, 1, esp__codec_word(p, d->paths[u]), option};
+        const esp__extent *x = &d->units[u];
+        esp__unit_line y = {x->first, x->n, x->begin, x->elements, 0, 1, esp__codec_word(p, d->paths[u]), option};
         esp__option_print(d->paths[u]->option, option, sizeof option);
         if (x->n == 1 && x->elements != p->model->tensors[x->first].elements) {
             y.chunk = x->begin ? 1 : 0;
@@ -93,7 +93,7 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
 }
 
 /* Only a sharded tensor's option ends narrow. */
-static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__text_unit *x,
+static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__unit_line *x,
                                    const esp__option *o) {
     for (uint32_t i = x->first; i < x->first + x->n; i++) {
         const esp_plan_tensor *t = &p->model->tensors[i];
@@ -109,7 +109,7 @@ static esp_status esp__read_narrow(const esp__problem *p, const char *where, con
 }
 
 /* The path of a unit's codec and option. */
-static esp_status esp__read_path(esp__problem *p, const char *where, const esp__text_unit *x, const esp__unit *u,
+static esp_status esp__read_path(esp__problem *p, const char *where, const esp__unit_line *x, const esp__extent *u,
                                  const esp__path **out) {
     esp__option o;
     uint32_t c = ESP__NO_CODEC;
@@ -128,15 +128,15 @@ static esp_status esp__read_path(esp__problem *p, const char *where, const esp__
                      x->codec);
 }
 
-static esp_status esp__read_unit_path(void *user, const char *where, const esp__text_unit *x) {
+static esp_status esp__read_unit_path(void *user, const char *where, const esp__unit_line *x) {
     esp__schedule_reading *r = (esp__schedule_reading *)user;
-    const esp__unit u = {x->first, x->n, x->begin, x->elements};
+    const esp__extent u = {x->first, x->n, x->begin, x->elements};
     const esp__path *path;
     esp_status s = esp__read_path(r->p, where, x, &u, &path);
     if (s) return s;
     esp__schedule *d = r->d;
     if (d->n_units == d->room_units) {
-        esp__unit *units = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *units);
+        esp__extent *units = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *units);
         const esp__path **paths = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *paths);
         memcpy(units, d->units, d->n_units * sizeof *units);
         memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
@@ -197,7 +197,7 @@ static esp_status esp__order_links(esp__schedule_reading *r, const char *name, u
         const esp__order_entry *e = &r->entries[i];
         if (e->what != ESP__ENTRY_STEP) continue;
         const esp__path *path = d->paths[e->unit];
-        if (path->option->steps[e->step].kind != ESP__COLL) continue;
+        if (path->option->steps[e->step].kind != ESP__STAGE_COLLECTIVE) continue;
         for (; op[e->unit] < path->n && path->ops[op[e->unit]].kind != ESP_PLAN_COLLECTIVE; op[e->unit]++)
             if (path->ops[op[e->unit]].kind == ESP_PLAN_COPY) links[n++] = e->unit;
         op[e->unit]++;

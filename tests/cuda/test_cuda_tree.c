@@ -45,7 +45,8 @@ static int add_option(void *user, const esp__option *o) {
     char text[ESP__TEXT_MAX];
     int gpu = 1;
     for (uint32_t i = 0; i < o->n; i++)
-        if ((o->steps[i].kind == ESP__COMP || o->steps[i].kind == ESP__DECOMP) && o->steps[i].device != ESP__DEV_GPU)
+        if ((o->steps[i].kind == ESP__STAGE_COMP || o->steps[i].kind == ESP__STAGE_DECOMP) &&
+            o->steps[i].device != ESP_ON_GPU)
             gpu = 0;
     if (!gpu && a->seen++ % 17) return 0;
     esp__option_print(o, text, sizeof text);

@@ -32,7 +32,8 @@ static inline int add_option(void *user, const esp__option *o) {
     char text[ESP__TEXT_MAX], name[32];
     int gpu = 1;
     for (uint32_t i = 0; i < o->n; i++)
-        if ((o->steps[i].kind == ESP__COMP || o->steps[i].kind == ESP__DECOMP) && o->steps[i].device != ESP__DEV_GPU)
+        if ((o->steps[i].kind == ESP__STAGE_COMP || o->steps[i].kind == ESP__STAGE_DECOMP) &&
+            o->steps[i].device != ESP_ON_GPU)
             gpu = 0;
     const uint32_t every = gpu ? a->j->plan->every_gpu : a->j->plan->every;
     if (every && a->seen[!gpu]++ % every) return 0;

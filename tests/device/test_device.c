@@ -94,7 +94,7 @@ TEST(test_host_access) {
     ctx->devices.warned = true; /* it has none */
     assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
     assert_int_equal(opened, 1);
-    assert_int_equal(ctx->model.tensors[0].device, ESP__DEVICE_CPU);
+    assert_int_equal(ctx->model.tensors[0].device, ESP__CPU_INDEX);
     assert_int_equal(esp_start(ctx), ESP_OK);
     assert_int_equal(esp_push(ctx, 0, g, other), ESP_E_UNSUPPORTED);
     assert_error("the stream belongs to device 16:0");

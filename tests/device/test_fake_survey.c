@@ -29,18 +29,18 @@ static void same_figures(esp_ctx *ctx, void *user) {
     esp__calibration *cpu = &all[0][esp_rank(ctx)], *gpu = &all[1][esp_rank(ctx)];
     measure(ctx, cpu, 0);
     measure(ctx, gpu, 1);
-    CHECK(cpu->system.devices == 1u << ESP_PLAN_CPU && gpu->system.devices == 1u << ESP_PLAN_GPU);
+    CHECK(cpu->system.devices == 1u << ESP_ON_CPU && gpu->system.devices == 1u << ESP_ON_GPU);
     for (int k = 0; k < SPECS; k++) {
         const esp_plan_codec *a = &cpu->plan_codecs[k], *b = &gpu->plan_codecs[k];
         CHECK(a->header_bytes == b->header_bytes && a->unit_bytes == b->unit_bytes && a->units == b->units);
         CHECK(a->error == b->error && a->caps == b->caps);
-        CHECK(a->compress[ESP_PLAN_CPU].n && !a->compress[ESP_PLAN_GPU].n);
-        CHECK(b->compress[ESP_PLAN_GPU].n == a->compress[ESP_PLAN_CPU].n && !b->compress[ESP_PLAN_CPU].n);
-        CHECK(b->decompress[ESP_PLAN_GPU].n == a->decompress[ESP_PLAN_CPU].n && !b->decompress[ESP_PLAN_CPU].n);
-        CHECK(b->decompress_more[ESP_PLAN_GPU].n == a->decompress_more[ESP_PLAN_CPU].n);
-        for (uint32_t i = 0; i < b->compress[ESP_PLAN_GPU].n; i++) {
-            CHECK(b->compress[ESP_PLAN_GPU].points[i].ns > 0 && b->decompress[ESP_PLAN_GPU].points[i].ns > 0);
-            CHECK(b->compress[ESP_PLAN_GPU].points[i].size == a->compress[ESP_PLAN_CPU].points[i].size);
+        CHECK(a->compress[ESP_ON_CPU].n && !a->compress[ESP_ON_GPU].n);
+        CHECK(b->compress[ESP_ON_GPU].n == a->compress[ESP_ON_CPU].n && !b->compress[ESP_ON_CPU].n);
+        CHECK(b->decompress[ESP_ON_GPU].n == a->decompress[ESP_ON_CPU].n && !b->decompress[ESP_ON_CPU].n);
+        CHECK(b->decompress_more[ESP_ON_GPU].n == a->decompress_more[ESP_ON_CPU].n);
+        for (uint32_t i = 0; i < b->compress[ESP_ON_GPU].n; i++) {
+            CHECK(b->compress[ESP_ON_GPU].points[i].ns > 0 && b->decompress[ESP_ON_GPU].points[i].ns > 0);
+            CHECK(b->compress[ESP_ON_GPU].points[i].size == a->compress[ESP_ON_CPU].points[i].size);
         }
     }
     CHECK(esp__calibration_codec_add(ctx, gpu, "efsignsgd") == ESP_E_UNSUPPORTED);

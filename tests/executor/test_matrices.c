@@ -135,7 +135,7 @@ static void parts_body(esp_ctx *ctx, void *user) {
     add_model(ctx, k);
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
-        const esp__work_unit *u = &ctx->active.strategy.units[op->unit];
+        const esp__unit *u = &ctx->active.strategy.units[op->unit];
         uint64_t rows, cols;
         for (uint32_t x = 0; x < op->n_ranges && u->rows; x++) {
             const esp__range *r = &ctx->active.program.ranges[op->first_range + x];
@@ -164,7 +164,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\nchunk 1000 powersgd " FLAT "\ntensor b1 53 group\ntensor w2 600 group\ngroup 653 powersgd " FLAT
                    "\ntensor thin 180 powersgd " FLAT "\ntensor row 64 powersgd " FLAT
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
-    const esp__work_unit *u = ctx->active.strategy.units;
+    const esp__unit *u = ctx->active.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
     CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is no multiple of 53 */
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);

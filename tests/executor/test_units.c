@@ -268,7 +268,7 @@ static void body_details(esp_ctx *ctx, void *user) {
         const esp__op *op = &ctx->active.program.ops[i];
         if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
     }
-    const esp__work_unit *u = &ctx->active.strategy.units[1];
+    const esp__unit *u = &ctx->active.strategy.units[1];
     CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "flat.reduce a[2/4]"));
     s = strategy_of(WHOLE, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);

@@ -151,7 +151,7 @@ static void stopped(int32_t victim, int32_t speaker, const char *said) {
     assert_int_equal(procs_end(&p), 0);
 }
 TEST(a_rank_is_stopped) { stopped(2, 0, "rank 2 does not answer: it is stopped"); }
-TEST(rank_0_is_stopped) { stopped(0, 1, "rank 0, which reports who is late, does not answer"); }
+TEST(rank_0_is_stopped) { stopped(0, 1, "rank 0, which reports stragglers, does not answer"); }
 
 static void body_barrier(procs *p, int32_t rank) {
     esp_host host;

@@ -81,7 +81,7 @@ static inline void check_schedule(const opened_problem *g, const esp__schedule *
     uint32_t tensor = 0;
     uint64_t begin = 0;
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__unit *x = &d->units[u];
+        const esp__extent *x = &d->units[u];
         assert_non_null(d->paths[u]);
         assert_int_equal(x->first, tensor);
         if (x->n > 1) {

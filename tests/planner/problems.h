@@ -173,7 +173,7 @@ static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     s->intra.bytes_per_us = s->inter.bytes_per_us * (1 + rng_below(r, 8));
     if (rng_chance(r, 0.5)) s->host_bytes_per_us = 12000;
     if (rng_chance(r, 0.5)) s->pack_ns = 5e3, s->pack_bytes_per_us = 100000;
-    if (!(s->devices >> ESP_PLAN_GPU & 1u)) s->cores_per_rank = rng_below(r, 4);
+    if (!(s->devices >> ESP_ON_GPU & 1u)) s->cores_per_rank = rng_below(r, 4);
     if (s->cores_per_rank && rng_chance(r, 0.7)) problem_tables(r, in);
 }
 
@@ -191,11 +191,11 @@ static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t 
 
 /* Units for n tensors: some cut into chunks, some neighbours in groups, the others whole. Returns how many; room for
  * 4 n. */
-static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__unit *units) {
+static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__extent *units) {
     uint32_t n_units = 0;
     for (uint32_t t = 0; t < n;) {
         uint32_t kind = rng_below(r, 4), many = 2 + rng_below(r, 3);
-        esp__unit whole = {t, 1, 0, tensors[t].elements};
+        esp__extent whole = {t, 1, 0, tensors[t].elements};
         if (kind == 0 && t + many <= n) {
             whole.n = many;
             for (uint32_t k = 1; k < many; k++) whole.elements += tensors[t + k].elements;
@@ -227,7 +227,7 @@ typedef struct problem_program {
     uint64_t compute[PROGRAM_TENSORS], ready[PROGRAM_TENSORS];
     esp__op_template op_template; /* all ops point at it: a pack */
     esp__problem problem;
-    esp__unit units[PROGRAM_UNITS];
+    esp__extent units[PROGRAM_UNITS];
     const esp__path *path_of[PROGRAM_UNITS];
     esp__path paths[PROGRAM_UNITS];
     esp__plan_op ops[PROGRAM_UNITS][PROGRAM_OPS + 1]; /* room for one op more than there are */
@@ -297,7 +297,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
             esp__plan_op *op = &g->ops[u][k];
             op->lanes = program_lanes(&r, p, shared_cores);
             op->time = program_time(&r, p, op->lanes, program_ns(&r, zeros));
-            op->kind = ESP_PLAN_COMP, op->step = (uint8_t)k;
+            op->kind = ESP_PLAN_COMPRESS, op->step = (uint8_t)k;
             program_add(path, op);
         }
         g->path_of[u] = path;

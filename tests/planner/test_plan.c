@@ -70,11 +70,11 @@ TEST(test_round_trip) {
     }
 }
 
-static uint32_t text_units(const problem_input *in, const esp__unit *units, uint32_t n, char *text, size_t room) {
+static uint32_t text_units(const problem_input *in, const esp__extent *units, uint32_t n, char *text, size_t room) {
     size_t at = (size_t)snprintf(text, room, "espresso-strategy 1\n");
     uint32_t tensor = 0;
     for (uint32_t u = 0; u < n; u++) {
-        const esp__unit *x = &units[u];
+        const esp__extent *x = &units[u];
         const char *head = "tensor";
         if (x->n > 1) {
             for (uint32_t i = 0; i < x->n; i++)
@@ -108,7 +108,7 @@ TEST(test_units) {
     problem_plain = 1; /* the texts below have options that not every codec takes */
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
-        esp__unit units[4 * PROBLEM_TENSORS];
+        esp__extent units[4 * PROBLEM_TENSORS];
         uint32_t n, m;
         problem_random(seed, 30, 0, &in);
         n = problem_units(&r, in.tensors, in.model.n_tensors, units);
@@ -279,7 +279,7 @@ TEST(test_layerwise) {
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
          seed++) /* 5012: a search from prices ends 27% above it */
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
-            problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_PLAN_CPU : 0, &in);
+            problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_ON_CPU : 0, &in);
             compared += layerwise_allowed(&in, allowed);
         }
     assert_true(compared > 0);
@@ -336,7 +336,7 @@ TEST(test_bounds) {
     static char text[65536];
     problem_plain = 1; /* the texts below have options that not every codec takes */
     for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
-        esp__unit units[4 * PROBLEM_TENSORS];
+        esp__extent units[4 * PROBLEM_TENSORS];
         rng r = {seed};
         problem_random(seed, 8, 0, &in);
         esp_plan *plan = make(&in, NULL);
@@ -429,7 +429,7 @@ TEST(test_models) {
             if (!model.n_tensors) fail_msg("%s is not there", path);
             seen++;
             paper_open(&paper, (int)(i & 1), 8);
-            paper.system.devices = 1u << ESP_PLAN_GPU;
+            paper.system.devices = 1u << ESP_ON_GPU;
             esp_plan *plan, *again;
             if (esp_plan_make(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, &plan))
                 fail_msg("%s", esp_last_error(NULL));

@@ -121,7 +121,7 @@ TEST(test_units_run) {
     static char text[65536];
     for (uint64_t seed = 50; seed < 50 + test_repeats(25); seed++) {
         rng r = {seed};
-        esp__unit units[4 * PROBLEM_TENSORS];
+        esp__extent units[4 * PROBLEM_TENSORS];
         esp_plan *plan;
         jmp_buf jump;
         esp__arena arena = {.on_failure = &jump};

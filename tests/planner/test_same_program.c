@@ -109,11 +109,11 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     }
     switch (op->kind) {
     case ESP__OP_COMPRESS:
-        return r->kind == ESP_PLAN_COMP && elements == size[r->cut] && largest == size[r->parts] &&
+        return r->kind == ESP_PLAN_COMPRESS && elements == size[r->cut] && largest == size[r->parts] &&
                op->n_ranges == power(p, r->slots_after) &&
                (!r->n_rounds || (double)op->slot_bytes == esp__template_payload(p, r, shape, &p->codecs[0], r->parts));
     case ESP__OP_DECOMPRESS:
-        return r->kind == ESP_PLAN_DECOMP && largest == size[r->cut] &&
+        return r->kind == ESP_PLAN_DECOMPRESS && largest == size[r->cut] &&
                op->n_ranges * op->n_sources == power(p, r->slots);
     default: break;
     }
@@ -131,7 +131,7 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
 
 /* The planner's path for an option; NULL: none. */
 static const esp__path *path_of(side *s, const char *text) {
-    const esp__unit whole = {0, 1, 0, ELEMENTS};
+    const esp__extent whole = {0, 1, 0, ELEMENTS};
     esp__option option;
     assert_int_equal(esp__option_parse(NULL, text, &option), ESP_OK);
     return esp__path_of(&s->problem, &whole, &option, 0);

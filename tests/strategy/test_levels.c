@@ -298,7 +298,7 @@ static void named_body(esp_ctx *ctx, void *user) {
     float *w = grads[ctx->job.rank];
     esp_tensor_desc d = ESP_ZERO;
     esp_stream here = ESP_ZERO;
-    const esp__work_unit *u;
+    const esp__unit *u;
     for (int i = 0; i < 4; i++) w[i] = 1.0f;
     MUST(!strcmp(esp__scope_name(&ctx->job.names, 1), "gpu") && !strcmp(esp__lane_name(ctx, ESP__LANE_OUTER), "rack"));
     MUST(!strcmp(esp__scope_name(&ctx->job.names, esp__scope_of(2, 3, 3)), "machine-rack"));

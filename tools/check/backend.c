@@ -1,5 +1,5 @@
 /* backend.c: what every backend must do, for any backend that the registry has: collectives against plain sums, in order, and leaving
- * in peace. The rules are those of espresso.h, section 5. Knows no backend by name. */
+ * in peace. The rules are those of plugins/abi.h. Knows no backend by name. */
 #include "espresso_impl/context/context.h"
 #include "tools/check/check.h"
 #include "codecs/common/half.h"

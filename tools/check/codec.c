@@ -1,5 +1,5 @@
-/* codec.c: the checks of codecs, for any codec that the registry can open, and those of open and close. The rules are those of espresso.h,
- * section 4. Each message says what was expected, what came, and where to look. Knows no codec by name. */
+/* codec.c: the checks of codecs, for any codec that the registry can open, and those of open and close. The rules are those of
+ * plugins/abi.h. Each message says what was expected, what came, and where to look. Knows no codec by name. */
 #include "tools/check/check.h"
 
 static void check_open_refuses(const esp__codec *c, const char *params, const char *why) {

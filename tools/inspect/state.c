@@ -124,8 +124,9 @@ static int state_print_extent(const state_reader *r, const esp__extent *e, char 
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return 0;
     printf("%s", names[e->first]);
     if (e->n > 1) printf(" to %s", names[e->first + e->n - 1]);
-    if (e->n == 1 && e->count != counts[e->first])
-        printf(" (elements %llu to %llu)", (unsigned long long)e->begin, (unsigned long long)(e->begin + e->count - 1));
+    if (e->n == 1 && e->elements != counts[e->first])
+        printf(" (elements %llu to %llu)", (unsigned long long)e->begin,
+               (unsigned long long)(e->begin + e->elements - 1));
     return 1;
 }
 

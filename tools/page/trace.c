@@ -16,7 +16,7 @@ static void page_step(const char *option, uint32_t k, char *out, size_t cap) {
 ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap) {
     static const char *const kinds[] = {"backward", "collective", "comp", "decomp", "copy", "pack"};
     const char *kind = e->kind < sizeof kinds / sizeof *kinds ? kinds[e->kind] : "op";
-    int in_option = e->kind == ESP_PLAN_COLLECTIVE || e->kind == ESP_PLAN_COMP || e->kind == ESP_PLAN_DECOMP;
+    int in_option = e->kind == ESP_PLAN_COLLECTIVE || e->kind == ESP_PLAN_COMPRESS || e->kind == ESP_PLAN_DECOMPRESS;
     out[0] = 0;
     if (in_option && e->unit < p->n_units) page_step(p->units[e->unit].option, e->step, out, cap);
     if (!out[0]) snprintf(out, cap, "%s", kind);

@@ -149,7 +149,7 @@ static void explain_when(const plan_explain_job *j, const plan_made *m, plan_exp
     e->end_ns = (double)j->kept.makespan;
     for (uint32_t i = 0; i < m->n_events; i++) {
         const esp_plan_event *v = &m->events[i];
-        const esp__unit *u = &j->kept.units[j->unit];
+        const esp__extent *u = &j->kept.units[j->unit];
         if (v->kind == ESP_PLAN_BACKWARD && v->unit == u->first + u->n - 1) e->ready_ns = (double)v->end_ns;
         if (v->kind != ESP_PLAN_BACKWARD && explain_is_mine(j, v->unit) && (double)v->end_ns > e->done_ns)
             e->done_ns = (double)v->end_ns;

@@ -52,7 +52,7 @@ ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc) {
 }
 
 static void plan_devices(plan_inputs *in, const char *value) {
-    static const char *const names[] = {[ESP_PLAN_CPU] = "cpu", [ESP_PLAN_GPU] = "gpu", NULL};
+    static const char *const names[] = {[ESP_ON_CPU] = "cpu", [ESP_ON_GPU] = "gpu", NULL};
     const char *at = value;
     do {
         const int device = tool_listed(&at, names);

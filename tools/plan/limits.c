@@ -14,7 +14,7 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
     const esp_status s = esp__problem_open(p, arena, &in->model, in->codecs, in->n_codecs, &in->system, &in->config, 0);
     memset(out, 0, sizeof *out);
     for (uint32_t t = 0; s == ESP_OK && t < in->model.n_tensors; t++) {
-        const esp__unit u = {t, 1, 0, in->model.tensors[t].elements};
+        const esp__extent u = {t, 1, 0, in->model.tensors[t].elements};
         const esp__candidates *candidates = esp__candidates_get(p, &u);
         double least[3] = {INFINITY, INFINITY, INFINITY};
         for (uint32_t i = 0; i < candidates->n; i++) {

@@ -41,7 +41,7 @@ static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
     uint32_t left_out = 0;
     for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) {
         const char *name = ctx->registry.codecs[i]->name;
-        if (esp__codec_opens(ctx, i, NULL) <= 0 || (codecs_on(j, ESP_PLAN_GPU) && !codecs_runs_on_gpu(ctx, name)))
+        if (esp__codec_opens(ctx, i, NULL) <= 0 || (codecs_on(j, ESP_ON_GPU) && !codecs_runs_on_gpu(ctx, name)))
             continue;
         if (j->n_codecs == ESP__CALIBRATION_CODECS)
             left_out++;
@@ -56,12 +56,12 @@ static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
     uint32_t gpu;
     esp_status s = ESP_OK;
-    if (codecs_on(j, ESP_PLAN_GPU)) s = esp__device_open(ctx, (esp_device){ESP_CUDA, 0}, "--device", &gpu);
+    if (codecs_on(j, ESP_ON_GPU)) s = esp__device_open(ctx, (esp_device){ESP_CUDA, 0}, "--device", &gpu);
     if (!s && !j->n_codecs) codecs_take_all(j, ctx);
     for (uint32_t i = 0; i < j->n_codecs && !s; i++) {
         esp__codec *c = NULL;
         s = esp__codec_get(ctx, j->codecs[i], &c);
-        if (!s && codecs_on(j, ESP_PLAN_GPU) && !codecs_runs_on_gpu(ctx, j->codecs[i]))
+        if (!s && codecs_on(j, ESP_ON_GPU) && !codecs_runs_on_gpu(ctx, j->codecs[i]))
             s = esp__fail(ctx, ESP_E_UNSUPPORTED, "codec '%s' has no table for GPUs: measure it with --device cpu",
                           j->codecs[i]);
     }
@@ -71,7 +71,7 @@ ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
 /* ---- measuring ------------------------------------------------------------------------------------------------------------ */
 /* The calibration of the codecs on a device. NULL: they are not measured there. */
 static esp__calibration *codecs_calibration(const profile_job *j, int device) {
-    return !codecs_on(j, device) ? NULL : device == ESP_PLAN_GPU ? j->gpu : j->calibration;
+    return !codecs_on(j, device) ? NULL : device == ESP_ON_GPU ? j->gpu : j->calibration;
 }
 
 /* Measures one size with all codecs. Large sizes get few runs. */
@@ -97,7 +97,7 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
 static void codecs_name_gpu(profile_job *j) {
     const esp__device *d = esp__device_at(j->ctx, j->gpu->on);
     char name[128] = "";
-    const size_t at = codecs_on(j, ESP_PLAN_CPU) || (j->parts & PROFILE_LINKS) ? strlen(j->device) : 0;
+    const size_t at = codecs_on(j, ESP_ON_CPU) || (j->parts & PROFILE_LINKS) ? strlen(j->device) : 0;
     if (!ESP_HAS(esp_device_table, d->table, device_name) || d->table->device_name(d->self, name, sizeof name))
         snprintf(name, sizeof name, "%s", d->table->name);
     snprintf(j->device + at, sizeof j->device - at, "%s%s", at ? "; " : "", name);
@@ -139,7 +139,7 @@ ESP__FN void profile_codecs_show(const profile_job *j) {
             const esp__calibration_codec *c = &s->codecs[k];
             const uint32_t last = c->compress.n - 1;
             char name[64];
-            snprintf(name, sizeof name, "%.50s%s", c->spec, d == ESP_PLAN_GPU ? ", gpu" : "");
+            snprintf(name, sizeof name, "%.50s%s", c->spec, d == ESP_ON_GPU ? ", gpu" : "");
             printf("%-28s %8.3g %8.3g %12.0f %12s %12s %12s\n", name, 8 * c->units * c->unit_bytes, c->error,
                    c->compress.at[last].size, tool_time(c->compress.at[last].ns),
                    last < c->decompress.n ? tool_time(c->decompress.at[last].ns) : "-",

@@ -77,7 +77,7 @@ static void profile_sizes(profile_job *j, const char *text) {
 }
 
 static void profile_device(profile_job *j, const char *text) {
-    static const char *const devices[] = {"cpu", "gpu", "both"}; /* by bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
+    static const char *const devices[] = {"cpu", "gpu", "both"}; /* by bits 1 << ESP_ON_CPU, 1 << ESP_ON_GPU */
     uint32_t k = 0;
     while (k < 3 && strcmp(text, devices[k])) k++;
     if (k == 3) tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
@@ -228,7 +228,7 @@ static int profile_main(const tool_command *self, int argc, char **argv) {
     esp__where w;
     profile_job *j = tool_zeroed(sizeof *j);
     j->command = self;
-    j->devices = 1u << ESP_PLAN_CPU;
+    j->devices = 1u << ESP_ON_CPU;
     j->budget_ns = 60e9;
     j->terminal = j->model_file = -1;
     profile_sizes(j, "64MiB");

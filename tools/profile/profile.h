@@ -24,7 +24,7 @@ typedef struct profile_job {
     const char *inter, *out;
     char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;                 /* 0: those that there are */
-    uint32_t devices;                  /* that compress: bits 1 << ESP_PLAN_CPU, 1 << ESP_PLAN_GPU */
+    uint32_t devices;                  /* that compress: bits 1 << ESP_ON_CPU, 1 << ESP_ON_GPU */
     uint64_t sizes[PROFILE_SIZES_MAX]; /* elements for codecs, bytes for collectives */
     uint32_t n_sizes;
     double budget_ns; /* of links and codecs together */

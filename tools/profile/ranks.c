@@ -91,7 +91,7 @@ static esp_status profile_fit_memory(profile_job *j, const char *part, double ea
 
 /* Finds how many sizes each part can have, and opens the surveys. */
 static esp_status profile_survey(profile_job *j) {
-    const bool cpu = (j->devices >> ESP_PLAN_CPU & 1u) != 0, gpu = (j->devices >> ESP_PLAN_GPU & 1u) != 0;
+    const bool cpu = (j->devices >> ESP_ON_CPU & 1u) != 0, gpu = (j->devices >> ESP_ON_GPU & 1u) != 0;
     const double there = esp__machine_memory();
     double room = there > 0 ? there / 2 : 1e18;
     uint64_t bytes = 0, elements = 0;

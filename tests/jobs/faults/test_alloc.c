@@ -440,7 +440,7 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
     if (atomic_load(&r->pool[k].wrong)) return "a block was freed with another size";
     if (o->status && !*o->text) return "an error without text";
     if (!hit) return o->status ? "an error, though no allocation failed" : NULL;
-    /* a rank that cannot join tries again, until it is late */
+    /* a rank that cannot join tries again, until the timeout */
     if (r->timeout_ms == OPEN_MS && (!failed || r->out[victim].status == ESP_E_TIMEOUT)) return NULL;
     if (k == victim) return o->status == ESP_E_NOMEM || (c->goes_on && !failed) ? NULL : "not ESP_E_NOMEM";
     if (!o->status) return failed && !r->out[victim].at_end ? "no error where another rank has one" : NULL;

@@ -72,7 +72,7 @@ static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
 }
 static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
-    const esp__work_unit *u = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[tensor].first];
+    const esp__unit *u = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[tensor].first];
     return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, w->specs[0]) != NULL;
 }
 

@@ -66,7 +66,7 @@ TEST(other_device) {
             static opened_problem g;
             simple_problem(&g, 4, 4);
             add_tensor(&g, 100 * mib, 100);
-            g.in.codecs[0].compress[ESP_PLAN_GPU].n = g.in.codecs[0].decompress[ESP_PLAN_GPU].n = 0;
+            g.in.codecs[0].compress[ESP_ON_GPU].n = g.in.codecs[0].decompress[ESP_ON_GPU].n = 0;
             if (no_codec) g.in.n_codecs = 0;
             assert_int_equal(open_problem(&g, 0), ESP_OK);
             esp__schedule d = make_schedule(&g, schemes[i]);
@@ -231,7 +231,7 @@ TEST(cpu_only) {
         problem_random(seed, 10, 3, &g.in);
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         esp__schedule cpu = make_schedule(&g, "cpu-only");
-        for (uint32_t u = 0; u < cpu.n_units; u++) assert_true(esp__path_on(&g.p, cpu.paths[u], 1u << ESP_PLAN_CPU));
+        for (uint32_t u = 0; u < cpu.n_units; u++) assert_true(esp__path_on(&g.p, cpu.paths[u], 1u << ESP_ON_CPU));
         close_problem(&g);
     }
 }

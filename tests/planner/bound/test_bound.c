@@ -20,7 +20,7 @@ typedef struct small {
     uint32_t keep[SMALL_UNITS];
     esp__problem problem;
     uint32_t n_units;
-    esp__unit units[SMALL_UNITS];
+    esp__extent units[SMALL_UNITS];
     esp__candidates candidate_sets[SMALL_UNITS], *slot;
     esp__path paths[SMALL_UNITS][SMALL_PATHS];
     esp__plan_op ops[SMALL_UNITS][SMALL_PATHS][SMALL_OPS];
@@ -56,7 +56,7 @@ static void small_random(uint64_t seed, small *s) {
     s->n_units = n;
     for (uint32_t u = 0; u < n; u++) { /* some share a tensor, as chunks do; some are groups of two */
         uint32_t t = (uint32_t)p->n_tensors, chunk = u && s->units[u - 1].n == 1 && rng_chance(&r, 0.2);
-        esp__unit unit = {chunk ? t - 1 : t, 1, 0, u + 1};
+        esp__extent unit = {chunk ? t - 1 : t, 1, 0, u + 1};
         if (!chunk && t + n - u < SMALL_UNITS && rng_chance(&r, 0.2)) unit.n = 2;
         p->n_tensors = unit.first + unit.n;
         s->units[u] = unit;
@@ -153,7 +153,7 @@ TEST(test_plans) {
         esp__problem *p = &o.problem;
         uint64_t any = esp__bound_any(p);
         for (int k = 0; k < 6; k++) {
-            esp__unit units[4 * 12];
+            esp__extent units[4 * 12];
             esp__schedule d = {0};
             esp__bound b;
             if (k)
@@ -254,7 +254,7 @@ TEST(test_rates) {
         p->width = ESP__WIDTH_EXACT;
         for (int k = 0; k < 12; k++) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
-            esp__unit unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
+            esp__extent unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
             const uint64_t cols = o.in.tensors[0].cols;
             if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols; /* some rows of it */
             const esp__candidates *m = esp__candidates_get(p, &unit);

@@ -182,7 +182,7 @@ TEST(test_points) {
 /* An op that a step took longer over than its points say: by how much counts for its lane, whatever its size; less counts too. */
 TEST(test_longer) {
     static esp__calibration s;
-    static esp__work_unit unit;
+    static esp__unit unit;
     esp__calibration_longer longer;
     esp_ctx ctx;
     esp__op op;

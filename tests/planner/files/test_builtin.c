@@ -73,7 +73,7 @@ TEST(test_published_gpu_times) {
     esp__costs c;
     for (int i = 0; i < 4; i++) {
         const esp_plan_codec *k = costs_of(v100[i].spec, i % 2 ? "paper-pcie" : "paper-nvlink", &c);
-        const esp_cost_curve *both[] = {&k->compress[ESP_PLAN_GPU], &k->decompress[ESP_PLAN_GPU]};
+        const esp_cost_curve *both[] = {&k->compress[ESP_ON_GPU], &k->decompress[ESP_ON_GPU]};
         for (int d = 0; d < 2; d++) {
             double want = d ? v100[i].decompress : v100[i].compress;
             assert_true(us(both[d], 1) == want && us(both[d], 1048576) == want);
@@ -89,7 +89,7 @@ TEST(test_published_gpu_times) {
 TEST(test_published_cpu_times) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "paper-nvlink", &c);
-    const esp_cost_curve *to = &k->compress[ESP_PLAN_CPU], *from = &k->decompress[ESP_PLAN_CPU];
+    const esp_cost_curve *to = &k->compress[ESP_ON_CPU], *from = &k->decompress[ESP_ON_CPU];
     assert_int_equal(to->n, 17);
     assert_true(to->log_size && from->log_size);
     assert_true(us(to, 100) == 13 && us(to, 1024) == 13 && us(from, 1024) == 4);
@@ -145,15 +145,15 @@ TEST(test_faster_memory_moves_the_knee) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "cloud-h100", &c);
     const double knee = 1048576 * 3350.0 / 900.0;
-    assert_true(us(&k->compress[ESP_PLAN_GPU], 1) == 356 && us(&k->decompress[ESP_PLAN_GPU], 3e6) == 34);
-    near(us(&k->compress[ESP_PLAN_GPU], 10 * knee), 3560, 1e-12);
+    assert_true(us(&k->compress[ESP_ON_GPU], 1) == 356 && us(&k->decompress[ESP_ON_GPU], 3e6) == 34);
+    near(us(&k->compress[ESP_ON_GPU], 10 * knee), 3560, 1e-12);
     k = costs_of("fp16", "cloud-h100", &c); /* a launch, and 6 bytes an element at 8/9 of 3350 GB/s */
-    near(us(&k->compress[ESP_PLAN_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
+    near(us(&k->compress[ESP_ON_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("randomk:ratio=0.1", "commodity-10g", &c);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("topk", "one-box", &c);
-    assert_true(!k->compress[ESP_PLAN_GPU].n && !k->decompress[ESP_PLAN_GPU].n && k->compress[ESP_PLAN_CPU].n);
+    assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
 /* A codec costs what its model says, divided by the workers; and its model says how many bytes it may write. */
@@ -221,10 +221,10 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, "efsignsgd", &mine, NULL, &c), ESP_E_ARG);
     assert_non_null(strstr(esp_last_error(ctx), "system 'mine'"));
     assert_int_equal(esp__builtin_costs(ctx, "efsignsgd", &mine, "V100", &c), ESP_OK);
-    assert_true(us(&c.codec.compress[ESP_PLAN_GPU], 1) == 130);
-    mine.devices = 1u << ESP_PLAN_CPU;
+    assert_true(us(&c.codec.compress[ESP_ON_GPU], 1) == 130);
+    mine.devices = 1u << ESP_ON_CPU;
     assert_int_equal(esp__builtin_costs(ctx, "efsignsgd", &mine, NULL, &c), ESP_OK);
-    assert_true(!c.codec.compress[ESP_PLAN_GPU].n && c.codec.compress[ESP_PLAN_CPU].n);
+    assert_true(!c.codec.compress[ESP_ON_GPU].n && c.codec.compress[ESP_ON_CPU].n);
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 

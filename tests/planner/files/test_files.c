@@ -86,18 +86,18 @@ TEST(reads_a_codec) {
     assert_int_equal(f.codec.caps, ESP_CODEC_REDUCIBLE | ESP_CODEC_NEEDS_MATRIX);
     assert_int_equal(f.codec.takes_list, 1);
     assert_true(f.codec.error == 0.9 && f.codec.header_bytes == 32 && f.codec.unit_bytes == 8 && f.codec.units == 0.01);
-    const esp_cost_curve *c = &f.codec.compress[ESP_PLAN_CPU];
+    const esp_cost_curve *c = &f.codec.compress[ESP_ON_CPU];
     assert_true(c->n == 2 && c->log_size == 1 && c->points[1].size == 2048 && c->points[1].ns == 15500);
     const esp_cost_curve *more = f.codec.decompress_more;
-    assert_true(more[ESP_PLAN_CPU].n == 1 && more[ESP_PLAN_CPU].points[0].ns == 1500 &&
-                more[ESP_PLAN_GPU].points[0].ns == 9000);
-    assert_true(f.codec.decompress[ESP_PLAN_GPU].n == 1 && f.codec.decompress[ESP_PLAN_GPU].log_size == 0);
-    assert_true(f.codec.decompress[ESP_PLAN_GPU].points[0].ns == 34000);
+    assert_true(more[ESP_ON_CPU].n == 1 && more[ESP_ON_CPU].points[0].ns == 1500 &&
+                more[ESP_ON_GPU].points[0].ns == 9000);
+    assert_true(f.codec.decompress[ESP_ON_GPU].n == 1 && f.codec.decompress[ESP_ON_GPU].log_size == 0);
+    assert_true(f.codec.decompress[ESP_ON_GPU].points[0].ns == 34000);
     read_measured(&f.measured);
     esp__gc_free(&f);
     assert_int_equal(esp__gc_read("tests/fuzz/corpus/gc/least.json", &f, NULL), ESP_OK);
     assert_string_equal(f.codec.spec, "onebit");
-    assert_true(f.codec.compress[ESP_PLAN_CPU].n == 0 && f.codec.compress[ESP_PLAN_GPU].n == 1 && f.codec.caps == 0);
+    assert_true(f.codec.compress[ESP_ON_CPU].n == 0 && f.codec.compress[ESP_ON_GPU].n == 1 && f.codec.caps == 0);
     esp__gc_free(&f);
 }
 

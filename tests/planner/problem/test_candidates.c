@@ -6,7 +6,7 @@
 #include "tests/planner/search/paper.h"
 #include "tests/planner/problems.h"
 
-enum { CPU = 1u << ESP_PLAN_CPU, GPU = 1u << ESP_PLAN_GPU };
+enum { CPU = 1u << ESP_ON_CPU, GPU = 1u << ESP_ON_GPU };
 enum { BOTH_PARTS = ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL };
 
 typedef struct opened_problem {
@@ -64,7 +64,7 @@ static int tally_option(void *user, const esp__option *o) {
     char text[ESP__TEXT_MAX];
     uint32_t comps = 0;
     esp__option_print(o, text, sizeof text);
-    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__COMP;
+    for (uint32_t i = 0; i < o->n; i++) comps += o->steps[i].kind == ESP__STAGE_COMP;
     t->n += comps <= t->max_comp && (!t->with || strstr(text, t->with)) && (!t->without || !strstr(text, t->without));
     return 0;
 }
@@ -136,7 +136,7 @@ TEST(test_keep) {
     esp_plan_model model = {.n_tensors = 2, .tensors = t};
     paper_open(&in, 0, 8);
     assert_int_equal(open_problem(&g, &model, in.codecs, 2, &in.system, NULL, 0), ESP_OK);
-    esp__unit u = {1, 1, 0, 1 << 20};
+    esp__extent u = {1, 1, 0, 1 << 20};
     const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
     for (uint32_t i = 0; i < candidates->n; i++)
         assert_true(candidates->paths[i].codec == 1 || candidates->paths[i].codec == ESP__NO_CODEC);
@@ -246,7 +246,7 @@ static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, emb
 
 typedef struct sweep {
     esp__problem *p;
-    const esp__unit *u;
+    const esp__extent *u;
     const esp__candidates *candidates;
     uint32_t codec, n, left_out;
 } sweep;
@@ -265,7 +265,7 @@ static int sweep_option(void *user, const esp__option *o) {
     return 0;
 }
 
-static void check_candidates(esp__problem *p, const esp__unit *u, uint32_t width, uint32_t devices, const char *what,
+static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t width, uint32_t devices, const char *what,
                              uint64_t seed) {
     p->width = width;
     const esp__candidates *candidates = esp__candidates_get(p, u);
@@ -314,7 +314,7 @@ TEST(test_paper_candidates) {
             if (open_problem(&g, &model, &in.codecs[c], 1, &in.system, NULL, 0)) fail_msg("%s", esp_last_error(NULL));
             for (uint32_t i = 0; i < SIZES; i++)
                 for (uint32_t width = ESP__WIDTH_LOADS; width <= ESP__WIDTH_EXACT; width++) {
-                    esp__unit u = {i, 1, 0, t[i].elements};
+                    esp__extent u = {i, 1, 0, t[i].elements};
                     if (devices != (CPU | GPU) || i % 3 == 2)
                         check_candidates(&g.problem, &u, width, devices, "size", t[i].elements);
                 }
@@ -330,7 +330,7 @@ TEST(test_random_candidates) {
         problem_random(seed, 2, seed % 8 ? 1u << seed % 2 : 3, &in);
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
-        esp__unit u = {0, 1, 0, in.tensors[0].elements};
+        esp__extent u = {0, 1, 0, in.tensors[0].elements};
         check_candidates(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
         close_problem(&g);
     }
@@ -346,7 +346,7 @@ TEST(test_paths) {
         problem_random(seed, 2, 0, &in);
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
-        esp__unit u = {0, 1, 0, in.tensors[0].elements};
+        esp__extent u = {0, 1, 0, in.tensors[0].elements};
         if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* a chunk */
         if (seed % 3 == 2 && in.model.n_tensors == 2) u.n = 2, u.elements += in.tensors[1].elements;
         const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
@@ -372,7 +372,7 @@ TEST(test_paths) {
                 for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
                 if (op->kind == ESP_PLAN_COPY) {
                     const esp__step *s = &a->option->steps[op->step];
-                    assert_true(s->kind == (op->up ? ESP__DECOMP : ESP__COMP) && s->device == ESP__DEV_CPU);
+                    assert_true(s->kind == (op->up ? ESP__STAGE_DECOMP : ESP__STAGE_COMP) && s->device == ESP_ON_CPU);
                 } else if (op->kind != ESP_PLAN_PACK) {
                     assert_true(steps < n && op->step == chain[steps].step && op->round == chain[steps].round);
                     steps++;
@@ -398,7 +398,7 @@ TEST(test_free_compression) {
             fail_msg("%s", esp_last_error(NULL));
         if (open_problem(&free_of_cost, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 1))
             fail_msg("%s", esp_last_error(NULL));
-        esp__unit u = {0, 1, 0, in.tensors[0].elements};
+        esp__extent u = {0, 1, 0, in.tensors[0].elements};
         const esp__candidates *paid = esp__candidates_get(&g.problem, &u),
                               *gratis = esp__candidates_get(&free_of_cost.problem, &u);
         for (uint32_t i = 0; i < gratis->n; i++)

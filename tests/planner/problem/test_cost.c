@@ -194,7 +194,7 @@ static void open_paper(paper_problem *g) {
 }
 
 static const esp__path *path_of(paper_problem *g, uint32_t n_pieces, uint32_t codec, const char *option) {
-    esp__unit u = {0, n_pieces, 0, n_pieces * g->tensors[0].elements};
+    esp__extent u = {0, n_pieces, 0, n_pieces * g->tensors[0].elements};
     const esp__path *path = esp__path_make(&g->problem, &u, option, codec);
     if (!path) fail_msg("no path for '%s'", option);
     return path;
@@ -220,8 +220,8 @@ static void expect_path(paper_problem *g, uint32_t n_pieces, uint32_t codec, con
                 sizeof((const want_op[]){__VA_ARGS__}) / sizeof(want_op))
 enum {
     COLL = ESP_PLAN_COLLECTIVE,
-    COMP = ESP_PLAN_COMP,
-    DECOMP = ESP_PLAN_DECOMP,
+    COMP = ESP_PLAN_COMPRESS,
+    DECOMP = ESP_PLAN_DECOMPRESS,
     COPY = ESP_PLAN_COPY,
     PACK = ESP_PLAN_PACK
 };
@@ -311,7 +311,7 @@ TEST(test_decompress_more) {
     static const esp_cost_point five = {1048576, 5000};
     paper_problem g;
     paper_open(&g.paper, 0, 8);
-    g.paper.codecs[PAPER_DGC].decompress_more[ESP_PLAN_GPU] = (esp_cost_curve){&five, 1, 0};
+    g.paper.codecs[PAPER_DGC].decompress_more[ESP_ON_GPU] = (esp_cost_curve){&five, 1, 0};
     paper_model(&g, 262144);
     open_paper(&g);
     /* 8 payloads of the same 4096 elements: 34 + 7 * 5 us; then 8 of different parts: 34 us */
@@ -436,7 +436,7 @@ TEST(test_cores_per_rank) {
         g.paper.system.flat.gap[ESP_COLL_ALLREDUCE] = (esp_cost_curve){gap, 2, 0};
         g.paper.system.flat.core[ESP_COLL_ALLREDUCE] = (esp_cost_curve){core, 1, 0};
         open_paper(&g);
-        const esp__unit u = {0, 1, 0, 250000};
+        const esp__extent u = {0, 1, 0, 250000};
         const esp__path *path = esp__path_make(&g.problem, &u, "flat.allreduce", ESP__NO_CODEC);
         assert_non_null(path);
         assert_int_equal(path->ops[0].lanes, lane[cores] | 1u << ESP__LANE_INTER);
@@ -483,7 +483,7 @@ TEST(test_summed_payloads) {
     open_paper(&g);
     EXPECT_PATH(&g, 1, PAPER_RANDOMK, "comp@gpu > flat.allreduce > decomp@gpu", {COMP, C, 54000}, {COLL, A | E, 562877},
                 {DECOMP, C, 34000});
-    esp__unit u = {0, 1, 0, 262144};
+    esp__extent u = {0, 1, 0, 262144};
     assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu", PAPER_DGC)); /* not its sums */
     esp__arena_free(&g.arena);
 }

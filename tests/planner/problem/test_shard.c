@@ -27,9 +27,9 @@ static void make_inputs(inputs *in, uint32_t n, uint64_t elements, const char *s
     in->compress[0] = (esp_cost_point){1000, 3000}, in->compress[1] = (esp_cost_point){1000000, 900000};
     in->decompress[0] = (esp_cost_point){1000, 1000}, in->decompress[1] = (esp_cost_point){1000000, 200000};
     in->codec.spec = "topk:ratio=0.01", in->codec.header_bytes = 64, in->codec.unit_bytes = 8, in->codec.units = 0.01;
-    in->codec.compress[ESP_PLAN_CPU] = (esp_cost_curve){in->compress, 2, 0};
-    in->codec.decompress[ESP_PLAN_CPU] = (esp_cost_curve){in->decompress, 2, 0};
-    in->system.machines = 2, in->system.ranks_per_machine = 2, in->system.devices = 1u << ESP_PLAN_CPU;
+    in->codec.compress[ESP_ON_CPU] = (esp_cost_curve){in->compress, 2, 0};
+    in->codec.decompress[ESP_ON_CPU] = (esp_cost_curve){in->decompress, 2, 0};
+    in->system.machines = 2, in->system.ranks_per_machine = 2, in->system.devices = 1u << ESP_ON_CPU;
     in->system.name = "slow";
     in->system.intra.alpha_ns = 3000, in->system.intra.bytes_per_us = 10000;
     in->system.inter.alpha_ns = 20000, in->system.inter.bytes_per_us = 125;
@@ -38,7 +38,7 @@ static void make_inputs(inputs *in, uint32_t n, uint64_t elements, const char *s
 
 typedef struct each_option {
     esp__problem p;
-    esp__unit unit;
+    esp__extent unit;
     uint64_t least;
     uint32_t n;
     const char *cuts;
@@ -80,7 +80,7 @@ static void candidates_of(uint64_t elements, const char *cuts, uint32_t n) {
     if (setjmp(out_of_memory)) fail_msg("out of memory");
     if (esp__problem_open(&e.p, &arena, &in.model, &in.codec, 1, &in.system, &in.config, 0))
         fail_msg("%s", esp_last_error(NULL));
-    e.unit = (esp__unit){0, 1, 0, elements};
+    e.unit = (esp__extent){0, 1, 0, elements};
     e.kept = esp__candidates_get(&e.p, &e.unit);
     e.least = UINT64_MAX;
     for (uint32_t i = 0; i < e.kept->n; i++) assert_true(esp__option_narrow(e.kept->paths[i].option));

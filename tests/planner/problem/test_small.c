@@ -4,7 +4,7 @@
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
 
-static uint64_t smallest_of(const opened_problem *g, const esp__unit *u) {
+static uint64_t smallest_of(const opened_problem *g, const esp__extent *u) {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = u->first; i < u->first + u->n; i++)
         if (g->in.tensors[i].elements < least) least = g->in.tensors[i].elements;
@@ -60,7 +60,7 @@ TEST(groups) {
     for (int i = 0; i < 3; i++) add_tensor(&g, i == 1 ? 4096 : 1 << 20, 100);
     g.in.config.min_compress_elements = 4097;
     assert_int_equal(open_problem(&g, 0), ESP_OK);
-    const esp__unit all = {0, 3, 0, 4096 + (2 << 20)}, first = {0, 1, 0, 1 << 20};
+    const esp__extent all = {0, 3, 0, 4096 + (2 << 20)}, first = {0, 1, 0, 1 << 20};
     const esp__candidates *c = esp__candidates_get(&g.p, &all), *one = esp__candidates_get(&g.p, &first);
     uint32_t with_codec = 0;
     for (uint32_t k = 0; k < c->n; k++) assert_int_equal(c->paths[k].codec, ESP__NO_CODEC);
@@ -98,7 +98,7 @@ TEST(wishes) {
         else
             g.in.config.keep = keep, g.in.config.n_keep = 1;
         assert_int_equal(open_problem(&g, 0), ESP_OK);
-        const esp__unit u = {1, 1, 0, 100};
+        const esp__extent u = {1, 1, 0, 100};
         const esp__candidates *c = esp__candidates_get(&g.p, &u);
         uint32_t with_codec = 0;
         for (uint32_t k = 0; k < c->n; k++) with_codec += c->paths[k].codec != ESP__NO_CODEC;

@@ -9,7 +9,7 @@ static const char *const names[TENSORS] = {"a", "b", "c", "d"};
 /* 2 racks of 2 machines of 2 ranks: 10 GB/s inside, 1.25 GB/s a machine, 125 MB/s a rack. */
 static esp_plan_system racks(void) {
     esp_plan_system s = ESP_ZERO;
-    s.machines = 2, s.ranks_per_machine = 2, s.devices = 1u << ESP_PLAN_CPU, s.name = "racks";
+    s.machines = 2, s.ranks_per_machine = 2, s.devices = 1u << ESP_ON_CPU, s.name = "racks";
     s.intra.alpha_ns = 3000, s.intra.bytes_per_us = 10000;
     s.inter.alpha_ns = 20000, s.inter.bytes_per_us = 1250;
     s.n_outer = 1, s.outer[0].size = 2, s.outer[0].link.alpha_ns = 50000, s.outer[0].link.bytes_per_us = 125;
@@ -59,15 +59,15 @@ static void make_inputs(inputs *in, uint32_t n, uint64_t elements) {
     in->compress[0] = (esp_cost_point){1000, 3000}, in->compress[1] = (esp_cost_point){1000000, 900000};
     in->decompress[0] = (esp_cost_point){1000, 1000}, in->decompress[1] = (esp_cost_point){1000000, 200000};
     in->codec.spec = "topk:ratio=0.01", in->codec.header_bytes = 64, in->codec.unit_bytes = 8, in->codec.units = 0.01;
-    in->codec.compress[ESP_PLAN_CPU] = (esp_cost_curve){in->compress, 2, 0};
-    in->codec.decompress[ESP_PLAN_CPU] = (esp_cost_curve){in->decompress, 2, 0};
+    in->codec.compress[ESP_ON_CPU] = (esp_cost_curve){in->compress, 2, 0};
+    in->codec.decompress[ESP_ON_CPU] = (esp_cost_curve){in->decompress, 2, 0};
     in->system = racks();
 }
 
 /* ---- candidates ---- */
 typedef struct each_option {
     esp__problem p;
-    esp__unit unit;
+    esp__extent unit;
     uint64_t least;
     uint32_t n, cannot, blocks[4];
     const esp__candidates *kept;
@@ -109,8 +109,8 @@ TEST(templates_of_rounds_fit) {
     if (test_repeats(2) < 2) return; /* under a sanitizer it takes minutes, unless all is wanted */
     make_inputs(&in, 1, 1000);
     in.codec.bound = four_rounds, in.codec.n_rounds = ESP_ROUNDS_MAX, in.codec.caps = ESP_CODEC_REDUCIBLE;
-    in.codec.compress[ESP_PLAN_GPU] = in.codec.compress[ESP_PLAN_CPU];
-    in.codec.decompress[ESP_PLAN_GPU] = in.codec.decompress[ESP_PLAN_CPU];
+    in.codec.compress[ESP_ON_GPU] = in.codec.compress[ESP_ON_CPU];
+    in.codec.decompress[ESP_ON_GPU] = in.codec.decompress[ESP_ON_CPU];
     in.system.devices = 3, in.system.host_bytes_per_us = 1000;
     if (setjmp(out_of_memory)) fail_msg("out of memory");
     if (esp__problem_open(&p, &arena, &in.model, &in.codec, 1, &in.system, &in.config, 0))
@@ -133,7 +133,7 @@ TEST(candidates_dominate_every_option) {
         if (esp__problem_open(&e.p, &arena, &in.model, &in.codec, 1, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         assert_int_equal(e.p.n_levels, 3);
-        e.unit = (esp__unit){0, 1, 0, sizes[k]};
+        e.unit = (esp__extent){0, 1, 0, sizes[k]};
         e.kept = esp__candidates_get(&e.p, &e.unit);
         e.least = UINT64_MAX;
         esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, one_option, &e);
@@ -225,8 +225,8 @@ TEST(plans_run) {
         in.config.strategy =
             round == 1 ? "hitopkcomm" : NULL; /* a scheme of two levels takes machines and racks as one */
         in.system.devices = round == 1 ? 3 : 1;
-        in.codec.compress[ESP_PLAN_GPU] = in.codec.compress[ESP_PLAN_CPU];
-        in.codec.decompress[ESP_PLAN_GPU] = in.codec.decompress[ESP_PLAN_CPU];
+        in.codec.compress[ESP_ON_GPU] = in.codec.compress[ESP_ON_CPU];
+        in.codec.decompress[ESP_ON_GPU] = in.codec.decompress[ESP_ON_CPU];
         in.config.only = only, in.config.n_only = round == 2;
         if (round == 1) in.system.outer[0].size = 2;
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));

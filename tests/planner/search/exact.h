@@ -14,7 +14,7 @@ typedef struct exact_job {
 } exact_job;
 typedef struct exact {
     const esp__problem *p;
-    const esp__unit *units;
+    const esp__extent *units;
     const esp__candidates *candidate_sets[EXACT_UNITS];
     const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
     uint32_t n;
@@ -159,7 +159,7 @@ static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__L
 
 /* The least time in which these units can be synchronised, if it is under `known` (UINT64_MAX: nothing is known); else
  * `known`. node_limit 0: none. Returns 0 where it gave up at the limit: then *out is only the best that was seen. */
-static inline int exact_solve(esp__problem *p, const esp__unit *units, uint32_t n, uint64_t known, int ready_order,
+static inline int exact_solve(esp__problem *p, const esp__extent *units, uint32_t n, uint64_t known, int ready_order,
                               uint64_t node_limit, uint64_t *out) {
     exact e;
     esp__schedule d;

@@ -18,7 +18,7 @@ static inline void paper_system(esp_plan_system *s, int nvlink, uint32_t machine
     memset(s, 0, sizeof *s);
     s->name = nvlink ? "paper-nvlink" : "paper-pcie";
     s->machines = machines, s->ranks_per_machine = 8;
-    s->devices = 1u << ESP_PLAN_CPU | 1u << ESP_PLAN_GPU;
+    s->devices = 1u << ESP_ON_CPU | 1u << ESP_ON_GPU;
     s->intra.alpha_ns = 30e3, s->inter.alpha_ns = 150e3;
     s->intra.bytes_per_us = nvlink ? 50000 : 2500;
     s->inter.bytes_per_us = nvlink ? 10000 : 2500;
@@ -51,8 +51,8 @@ static inline void paper_open(paper_input *in, int nvlink, uint32_t machines) {
             }
             in->gpu[c][way].size = 1048576; /* as long for less, in proportion for more */
             in->gpu[c][way].ns = 1000.0 * gpu_us[c][way];
-            curve[ESP_PLAN_CPU] = (esp_cost_curve){in->cpu[c][way], PAPER_CPU_POINTS, 1};
-            curve[ESP_PLAN_GPU] = (esp_cost_curve){&in->gpu[c][way], 1, 0};
+            curve[ESP_ON_CPU] = (esp_cost_curve){in->cpu[c][way], PAPER_CPU_POINTS, 1};
+            curve[ESP_ON_GPU] = (esp_cost_curve){&in->gpu[c][way], 1, 0};
         }
     }
 }

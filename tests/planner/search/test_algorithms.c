@@ -20,7 +20,7 @@ TEST(rerun_is_generate) {
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
         static opened_problem g;
         open_random(&g, seed, 40, 0);
-        esp__unit units[4 * PROBLEM_TENSORS];
+        esp__extent units[4 * PROBLEM_TENSORS];
         uint32_t n_units = problem_units(&r, g.in.tensors, g.in.model.n_tensors, units);
         esp__schedule d, changed;
         memset(&d, 0, sizeof d);
@@ -160,8 +160,8 @@ TEST(lemma1) {
     memset(&trial, 0, sizeof trial);
     esp__schedule_tensors(&g.p, &start);
     const esp__form *form = &esp__form_allgather;
-    const esp__path *on_gpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_GPU, 0);
-    const esp__path *on_cpu = esp__form_path(&g.p, &start.units[0], form, ESP_PLAN_CPU, 0);
+    const esp__path *on_gpu = esp__form_path(&g.p, &start.units[0], form, ESP_ON_GPU, 0);
+    const esp__path *on_cpu = esp__form_path(&g.p, &start.units[0], form, ESP_ON_CPU, 0);
     const esp__path *two[] = {on_gpu, on_cpu};
     esp__choices choices[8];
     for (uint32_t u = 0; u < 8; u++) {
@@ -229,7 +229,7 @@ TEST(by_group) {
 
 static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
-        if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_PLAN_GPU)) return 1;
+        if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_ON_GPU)) return 1;
     return 0;
 }
 

@@ -104,7 +104,7 @@ TEST(test_optimum) {
         memset(&g, 0, sizeof g);
         memset(&tensors, 0, sizeof tensors);
         memset(&d, 0, sizeof d);
-        problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g.in);
+        problem_random(seed, 4, 1u << ESP_ON_GPU, &g.in);
         g.in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
         limit(seed, &g.in);
         assert_int_equal(open_problem(&g, 0), ESP_OK);
@@ -150,7 +150,7 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
         const esp_plan_codec *codec = NULL;
         for (uint32_t k = 0; k < in->n_codecs; k++)
             if (!strcmp(units[u].codec, in->codecs[k].spec)) codec = &in->codecs[k];
-        const esp__unit unit = {units[u].first, units[u].n_tensors, units[u].begin, units[u].elements};
+        const esp__extent unit = {units[u].first, units[u].n_tensors, units[u].begin, units[u].elements};
         const uint64_t cols = esp__unit_cols(&p, &unit);
         volume += codec ? floor(esp__unit_volume(&p, codec, unit.elements, cols)) : 4.0 * (double)unit.elements;
         error += codec ? esp__codec_error(codec, cols) * (double)unit.elements : 0.0;
@@ -169,7 +169,7 @@ static void least_of(problem_input *in, uses_of least) {
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
-        esp__unit u = {t, 1, 0, in->tensors[t].elements};
+        esp__extent u = {t, 1, 0, in->tensors[t].elements};
         const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
         uses_of own = {1e300, 1e300, 1e300}, uses;
         for (uint32_t i = 0; i < candidates->n; i++) {
@@ -252,7 +252,7 @@ TEST(test_codec_per_tensor) {
     const esp_cost_curve curve = {quick, 1, 0};
     uint32_t coarse = 0, fine = 0, n;
     esp_plan *plan;
-    problem_random(1, 1, 1u << ESP_PLAN_GPU, &in);
+    problem_random(1, 1, 1u << ESP_ON_GPU, &in);
     memset(&in.config, 0, sizeof in.config);
     in.system.machines = 4, in.system.ranks_per_machine = 1;
     in.system.inter.bytes_per_us = 1000;
@@ -263,7 +263,7 @@ TEST(test_codec_per_tensor) {
                             .unit_bytes = k ? 2 : 8,
                             .units = k ? 1 : 0.01,
                             .error = k ? 1e-6 : 0.5};
-        c.compress[ESP_PLAN_GPU] = c.decompress[ESP_PLAN_GPU] = curve;
+        c.compress[ESP_ON_GPU] = c.decompress[ESP_ON_GPU] = curve;
         in.codecs[k] = c;
     }
     in.model.n_tensors = 8;
@@ -297,7 +297,7 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     g.in.system.flat.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){fast, 1, 0};
     g.in.config.max_memory_bytes = limit;
     assert_int_equal(open_problem(&g, 0), ESP_OK);
-    const esp__unit u = {0, 1, 0, elements};
+    const esp__extent u = {0, 1, 0, elements};
     const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
     const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
     assert_non_null(gathered); /* a strategy that has it can still be simulated */

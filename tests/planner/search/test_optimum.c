@@ -13,7 +13,7 @@ enum { CASES = 1000, NODES = 300000 };
 /* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
 static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
-    problem_random(seed, 4, 1u << ESP_PLAN_GPU, &g->in);
+    problem_random(seed, 4, 1u << ESP_ON_GPU, &g->in);
     g->in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     if (g->in.model.n_tensors < 3) return 0;
     assert_int_equal(open_problem(g, 0), ESP_OK);

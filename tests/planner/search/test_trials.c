@@ -25,7 +25,7 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
             esp__plan_op *op = &s->ops[i][k];
             op->lanes = program_lanes(r, p, 0);
             op->time = program_time(r, p, op->lanes, program_ns(r, p->core_ops ? 0.0 : 0.1));
-            op->kind = ESP_PLAN_COMP;
+            op->kind = ESP_PLAN_COMPRESS;
             program_add(path, op);
         }
     }
@@ -114,7 +114,7 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
                             uint32_t *gone) {
     const esp__schedule *d = k->d;
     uint32_t kind = rng_below(r, 3), u = rng_below(r, d->n_units), n_gone = 1;
-    const esp__unit *x = &d->units[u];
+    const esp__extent *x = &d->units[u];
     uint64_t whole = g->tensors[x->first].elements;
     memset(w, 0, sizeof *w);
     w->n = 1;

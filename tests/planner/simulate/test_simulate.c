@@ -312,13 +312,13 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     for (uint32_t u = 0; u < n; u++) {
         g->tensors[u].elements = 1;
         g->compute[u] = compute[u];
-        g->units[u] = (esp__unit){u, 1, 0, 1};
+        g->units[u] = (esp__extent){u, 1, 0, 1};
         g->paths[u].ops = g->ops[u];
         for (; g->paths[u].n < 3 && ops[u][g->paths[u].n].lanes; g->paths[u].n++) {
             g->ops[u][g->paths[u].n].lanes = ops[u][g->paths[u].n].lanes;
             const uint64_t ns = ops[u][g->paths[u].n].ns;
             g->ops[u][g->paths[u].n].time = (esp__op_time){ns, ns, ns};
-            g->ops[u][g->paths[u].n].kind = ESP_PLAN_COMP;
+            g->ops[u][g->paths[u].n].kind = ESP_PLAN_COMPRESS;
         }
     }
     esp__schedule_set_units(p, &g->schedule, g->units, n);

@@ -82,10 +82,10 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
         fake_op op = {.step = step};
         int cpu = strstr(s, "cpu") != NULL;
         if (strncmp(s, "comp", 4) == 0) {
-            op.kind = ESP_PLAN_COMP, op.lanes = cpu ? 2 : 1;
+            op.kind = ESP_PLAN_COMPRESS, op.lanes = cpu ? 2 : 1;
             op.ns = 6000 + (uint64_t)((double)elements * (cpu ? 0.4 : 0.02));
         } else if (strncmp(s, "decomp", 6) == 0) {
-            op.kind = ESP_PLAN_DECOMP, op.lanes = cpu ? 2 : 1;
+            op.kind = ESP_PLAN_DECOMPRESS, op.lanes = cpu ? 2 : 1;
             op.ns = 4000 + (uint64_t)((double)elements * (cpu ? 0.3 : 0.01));
         } else {
             op.kind = ESP_PLAN_COLLECTIVE, op.lanes = fake_lanes(s);
@@ -93,11 +93,11 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
             if (fake_cores) op.lanes |= 1 << (ESP_PLAN_LANES - 1);
         }
         op.bytes = (uint64_t)bytes;
-        if (cpu && op.kind == ESP_PLAN_COMP)
+        if (cpu && op.kind == ESP_PLAN_COMPRESS)
             u->ops[u->n++] = (fake_op){ESP_PLAN_COPY, 4, step, 8000 + (uint64_t)(bytes / 12), (uint64_t)bytes};
         u->ops[u->n++] = op;
-        if (op.kind == ESP_PLAN_COMP) bytes *= 0.04;
-        if (op.kind == ESP_PLAN_DECOMP) bytes *= 25;
+        if (op.kind == ESP_PLAN_COMPRESS) bytes *= 0.04;
+        if (op.kind == ESP_PLAN_DECOMPRESS) bytes *= 25;
         if (strstr(s, "reduce_scatter") || strstr(s, "alltoall")) bytes /= 8;
     }
 }
