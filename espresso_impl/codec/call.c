@@ -62,16 +62,15 @@ ESP__FN int esp__payload_nonfinite(const esp_payload *p) {
 /* ---- lists ------------------------------------------------------------------------------------------------------------- */
 ESP__FN uint64_t esp__call_list_bytes(uint64_t n) {
     const esp__codec_list *l = NULL;
-    return n * (sizeof *l->part + sizeof *l->tensor + sizeof *l->offset + sizeof *l->used + sizeof *l->residual +
-                sizeof *l->state + sizeof *l->payload + sizeof *l->reduced);
+    return n * (sizeof *l->part + sizeof *l->tensor + sizeof *l->offset + sizeof *l->residual + sizeof *l->state +
+                sizeof *l->payload + sizeof *l->reduced);
 }
 
 ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n) { /* all sizes are multiples of 8 */
     l->part = memory;
     l->tensor = (esp_tensor **)(void *)(l->part + n);
     l->offset = (uint64_t *)(void *)(l->tensor + n);
-    l->used = l->offset + n;
-    l->residual = (esp_buf *)(void *)(l->used + n);
+    l->residual = (esp_buf *)(void *)(l->offset + n);
     l->state = l->residual + n;
     l->payload = (esp_payload *)(void *)(l->state + n);
     l->reduced = l->payload + n;

@@ -69,7 +69,7 @@ typedef struct esp__codec_call {
 /* The lists of a call for several parts (ESP_CODEC_LISTS), in memory of the caller. */
 typedef struct esp__codec_list {
     esp_tensor *part, **tensor;
-    uint64_t *offset, *used;
+    uint64_t *offset;
     esp_buf *residual, *state;
     esp_payload *payload, *reduced;
     uint32_t n;

@@ -184,7 +184,7 @@ ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp
     if (!t->device) return esp__gather_host(ctx, t, params);
     uint64_t begin, n;
     float *host = (float *)(void *)ctx->gather.host;
-    if (stream.dev.kind > ESP_CPU) s = esp__stream_settle(ctx, t->device, stream); /* else they are there now */
+    if (esp__stream_async(stream)) s = esp__stream_settle(ctx, t->device, stream); /* else they are there now */
     esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &begin, &n);
     if (!s) s = esp__device_copy(ctx, ESP__CPU_INDEX, host + begin, t->device, params + begin, n * 4u);
     if (!s) s = esp__gather_host(ctx, t, host);

@@ -3,8 +3,8 @@
 
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream) {
     const esp__device *d = esp__device_at(ctx, device);
-    esp_status s = d->table->event_record(d->self, d->settled, stream);
-    if (!s) s = d->table->event_sync(d->self, d->settled);
+    esp_status s = esp__device_record(d, d->settled, stream);
+    if (!s) s = esp__device_wait(d, d->settled);
     return s ? esp__device_failed(ctx, device, s, "work") : ESP_OK;
 }
 
@@ -12,7 +12,7 @@ ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream 
 static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char *what, uint32_t *index) {
     esp_status s = esp__between_steps(ctx, what);
     *index = ESP__CPU_INDEX;
-    if (s || stream.dev.kind <= ESP_CPU) return s;
+    if (s || !esp__stream_async(stream)) return s;
     s = esp__device_open(ctx, stream.dev, what, index);
     if (s) return s;
     const esp__device *d = esp__device_at(ctx, *index);

@@ -188,7 +188,6 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->steps.loss = NAN;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
-    ctx->config.simd = esp_simd_level();
     pthread_mutex_init(&ctx->lanes.lock, NULL);
     pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */
     pthread_condattr_init(&monotonic);
@@ -278,11 +277,10 @@ static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
 static void esp__tensors_free(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        const esp__device *d = esp__device_at(ctx, t->device);
         esp__device_give(ctx, t->device, t->pending_residual, t->count * 4u, ESP_MEM_DEVICE);
         esp__device_give(ctx, t->device, t->pending_before, t->count * 4u, ESP_MEM_DEVICE);
         esp__device_give(ctx, t->device, t->zeros, t->count * esp_dtype_bytes(t->dtype), ESP_MEM_DEVICE);
-        if (t->pushed) d->table->event_destroy(d->self, t->pushed);
+        esp__device_event_free(esp__device_at(ctx, t->device), t->pushed);
         esp__tensor_texts_free(ctx, t);
     }
     esp__free(ctx, ctx->model.tensors);

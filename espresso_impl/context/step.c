@@ -1,6 +1,5 @@
 /* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
  * a tensor is never pushed, which is an error. */
-#include "codecs/common/half.h"
 #include "espresso_impl/context/context.h"
 
 /* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
@@ -21,33 +20,8 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
             u->after_on = -1;
         } else if (u->pc != id - u->place.first) /* a group's first ops pack its tensors one after another */
             continue;
-        esp__unit_ready(ctx, i, now, 0);
+        esp__unit_ready(ctx, i, now, false);
     }
-}
-
-static float esp__half_get(esp_dtype d, uint16_t h) {
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
-}
-
-/* Adds the tensor's pending residual to the gradient. */
-static void esp__pending_in(esp_ctx *ctx, esp__tensor *t, void *grad) {
-    uint64_t fp = esp__fp_default();
-    if (t->dtype == ESP_F32) {
-        float *g = grad;
-        for (uint64_t i = 0; i < t->count; i++) g[i] += t->pending_residual[i];
-    } else {
-        uint16_t *h = grad;
-        for (uint64_t i = 0; i < t->count; i++) {
-            float x = esp__half_get(t->dtype, h[i]) + t->pending_residual[i];
-            h[i] = (uint16_t)(t->dtype == ESP_F16 ? half_any_f16(x) : half_any_bf16(x));
-        }
-    }
-    esp__fp_restore(fp);
-    if (ctx->config.flags & ESP_DISCARDABLE)
-        t->pending_before = t->pending_residual;
-    else
-        esp__free(ctx, t->pending_residual);
-    t->pending_residual = NULL;
 }
 
 /* From here on esp_discard_step cannot take back the pending residual that the last push added. */
@@ -85,22 +59,21 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
 }
 
 /* zero: fills `grad` with zeros. Loops over elements run without the lock. */
-static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, int zero) {
+static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, bool zero) {
     esp__tensor *t = &ctx->model.tensors[id];
     esp_status s = esp__stream_check(ctx, t, stream, "esp_push");
     if (s) return s;
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     s = esp__claim(ctx, t);
-    if (!s && t->device) {
-        s = esp__push_order(ctx, t, stream, grad, zero);
-        if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
-    } else if (!s && (zero || t->pending_residual)) {
+    if (!s && (zero || t->pending_residual || esp__stream_async(stream))) {
         pthread_mutex_unlock(&ctx->lanes.lock);
-        if (zero) memset(grad, 0, (size_t)esp__tensor_bytes(t));
-        if (t->pending_residual) esp__pending_in(ctx, t, grad);
+        s = esp__push_order(ctx, t, stream, grad, zero);
         pthread_mutex_lock(&ctx->lanes.lock);
-        if (ctx->health.fatal) s = esp__dead(ctx);
+        if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+        if (!s && ctx->health.fatal) s = esp__dead(ctx);
+    } else if (!s) {
+        t->ordered = 0;
     }
     if (!s) {
         esp__push_locked(ctx, id, grad, now);
@@ -120,14 +93,14 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
     if (!grad)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
                          ctx->model.tensors[id].name);
-    return esp__push(ctx, id, grad, stream, 0);
+    return esp__push(ctx, id, grad, stream, false);
 }
 
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
     if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->model.tensors[id].name);
-    return esp__push(ctx, id, out, stream, 1);
+    return esp__push(ctx, id, out, stream, true);
 }
 
 /* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
@@ -186,10 +159,10 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     const esp__device *d = esp__device_at(ctx, t->device);
     esp_status s = ESP_OK;
-    for (uint32_t i = of->first; t->device && i < of->first + of->n && !s; i++) {
+    for (uint32_t i = of->first; i < of->first + of->n && !s; i++) {
         const esp__unit *u = &ctx->active.strategy.units[i];
         if (!u->after) continue;
-        s = on ? d->table->event_wait(d->self, u->after, *on) : d->table->event_sync(d->self, u->after);
+        s = on ? esp__device_follow(d, u->after, *on) : esp__device_wait(d, u->after);
         if (s) return esp__unit_failed(ctx, u, s);
     }
     return s;
@@ -199,10 +172,7 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
  * numbers may be no result. Lock held. */
 static int esp__in_doubt(const esp_ctx *ctx) {
     for (uint32_t i = 0; ctx->health.fatal && i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
-        if (op->kind == ESP__OP_COLLECTIVE && op->on &&
-            esp__backend_of(&ctx->job, op->level)->caps & ESP_BACKEND_STREAM_ORDERED)
-            return 1;
+        if (esp__stream_ordered(&ctx->active.program.ops[i])) return 1;
     }
     return 0;
 }
@@ -210,10 +180,10 @@ static int esp__in_doubt(const esp_ctx *ctx) {
 /* All ops of these units are enqueued: waits until their device has done the collectives, or the context has failed; the backend's
  * abort() ends them then. A wait inside the device has no timeout, and hears of no peer that leaves. Lock held, but released meanwhile. */
 static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
-    if (ctx->devices.n < 2 || ctx->health.fatal || !esp__collective_behind(ctx, first, n)) return;
+    if (!esp__devices_any(ctx) || ctx->health.fatal || !esp__collective_behind(&ctx->active, first, n)) return;
     esp__wait_begin(ctx);
     for (uint32_t i = first; i < first + n && !ctx->health.fatal;) {
-        if (esp__collective_behind(ctx, i, 1))
+        if (esp__collective_behind(&ctx->active, i, 1))
             esp__drive_nap(ctx);
         else
             i++;
@@ -230,7 +200,7 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
         if (ctx->health.fatal) s = esp__dead(ctx);
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
-    const esp_status dead = s && ctx && ctx->devices.n > 1 ? esp__alive(ctx) : ESP_OK;
+    const esp_status dead = s && ctx && esp__devices_any(ctx) ? esp__alive(ctx) : ESP_OK;
     if (dead) { /* no device may use the caller's memory any more */
         esp__devices_step_end(ctx);
         return esp__alive(ctx);
@@ -246,9 +216,9 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     esp_status s = esp__usable_id(ctx, id);
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
-    if (!s) s = esp__tensor_after(ctx, id, stream.dev.kind > ESP_CPU ? &stream : NULL);
+    if (!s) s = esp__tensor_after(ctx, id, esp__stream_async(stream) ? &stream : NULL);
     /* the trainer may wait for the stream outside of the library: a late rank must end that, too */
-    if (!s && stream.dev.kind > ESP_CPU) {
+    if (!s && esp__stream_async(stream)) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
@@ -306,11 +276,10 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
         }
         esp__pending_before_free(ctx, t);
         const esp_stream none = {{0, 0}, NULL};
-        if (t->device && esp__push_order(ctx, t, none, t->zeros, 0)) {
+        if (esp__push_order(ctx, t, none, t->zeros, false)) {
             esp__fatal_locked(ctx, ESP_E_DEVICE, esp_last_error(ctx));
             return ESP_E_DEVICE;
         }
-        if (t->pending_residual) esp__pending_in(ctx, t, t->zeros);
         esp__push_locked(ctx, i, t->zeros, now);
     }
     return ESP_OK;
@@ -390,7 +359,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     }
     ctx->lanes.waiters--;
     esp__collectives_settle(ctx, 0, ctx->active.strategy.n_units);
-    if (ctx->devices.n > 1) s = esp__devices_end(ctx);
+    if (esp__devices_any(ctx)) s = esp__devices_end(ctx);
     if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);
     } else if (!s) {
@@ -408,6 +377,8 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
+    if (after)
+        esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 

@@ -5,7 +5,7 @@ ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index) {
     return &esp__device_list_of(ctx)->open[index];
 }
 
-static int esp__device_same(esp_device a, esp_device b) { return a.kind == b.kind && a.ordinal == b.ordinal; }
+static bool esp__device_same(esp_device a, esp_device b) { return a.kind == b.kind && a.ordinal == b.ordinal; }
 
 /* The text of a plugin's error. */
 static const char *esp__device_why(esp_status s) {
@@ -49,6 +49,7 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
     memset(o, 0, sizeof *o);
     o->id = d;
     o->table = t;
+    o->async = d.kind != ESP_CPU;
     s = t->open(host, d.ordinal, &o->self);
     if (s)
         return esp__fail(ctx, s, "%s: device %s:%d cannot be opened: %s", who, t->name, (int)d.ordinal,
@@ -68,30 +69,54 @@ ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who,
     return s;
 }
 
-/* ---- memory and work on devices with tensors ------------------------------------------------------------------------------ */
-static void esp__device_unuse(esp__device *d) {
-    for (int k = 0; k < d->used; k++) d->table->stream_destroy(d->self, d->stream[k]);
-    if (d->settled) d->table->event_destroy(d->self, d->settled);
-    if (d->bounce) d->table->free_(d->self, d->bounce, ESP__BOUNCE_BYTES, ESP_MEM_PINNED);
-    d->used = 0;
-    d->settled = d->bounce = NULL;
-}
-
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what) {
     const esp__device *d = esp__device_at(ctx, index);
     return esp__fail(ctx, s, "device %s:%d: %s failed: %s", d->table->name, (int)d->id.ordinal, what,
                      esp__device_why(s));
 }
 
+/* ---- events ------------------------------------------------------------------------------------------------------------------ */
+ESP__FN esp_status esp__device_event(const esp__device *d, void **event) {
+    *event = NULL;
+    return d->async ? d->table->event_create(d->self, event) : ESP_OK;
+}
+
+ESP__FN void esp__device_event_free(const esp__device *d, void *event) {
+    if (event) d->table->event_destroy(d->self, event);
+}
+
+ESP__FN esp_status esp__device_events_take(esp_ctx *ctx, uint32_t index, uint32_t n, void ***events) {
+    const esp__device *d = esp__device_at(ctx, index);
+    esp_status s = ESP_OK;
+    *events = d->async ? esp__alloc(ctx, (uint64_t)n * sizeof **events + 1) : NULL;
+    if (d->async && !*events) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the events of %u ops", n / 2);
+    for (uint32_t i = 0; i < n && *events && !s; i++) s = esp__device_event(d, &(*events)[i]);
+    return s ? esp__device_failed(ctx, index, s, "event_create") : ESP_OK;
+}
+
+ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, void **events) {
+    for (uint32_t i = 0; i < n && events; i++) esp__device_event_free(esp__device_at(ctx, index), events[i]);
+    esp__free(ctx, events);
+}
+
+/* ---- memory and work on devices with tensors ------------------------------------------------------------------------------ */
+static void esp__device_unuse(esp__device *d) {
+    for (int k = 0; k < d->used; k++) d->table->stream_destroy(d->self, d->stream[k]);
+    esp__device_event_free(d, d->settled);
+    if (d->bounce) d->table->free_(d->self, d->bounce, ESP__BOUNCE_BYTES, ESP_MEM_PINNED);
+    d->used = 0;
+    d->settled = d->bounce = NULL;
+}
+
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who) {
     esp__device *d = esp__device_at(ctx, index);
     const int streams = ESP__ON_LINKS + 2 * (int)levels; /* no more than needed: hardware has few queues */
     esp_status s = ESP_OK;
-    if (d->used || index == ESP__CPU_INDEX) return ESP_OK;
+    if (d->used) return ESP_OK;
     esp__plugin_detail_clear();
     for (; d->used < streams && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
-    if (!s) s = d->table->event_create(d->self, &d->settled);
-    if (!s) s = d->table->alloc(d->self, ESP__BOUNCE_BYTES, ESP_MEM_PINNED, &d->bounce);
+    if (!s) s = esp__device_event(d, &d->settled);
+    if (!s && d->async) s = d->table->alloc(d->self, ESP__BOUNCE_BYTES, ESP_MEM_PINNED, &d->bounce);
     if (!s) return ESP_OK;
     esp__device_unuse(d);
     return esp__fail(ctx, s, "%s: device %s:%d gives no streams, event or pinned memory: %s", who, d->table->name,
@@ -117,22 +142,22 @@ ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t by
 ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream) {
     const esp__device *d = esp__device_at(ctx, index);
     esp__plugin_detail_clear();
-    esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);
-    const esp_status after = d->table->event_sync(d->self, d->settled); /* also where work has failed */
+    esp_status s = esp__device_record(d, d->settled, d->stream[stream]);
+    const esp_status after = esp__device_wait(d, d->settled); /* also where work has failed */
     if (!s) s = after;
     return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
 }
 
 ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream) {
     const esp__device *d = esp__device_at(ctx, index);
-    esp_status s = d->table->event_record(d->self, d->settled, d->stream[stream]);
-    if (!s) s = d->table->event_wait(d->self, d->settled, d->stream[ESP__ON_COMPUTE]);
+    esp_status s = esp__device_record(d, d->settled, d->stream[stream]);
+    if (!s) s = esp__device_follow(d, d->settled, d->stream[ESP__ON_COMPUTE]);
     return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
 }
 
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index) {
     esp_status first = ESP_OK;
-    for (int k = 0; k < esp__device_at(ctx, index)->used && index != ESP__CPU_INDEX; k++) {
+    for (int k = 0; k < esp__device_at(ctx, index)->used; k++) {
         const esp_status s = esp__device_drain(ctx, index, k);
         if (s && !first) first = s;
     }
@@ -150,7 +175,6 @@ ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, 
     uint8_t *bounce = esp__device_at(ctx, to ? to : from)->bounce;
     esp_status s = ESP_OK;
     if (!bytes) return ESP_OK;
-    if (!to && !from) return memcpy(dst, src, bytes), ESP_OK;
     if (to == from) return esp__device_copy_some(ctx, to, dst, src, bytes);
     for (uint64_t at = 0, n; at < bytes && !s; at += n) {
         uint8_t *out = (uint8_t *)dst + at;
@@ -174,16 +198,14 @@ ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, 
     if (!count) return ESP_OK;
     const esp_status s =
         d->table->convert(d->self, dst, ESP_F32, src, ESP_F32, scale, (uint32_t)sum, count, d->stream[ESP__ON_COMPUTE]);
-    if (s) return esp__device_failed(ctx, on, s, "convert");
-    return on ? esp__device_drain(ctx, on, ESP__ON_COMPUTE) : ESP_OK;
+    return s ? esp__device_failed(ctx, on, s, "convert") : esp__device_drain(ctx, on, ESP__ON_COMPUTE);
 }
 
 ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes) {
     const esp__device *d = esp__device_at(ctx, on);
     if (!bytes) return ESP_OK;
     const esp_status s = d->table->fill(d->self, dst, 0, bytes, d->stream[ESP__ON_COMPUTE]);
-    if (s) return esp__device_failed(ctx, on, s, "fill");
-    return on ? esp__device_drain(ctx, on, ESP__ON_COMPUTE) : ESP_OK;
+    return s ? esp__device_failed(ctx, on, s, "fill") : esp__device_drain(ctx, on, ESP__ON_COMPUTE);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------------------- */
@@ -191,7 +213,8 @@ ESP__FN esp_status esp__devices_init(esp_ctx *ctx) {
     uint32_t index;
     pthread_mutex_init(&esp__device_list_of(ctx)->lock, NULL);
     esp__device_list_of(ctx)->piece_bytes = ESP__PIECE_BYTES;
-    return esp__device_open(ctx, (esp_device){ESP_CPU, 0}, "esp_open", &index);
+    const esp_status s = esp__device_open(ctx, (esp_device){ESP_CPU, 0}, "esp_open", &index);
+    return s ? s : esp__device_use(ctx, index, ESP__LEVELS, "esp_open");
 }
 
 ESP__FN void esp__devices_close(esp_ctx *ctx) {

@@ -4,7 +4,9 @@
 #include <time.h>
 
 static esp_status esp__cpu_probe(const esp_host *h, int32_t *count) { return (void)h, *count = 1, ESP_OK; }
+static int esp__cpu_simd; /* instruction set of conversions; atomic */
 static esp_status esp__cpu_open(const esp_host *h, int32_t ordinal, void **self) {
+    __atomic_store_n(&esp__cpu_simd, esp_simd_level(), __ATOMIC_RELAXED);
     memcpy(self, &h, sizeof h); /* self is the host's table: the CPU has no state of its own */
     return ordinal ? ESP_E_UNSUPPORTED : ESP_OK;
 }
@@ -23,7 +25,7 @@ static void esp__cpu_free(void *self, void *p, uint64_t bytes, uint32_t where) {
 }
 
 static esp_status esp__cpu_stream(void *self, esp_stream *out) {
-    return (void)self, memset(out, 0, sizeof *out), ESP_OK;
+    return (void)self, *out = (esp_stream){{ESP_CPU, 0}, NULL}, ESP_OK;
 }
 static void esp__cpu_stream_end(void *self, esp_stream s) { (void)self, (void)s; }
 
@@ -48,8 +50,30 @@ static esp_status esp__cpu_elapsed(void *self, void *from, void *to, uint64_t *n
     return (void)self, *ns = *(uint64_t *)to - *(uint64_t *)from, ESP_OK;
 }
 
+enum { ESP__CPU_GRAIN = 65536 }; /* elements of a piece of a loop on the workers */
+
+/* Runs the loop on the workers; self NULL: on this thread. */
+static void esp__cpu_for(const esp_host *self, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
+                         void *arg) {
+    if (self)
+        self->parallel_for(self->user, n, grain, body, arg);
+    else
+        body(arg, 0, n);
+}
+
+typedef struct esp__cpu_move {
+    uint8_t *to;
+    const uint8_t *from;
+} esp__cpu_move;
+static void esp__cpu_move_run(void *arg, uint64_t begin, uint64_t end) {
+    const esp__cpu_move *m = arg;
+    memcpy(m->to + begin, m->from + begin, end - begin);
+}
 static esp_status esp__cpu_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
-    return (void)self, (void)s, memmove(dst, src, bytes), ESP_OK;
+    esp__cpu_move m = {dst, src};
+    (void)s;
+    esp__cpu_for(self, bytes, ESP__CPU_GRAIN * 4u, esp__cpu_move_run, &m);
+    return ESP_OK;
 }
 static esp_status esp__cpu_copy2d(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch,
                                   uint64_t bytes, uint64_t rows, esp_stream s) {
@@ -63,32 +87,49 @@ static esp_status esp__cpu_fill(void *self, void *dst, uint8_t byte, uint64_t by
 }
 
 enum { ESP__CPU_BLOCK = 1024 };
+typedef struct esp__cpu_conversion {
+    uint8_t *out;
+    const uint8_t *in;
+    esp_dtype to, from;
+    float scale;
+    bool sum;
+} esp__cpu_conversion;
+
 /* out := (sum: out) + scale * in, where `in` has any dtype. */
-static void esp__cpu_decode(float *out, const void *in, esp_dtype dtype, float scale, int sum, uint64_t n) {
+static void esp__cpu_decode(float *out, const void *in, esp_dtype dtype, float scale, bool sum, uint64_t n) {
+    const int simd = __atomic_load_n(&esp__cpu_simd, __ATOMIC_RELAXED);
     const float *f = in;
-    if (dtype != ESP_F32)
-        half_add_for(dtype == ESP_F16, esp_simd_level())(out, in, scale, !sum, n);
-    else if (sum)
+    if (dtype != ESP_F32) {
+        half_add_for(dtype == ESP_F16, simd)(out, in, scale, !sum, n);
+    } else if (sum) {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] += scale * f[i];
-    else
+    } else {
+        ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = scale * f[i];
+    }
+}
+static void esp__cpu_convert_run(void *arg, uint64_t begin, uint64_t end) {
+    const esp__cpu_conversion *c = arg;
+    const uint64_t to_bytes = esp_dtype_bytes(c->to), from_bytes = esp_dtype_bytes(c->from);
+    const int simd = __atomic_load_n(&esp__cpu_simd, __ATOMIC_RELAXED);
+    float block[ESP__CPU_BLOCK];
+    for (uint64_t at = begin; at < end; at += ESP__CPU_BLOCK) {
+        const uint64_t n = end - at < ESP__CPU_BLOCK ? end - at : ESP__CPU_BLOCK;
+        uint8_t *out = c->out + at * to_bytes;
+        float *number = c->to == ESP_F32 ? (float *)(void *)out : block;
+        if (c->sum && number == block) esp__cpu_decode(block, out, c->to, 1.0f, false, n);
+        esp__cpu_decode(number, c->in + at * from_bytes, c->from, c->scale, c->sum, n);
+        if (number == block)
+            half_encode_for(c->to == ESP_F16, simd)((half_u16 *)(void *)out, block, NULL, 1.0f, 1.0f, n);
+    }
 }
 static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
                                    uint32_t sum, uint64_t count, esp_stream s) {
-    const uint64_t to_bytes = esp_dtype_bytes(to), from_bytes = esp_dtype_bytes(from);
-    const uint64_t fp = esp__fp_default();
-    float block[ESP__CPU_BLOCK];
-    (void)self, (void)s;
-    for (uint64_t at = 0; at < count; at += ESP__CPU_BLOCK) {
-        const uint64_t n = count - at < ESP__CPU_BLOCK ? count - at : ESP__CPU_BLOCK;
-        uint8_t *out = (uint8_t *)dst + at * to_bytes;
-        if (sum) esp__cpu_decode(block, out, to, 1.0f, 0, n);
-        esp__cpu_decode(block, (const uint8_t *)src + at * from_bytes, from, scale, sum != 0, n);
-        if (to != ESP_F32)
-            half_encode_for(to == ESP_F16, esp_simd_level())((half_u16 *)(void *)out, block, NULL, 1.0f, 1.0f, n);
-        else
-            memcpy(out, block, n * sizeof *block);
-    }
+    const uint64_t fp = esp__fp_default(); /* the thread may be the trainer's */
+    esp__cpu_conversion c = {dst, src, to, from, scale, sum != 0};
+    (void)s;
+    esp__cpu_for(self, count, ESP__CPU_GRAIN, esp__cpu_convert_run, &c);
     esp__fp_restore(fp);
     return ESP_OK;
 }

@@ -336,7 +336,7 @@ static int32_t esp__comm_fd(const esp__comm *c) {
     return ESP_HAS(esp_backend, c->backend, wait_fd) ? c->backend->wait_fd(c->handle) : -1;
 }
 
-ESP__FN int esp__comms_arm(esp_ctx *ctx) {
+ESP__FN bool esp__comms_arm(esp_ctx *ctx) {
     for (uint32_t p = 0; p < ctx->job.n_parents && ctx->job.n_parents > 1; p++) {
         const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
         if (esp__comm_fd(c) >= 0) esp__comm_progress(c, 0);

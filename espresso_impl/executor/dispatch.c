@@ -19,15 +19,10 @@ static const esp__op *esp__ready_pop(esp_ctx *ctx) {
 }
 
 /* ---- links ----------------------------------------------------------------------------------------------------------------- */
-ESP__FN const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
-    const esp__active *f = &ctx->active;
-    uint32_t cursor = ctx->lanes.links[lane].cursor;
-    return ctx->started && cursor < f->n_sequence[lane] ? &f->program.ops[f->sequence[lane][cursor]] : NULL;
-}
-
-static int esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
+static bool esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    return u->phase == ESP__PUSHED && &ctx->active.program.ops[u->first_op + u->pc] == op && !esp__unit_waits(ctx, u);
+    return u->phase == ESP__PUSHED && &ctx->active.program.ops[u->first_op + u->pc] == op &&
+           !esp__unit_waits(&ctx->active, u);
 }
 
 static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
@@ -35,43 +30,43 @@ static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
     if (!op || ctx->lanes.links[lane].busy || !esp__op_is_next(ctx, op)) return NULL;
     if (op->lane != ESP__LANE_INTRA + lane) return NULL;
     for (int k = 0; k < lane; k++)
-        if (op->links >> k & 1u && (ctx->lanes.links[k].busy || esp__link_head(ctx, k) != op)) return NULL;
+        if (op->collective.links >> k & 1u && (ctx->lanes.links[k].busy || esp__link_head(ctx, k) != op)) return NULL;
     return op;
 }
 
 /* Has any link lane an op that can start? */
-static int esp__link_any(const esp_ctx *ctx) {
+static bool esp__link_any(const esp_ctx *ctx) {
     for (int k = 0; k < (int)ctx->job.topo.n_levels; k++)
-        if (esp__link_startable(ctx, k)) return 1;
-    return 0;
+        if (esp__link_startable(ctx, k)) return true;
+    return false;
 }
 
-static int esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK && ctx->model.tensors[op->member].phase < ESP__PUSHED;
+static bool esp__op_awaits_push(const esp_ctx *ctx, const esp__op *op) {
+    return esp__op_is_copy(op, ESP__COPY_PACK) && ctx->model.tensors[op->copy.member].phase < ESP__PUSHED;
 }
 
 static void esp__link_wake(esp_ctx *ctx) {
-    const int caller = ctx->lanes.caller_drives;
+    const bool caller = ctx->lanes.caller_drives;
     if (ctx->lanes.link_busy && (!caller || ctx->lanes.driving)) esp__comms_wake(ctx);
     if (!caller) pthread_cond_signal(&ctx->lanes.link_cv);
 }
 
 static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     for (int k = 0; k < ESP__LEVELS; k++) {
-        if (!(op->links >> k & 1u)) continue;
+        if (!(op->collective.links >> k & 1u)) continue;
         ctx->lanes.links[k].cursor++;
-        ctx->lanes.links[k].busy = 0;
+        ctx->lanes.links[k].busy = false;
     }
 }
 
 /* ---- behind stream-ordered collectives ------------------------------------------------------------------------------------- */
 /* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
-static int esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
+static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
-    if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return 0;
+    if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return false;
     for (const esp__op *op = collective + 1; op <= next; op++)
-        if (!esp__op_behind(op)) return 0;
-    return 1;
+        if (!esp__op_behind(op)) return false;
+    return true;
 }
 
 /* The next op in a stream behind a link's collectives. Such an op waits on the device for a collective, and so for all ranks. Each rank
@@ -84,14 +79,14 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
         const esp__unit *u = &f->strategy.units[c->unit];
         const esp__op *next = &f->program.ops[u->first_op + u->pc];
         const int lane = c->lane - ESP__LANE_INTRA;
-        const int started = next > c || (ctx->lanes.links[lane].busy && esp__link_head(ctx, lane) == c);
-        if (!started || (next <= c && esp__stream_ordered(ctx, c))) return NULL;
+        const bool started = next > c || (ctx->lanes.links[lane].busy && esp__link_head(ctx, lane) == c);
+        if (!started || (next <= c && esp__stream_ordered(c))) return NULL;
         if (next > c && esp__all_behind(ctx, c, next)) return next;
     }
     return NULL;
 }
 
-/* A collective has started or ended: wakes the thread for which it may have made room. */
+/* A collective has started or ended: wakes the thread, which may have an op to enqueue now. */
 static void esp__behind_wake(esp_ctx *ctx) {
     if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
@@ -109,19 +104,13 @@ static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
         pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
-ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
-    ctx->active.op_time[op - ctx->active.program.ops] = real;
-    esp__meter_op(ctx, op, real);
-    esp__observers_op_done(ctx, op, real);
-}
-
 /* ---- what is next ------------------------------------------------------------------------------------------------------------- */
-ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, int from_link) {
+ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool from_link) {
     esp__unit *u = &ctx->active.strategy.units[unit];
     const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];
     if (u->pc == u->n_ops) {
         esp__unit_done(ctx, u);
-    } else if (esp__unit_waits(ctx, u)) {
+    } else if (esp__unit_waits(&ctx->active, u)) {
         ctx->active.pending[ctx->active.n_pending++] = unit;
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
     } else if (op->kind == ESP__OP_COLLECTIVE) {
@@ -146,7 +135,7 @@ static void esp__pending_poll(esp_ctx *ctx) {
         if (s)
             esp__fatal_locked(ctx, s, esp_last_error(ctx));
         else
-            esp__unit_ready(ctx, unit, esp__now_ns(), 0);
+            esp__unit_ready(ctx, unit, esp__now_ns(), false);
     }
 }
 
@@ -159,14 +148,14 @@ ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until) {
 
 ESP__FN const esp__op *esp__next_link(esp_ctx *ctx, int lane) {
     const esp__op *op = esp__link_startable(ctx, lane);
-    if (op && !esp__stream_ordered(ctx, op)) esp__behind_wake(ctx);
+    if (op && !esp__stream_ordered(op)) esp__behind_wake(ctx);
     return op;
 }
 
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real) {
-    const int collective = op->kind == ESP__OP_COLLECTIVE;
+    const bool collective = op->kind == ESP__OP_COLLECTIVE;
     if (collective) esp__link_advance(ctx, op);
-    if (!op->on || !esp__op_timed_later(ctx, op)) esp__op_took(ctx, op, real);
+    if (!op->timed_later) esp__op_took(ctx, op, real);
     ctx->active.strategy.units[op->unit].pc++;
     esp__unit_ready(ctx, op->unit, real.end_ns, collective);
     if (collective) esp__behind_wake(ctx);

@@ -16,7 +16,7 @@ enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as w
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
 /* ---- core time ------------------------------------------------------------------------------------------------- */
-ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {
+ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
     if (on)
         __atomic_or_fetch(&ctx->lanes.core_times, who, __ATOMIC_RELAXED);
     else
@@ -24,17 +24,17 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, int on) {
 }
 
 /* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends to look for
- * ops, not at each look. This thread's core time when it last was; 0: it does something else. */
+ * ops, not at each look. This thread's core time at the last reading, or 0 while it does something else. */
 static __thread uint64_t esp__core_mark;
 
-/* This thread's core time; 0: nobody wants it. */
+/* This thread's core time, or 0 if nobody reads core times. */
 static uint64_t esp__core_now(const esp_ctx *ctx) {
     uint64_t now = 0;
     if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
     return now;
 }
 
-/* Reads the clock. What this thread did since it last was, it did for the ops in flight, in equal shares. 0: nobody wants it. The
+/* Reads the clock. This thread's time since the last reading counts for the ops in flight, in equal shares. 0: nobody reads it. The
  * caller is in the backends (the link thread, or lanes.driving), or nobody is. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
@@ -61,7 +61,7 @@ static void esp__core_leave(esp_ctx *ctx) {
 }
 
 /* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
-/* Sleeps until `cv` is signalled or esp__now_ns reaches `until` (0: no limit). Lock held. */
+/* Sleeps until `cv` is signalled or, if `until` is not 0, esp__now_ns reaches it. Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
@@ -71,7 +71,7 @@ static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
-        const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !ctx->lanes.caller_drives;
+        const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy && !ctx->lanes.caller_drives;
         const esp__op *op = mine ? esp__next_cpu(ctx, &until) : NULL;
         if (op) return op;
         if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.cpu_cv, until);
@@ -81,17 +81,11 @@ static const esp__op *esp__cpu_next(esp_ctx *ctx) {
 
 /* Runs an op of the cpu or compute lane. Lock held, but released meanwhile. */
 static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
-    ctx->lanes.cpu_busy = 1;
-    if (op->device == ESP_ON_GPU && !op->on && !ctx->devices.warned) {
-        ctx->devices.warned = true;
-        esp__log(ctx, ESP_LOG_WARN, "executor",
-                 "this machine has no GPU that the library can use: comp@gpu and "
-                 "decomp@gpu run on the CPU workers");
-    }
-    const int help =
-        ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(ctx, op) >= ESP__LONG_ELEMENTS;
+    ctx->lanes.cpu_busy = true;
+    const bool help =
+        ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(&ctx->active, op) >= ESP__LONG_ELEMENTS;
     if (help) { /* meanwhile the link thread drives the links */
-        ctx->lanes.helped = 1;
+        ctx->lanes.helped = true;
         pthread_cond_signal(&ctx->lanes.link_cv);
     }
     esp__core_enter(ctx);
@@ -103,7 +97,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     const uint64_t end = esp__now_ns(), took = core_end > core ? core_end - core : 0;
     if (esp__core_mark) esp__core_mark = core_end;
     pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->lanes.cpu_busy = ctx->lanes.helped = 0;
+    ctx->lanes.cpu_busy = ctx->lanes.helped = false;
     ctx->active.op_core_ns[op - ctx->active.program.ops] = took;
     if (help && ctx->lanes.driving) esp__comms_wake(ctx);
     if (s)
@@ -126,22 +120,20 @@ static void *esp__cpu_main(void *arg) {
 /* ---- link lanes ------------------------------------------------------------------------------------------------------ */
 static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp__link *l = &ctx->lanes.links[k];
-    esp_coll c = op->coll;
-    esp_stream here = {{ESP_CPU, 0}, NULL};
-    c.src.ptr = esp__at(ctx, op, op->src);
-    c.dst.ptr = esp__at(ctx, op, op->dst);
-    c.src.dev = c.dst.dev = esp__device_at(ctx, op->on)->id;
-    l->comm = &ctx->job.comms[op->level];
+    const esp__active *f = &ctx->active;
+    const esp__device *d = f->on[op->on].device;
+    esp_coll c = op->collective.coll;
+    c.src.ptr = esp__at(f, op, op->collective.src);
+    c.dst.ptr = esp__at(f, op, op->collective.dst);
+    c.src.dev = c.dst.dev = d->id;
+    l->comm = &ctx->job.comms[op->collective.scope];
     esp__core_read(ctx);
     l->core_ns = 0;
     l->started_ns = esp__now_ns();
-    if (op->on || ctx->active.strategy.units[op->unit].after) {
-        esp_status s = esp__op_begin(ctx, op, esp__on_link(k));
-        if (s) return s;
-        if (op->on) here = esp__device_at(ctx, op->on)->stream[esp__on_link(k)];
-    }
-    if (op->rebuild) esp__headers_hide(ctx, op);
-    return l->comm->backend->start(l->comm->handle, &c, here, &l->req);
+    const esp_status s = esp__op_begin(ctx, op, esp__on_link(k));
+    if (s) return s;
+    if (op->collective.rebuild) esp__headers_hide(f, op, ctx->job.rank);
+    return l->comm->backend->start(l->comm->handle, &c, d->stream[esp__on_link(k)], &l->req);
 }
 
 /* Tests lane `k`'s request, and ends its op if it is complete. Lock not held. */
@@ -153,12 +145,10 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__core_read(ctx);
     l->req = NULL;
     if (s) return s;
-    if (op->rebuild) esp__headers_show(ctx, op);
-    if (op->on) {
-        ctx->active.strategy.units[op->unit].after = NULL;
-        if (l->comm->backend->caps & ESP_BACKEND_STREAM_ORDERED) s = esp__op_issued(ctx, op, esp__on_link(k));
-        if (s) return s;
-    }
+    if (op->collective.rebuild) esp__headers_show(&ctx->active, op);
+    ctx->active.strategy.units[op->unit].after = NULL;
+    if (op->collective.stream_ordered) s = esp__op_issued(ctx, op, esp__on_link(k));
+    if (s) return s;
     uint64_t end = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->active.op_core_ns[op - ctx->active.program.ops] = l->core_ns;
@@ -171,13 +161,13 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
 static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
-    int known = 0;
+    bool known = false;
     int32_t left = -1;
     snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
     if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
-        /* a peer gave up because rank 0, from which this rank would hear of it, is silent */
+        /* a peer gave up because rank 0, which would inform this rank, is silent */
         if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
@@ -198,7 +188,7 @@ static void esp__request_failed(esp_ctx *ctx, esp_status s) {
 static esp_status esp__request_start(esp_ctx *ctx) {
     esp_stream here = {{ESP_CPU, 0}, NULL};
     const esp__comm *comm = &ctx->job.comms[ctx->lanes.request.level];
-    ctx->lanes.request.wanted = 0;
+    ctx->lanes.request.wanted = false;
     esp__core_read(ctx);
     ctx->lanes.request.core_ns = 0;
     ctx->lanes.request.started_ns = esp__now_ns();
@@ -215,7 +205,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     if (s) return s; /* the context is about to fail, which ends the wait */
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.request.ended_ns = now;
-    ctx->lanes.request.done = 1;
+    ctx->lanes.request.done = true;
     pthread_cond_broadcast(&ctx->lanes.done_cv);
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
@@ -223,14 +213,14 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
 
 /* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry and
  * exit, but released in between. */
-static int esp__links_start_some(esp_ctx *ctx) {
-    int started = 0;
+static bool esp__links_start_some(esp_ctx *ctx) {
+    bool started = false;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
         const esp__op *op = esp__next_link(ctx, k);
         if (!op) continue;
-        started = 1;
+        started = true;
         for (int l = 0; l <= k; l++)
-            if (op->links >> l & 1u) ctx->lanes.links[l].busy = 1;
+            if (op->collective.links >> l & 1u) ctx->lanes.links[l].busy = true;
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp__plugin_detail_clear();
         esp_status s = esp__link_start(ctx, k, op);
@@ -239,7 +229,7 @@ static int esp__links_start_some(esp_ctx *ctx) {
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     if (ctx->lanes.request.wanted && !ctx->health.fatal) {
-        started = 1;
+        started = true;
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp_status s = esp__request_start(ctx);
         if (s) ctx->lanes.request.req = NULL;
@@ -250,17 +240,17 @@ static int esp__links_start_some(esp_ctx *ctx) {
 }
 
 /* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
-static int esp__links_start(esp_ctx *ctx) {
+static bool esp__links_start(esp_ctx *ctx) {
     while (esp__links_start_some(ctx)) {
     }
     for (int k = 0; k < ESP__LEVELS; k++)
-        if (ctx->lanes.links[k].req) return 1;
+        if (ctx->lanes.links[k].req) return true;
     return ctx->lanes.request.req != NULL;
 }
 
 /* Tests all requests. 1 if one of them completed or failed. Lock not held. */
-ESP__FN int esp__links_poll(esp_ctx *ctx) {
-    int progressed = 0;
+static bool esp__links_poll(esp_ctx *ctx) {
+    bool progressed = false;
     esp__plugin_detail_clear();
     for (int k = 0; k < ESP__LEVELS; k++) {
         if (!ctx->lanes.links[k].req) continue;
@@ -277,9 +267,16 @@ ESP__FN int esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
+/* Looks at what this rank waits for. Lock not held. */
+static void esp__links_check(esp_ctx *ctx, uint64_t now) {
+    esp__wait w = esp__waits_look(ctx, now);
+    if (w.left) w.left = !esp__links_poll(ctx);
+    esp__waits_judge(ctx, now, &w);
+}
+
 /* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and exit. */
 static void esp__links_idle(esp_ctx *ctx, int *yields) {
-    const int waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
+    const bool waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
     const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
     if (ctx->steps.open && !ctx->health.fatal && ++*yields < ESP__IDLE_YIELDS) {
         pthread_mutex_unlock(&ctx->lanes.lock);
@@ -289,7 +286,7 @@ static void esp__links_idle(esp_ctx *ctx, int *yields) {
     }
     if (esp__sleep(ctx, &ctx->lanes.link_cv, look) == ETIMEDOUT) {
         pthread_mutex_unlock(&ctx->lanes.lock);
-        esp__waits_update(ctx, esp__now_ns());
+        esp__links_check(ctx, esp__now_ns());
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     *yields = 0;
@@ -311,36 +308,36 @@ static void esp__links_drop(esp_ctx *ctx) {
 
 /* ---- the trainer's threads run the ops ---------------------------------------------------------------------------------- */
 /* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
-static int esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
-    const int mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
+static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
+    const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
     const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
     if (op) esp__cpu_run(ctx, op);
     return op != NULL;
 }
 
-/* Starts what can start, and tests what is in flight, if no other thread does. 1: something has ended. Lock held, but released
+/* Starts what can start, and tests what is in flight, if no other thread does. True: something has ended. Lock held, but released
  * meanwhile. */
-static int esp__drive_links(esp_ctx *ctx) {
-    int progressed = 0;
-    if (ctx->lanes.driving) return 0;
-    ctx->lanes.driving = 1;
+static bool esp__drive_links(esp_ctx *ctx) {
+    bool progressed = false;
+    if (ctx->lanes.driving) return false;
+    ctx->lanes.driving = true;
     ctx->lanes.link_busy = esp__links_start(ctx);
     if (ctx->lanes.link_busy && !ctx->health.fatal) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         progressed = esp__links_poll(ctx);
         pthread_mutex_lock(&ctx->lanes.lock);
     }
-    ctx->lanes.driving = 0;
+    ctx->lanes.driving = false;
     if (ctx->health.fatal) esp__links_drop(ctx);
     return progressed;
 }
 
-/* Runs all that can run now. 1: something ran. Lock held, but released meanwhile. */
-static int esp__drive_all(esp_ctx *ctx, uint64_t *until) {
+/* Runs all that can run now. True: something ran. Lock held, but released meanwhile. */
+static bool esp__drive_all(esp_ctx *ctx, uint64_t *until) {
     const uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
-    int any = 0;
+    bool any = false;
     *until = 0;
-    for (int more = 1; more && !ctx->health.fatal; any |= more) {
+    for (bool more = true; more && !ctx->health.fatal; any |= more) {
         more = esp__drive_cpu(ctx, until);
         more |= esp__drive_links(ctx);
         more |= esp__drive_cpu(ctx, until); /* what may follow a collective that has started */
@@ -359,35 +356,35 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* what is in flight now is theirs to test */
 }
 
-/* Sleeps in the backends, or looks for late ranks. Lock held, but released meanwhile. */
-static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, int look) {
+/* Sleeps in the backends, or looks for stragglers. Lock held, but released meanwhile. */
+static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
-    ctx->lanes.driving = 1;
+    ctx->lanes.driving = true;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (look) esp__waits_update(ctx, now);
+    if (look) esp__links_check(ctx, now);
     if (!look && !(esp__comms_arm(ctx) && esp__links_poll(ctx))) esp__comms_sleep(ctx, esp__links_pause(now, until));
     pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->lanes.driving = 0;
+    ctx->lanes.driving = false;
     esp__fp_restore(fp);
 }
 
-ESP__FN int esp__drive_wait(esp_ctx *ctx) {
+ESP__FN bool esp__drive_wait(esp_ctx *ctx) {
     esp__lanes *l = &ctx->lanes;
     uint64_t until = 0;
     if (ctx->health.fatal && !l->driving) esp__links_drop(ctx);
-    if (ctx->health.fatal && !l->link_busy && !l->cpu_busy) return 0;
-    if (esp__drive_all(ctx, &until)) return 1;
+    if (ctx->health.fatal && !l->link_busy && !l->cpu_busy) return false;
+    if (esp__drive_all(ctx, &until)) return true;
     const uint64_t now = esp__now_ns();
     if (!l->driving && !ctx->health.fatal && now - l->looked_ns > ESP__LATE_LOOK_NS) {
         l->looked_ns = now;
-        esp__drive_sleep(ctx, 0, 1);
+        esp__drive_sleep(ctx, 0, true);
     } else if (!l->driving && !ctx->health.fatal && l->link_busy) {
-        esp__drive_sleep(ctx, until, 0);
+        esp__drive_sleep(ctx, until, false);
     } else {
         const uint64_t look = now + ESP__IDLE_LOOK_MS * 1000000ull;
         esp__sleep(ctx, &l->done_cv, until && until < look ? until : look);
     }
-    return 1;
+    return true;
 }
 
 ESP__FN void esp__drive_nap(esp_ctx *ctx) {
@@ -395,7 +392,7 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns();
     if (ctx->lanes.caller_drives && !ctx->lanes.driving && now - ctx->lanes.looked_ns > ESP__LATE_LOOK_NS) {
         ctx->lanes.looked_ns = now;
-        esp__drive_sleep(ctx, 0, 1);
+        esp__drive_sleep(ctx, 0, true);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     nanosleep(&nap, NULL);
@@ -412,8 +409,8 @@ static void esp__drive_spare(esp_ctx *ctx) {
     if (ctx->health.fatal || !ctx->steps.open || ctx->lanes.caller_only) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
     } else if (ctx->lanes.helped && !ctx->lanes.driving) {
-        const int ran = esp__drive_links(ctx);
-        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, 0);
+        const bool ran = esp__drive_links(ctx);
+        if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, false);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
         /* the op has ended meanwhile, and its thread found this one driving: now it must drive itself */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
@@ -421,7 +418,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);
     } else {
         esp__drive_all(ctx, &until);
-        if (!ctx->lanes.driving) esp__drive_sleep(ctx, 0, 1);
+        if (!ctx->lanes.driving) esp__drive_sleep(ctx, 0, true);
         if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     }
 }
@@ -455,7 +452,7 @@ static void *esp__link_main(void *arg) {
             uint64_t now = esp__now_ns();
             if (now - looked > 10000000u) {
                 looked = now;
-                esp__waits_update(ctx, now);
+                esp__links_check(ctx, now);
             }
             esp__comms_sleep(ctx, ESP__PROGRESS_US);
         }
@@ -481,7 +478,7 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
 
 ESP__FN void esp__executor_close(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->lanes.stopping = 1;
+    ctx->lanes.stopping = true;
     pthread_cond_broadcast(&ctx->lanes.cpu_cv);
     pthread_cond_broadcast(&ctx->lanes.link_cv);
     if (ctx->lanes.link_busy) esp__comms_wake(ctx);

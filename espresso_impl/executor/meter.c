@@ -11,7 +11,7 @@ ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
     t->leave_ns = ctx->steps.clock.last_push_ns = in_push.end_ns;
 }
 
-ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
+static void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
     esp_stats *t = &ctx->steps.stats;
     uint64_t took = real.end_ns - real.start_ns;
     if (op->kind == ESP__OP_COMPRESS) t->compress_ns += took;
@@ -19,7 +19,28 @@ ESP__FN void esp__meter_op(esp_ctx *ctx, const esp__op *op, esp__span real) {
     if (op->kind != ESP__OP_COLLECTIVE) return;
     *(op->lane == ESP__LANE_INTRA ? &t->intra_ns : &t->inter_ns) += took;
     for (int k = 0; k < ESP__LEVELS; k++)
-        if (op->links >> k & 1u) t->level_ns[k] += took;
+        if (op->collective.links >> k & 1u) t->level_ns[k] += took;
+}
+
+ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
+    ctx->active.op_time[op - ctx->active.program.ops] = real;
+    esp__meter_op(ctx, op, real);
+    esp__observers_op_done(ctx, op, real);
+}
+
+ESP__FN void esp__devices_times(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
+        if (!op->timed_later) continue;
+        const esp__memory_on *m = &ctx->active.on[op->on];
+        const esp__device *d = m->device;
+        void *const *event = &m->events[2 * op->event];
+        uint64_t took = 0, ago = 0; /* settled: the last event of the step */
+        if (d->table->elapsed(d->self, event[0], event[1], &took) ||
+            d->table->elapsed(d->self, event[1], d->settled, &ago))
+            took = ago = 0;
+        esp__op_took(ctx, op, (esp__span){m->settled_ns - ago - took, m->settled_ns - ago});
+    }
 }
 
 /* Nanoseconds of `s` that lie in [*from, to); moves *from to where they end. */
@@ -70,9 +91,7 @@ ESP__FN void esp__meter_step(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
-    uint64_t before = 0,
-             inside =
-                 0; /* inside: time in esp_push for the tensors before this one, which were mostly pushed earlier */
+    uint64_t before = 0, inside = 0; /* inside esp_push, for the tensors before this one: most were pushed earlier */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         uint64_t ready =

@@ -17,8 +17,8 @@ typedef struct esp__observer {
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
     /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
-    int collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
-    void (*activated)(esp_ctx *ctx, void *self); /* another program is in force; also called after open; no lock */
+    bool collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
+    void (*activated)(esp_ctx *ctx, void *self); /* another program is active; also called after open; no lock */
     void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: copy numbers only */
     void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
                     esp__span when); /* lock held: copy numbers only */
@@ -27,11 +27,11 @@ typedef struct esp__observer {
     void (*loss)(esp_ctx *ctx, void *self, double loss); /* the trainer reported one; lock held: copy numbers only */
     /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it. */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Did this observer choose the strategy in force? Then loading a state may replace it by the saved one. Same on all ranks. */
-    int (*chose)(const esp_ctx *ctx, const void *self);
-    void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it put in force */
-    /* Ranks were lost: rank and size have changed, and the strategy in force was built anew; if this observer chose the one before,
-     * it is fp32 now. On all ranks that are left; called with *self NULL, too. `activated` follows. */
+    /* Did this observer choose the active strategy? Then loading a state may replace it by the saved one. Same on all ranks. */
+    bool (*chose)(const esp_ctx *ctx, const void *self);
+    void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it activated */
+    /* Ranks were lost: rank and size have changed, and the active strategy was compiled again; if this observer had chosen it, it is fp32
+     * now. On all remaining ranks, also with *self NULL. `activated` follows. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
     void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
@@ -61,8 +61,8 @@ ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_p
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const struct esp__op *op, esp__span when);
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *part);
 ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss);
-ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* a failure ends the job: ranks are out of step */
-ESP__FN int esp__observers_chose(const esp_ctx *ctx);
+ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* after a failure ranks are out of step */
+ESP__FN bool esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);
 ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx);
 ESP__FN void esp__observers_close(esp_ctx *ctx); /* fine on a context that was never started */

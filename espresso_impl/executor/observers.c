@@ -1,6 +1,11 @@
 /* observers.c: calls the observers. Must not know what any of them does. */
 #include "espresso_impl/executor/executor.h"
 
+/* A loop over the observers that the user asked for and that have this function. */
+#define ESP__OBSERVERS_WITH(i, function)                                                                               \
+    for (int i = 0; i < ESP__OBSERVERS; i++)                                                                           \
+        if (ctx->observers.self[i] && ctx->observers.table[i]->function)
+
 ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS && !s; i++)
@@ -30,33 +35,23 @@ ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__observers_activated(esp_ctx *ctx) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->activated)
-            ctx->observers.table[i]->activated(ctx, ctx->observers.self[i]);
+    ESP__OBSERVERS_WITH(i, activated) ctx->observers.table[i]->activated(ctx, ctx->observers.self[i]);
 }
 
 ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_push) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->pushed)
-            ctx->observers.table[i]->pushed(ctx, ctx->observers.self[i], tensor, in_push);
+    ESP__OBSERVERS_WITH(i, pushed) ctx->observers.table[i]->pushed(ctx, ctx->observers.self[i], tensor, in_push);
 }
 
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const esp__op *op, esp__span when) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->op_done)
-            ctx->observers.table[i]->op_done(ctx, ctx->observers.self[i], op, when);
+    ESP__OBSERVERS_WITH(i, op_done) ctx->observers.table[i]->op_done(ctx, ctx->observers.self[i], op, when);
 }
 
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const esp__op *op, const esp__range *part) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->compressed)
-            ctx->observers.table[i]->compressed(ctx, ctx->observers.self[i], op, part);
+    ESP__OBSERVERS_WITH(i, compressed) ctx->observers.table[i]->compressed(ctx, ctx->observers.self[i], op, part);
 }
 
 ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->loss)
-            ctx->observers.table[i]->loss(ctx, ctx->observers.self[i], loss);
+    ESP__OBSERVERS_WITH(i, loss) ctx->observers.table[i]->loss(ctx, ctx->observers.self[i], loss);
 }
 
 ESP__FN esp_status esp__observers_step(esp_ctx *ctx) {
@@ -64,23 +59,20 @@ ESP__FN esp_status esp__observers_step(esp_ctx *ctx) {
     for (int i = 0; i < ESP__OBSERVERS && !s; i++)
         if (ctx->observers.self[i] && ctx->observers.table[i]->step)
             s = ctx->observers.table[i]->step(ctx, ctx->observers.self[i]);
-    if (s) esp__fatal(ctx, s, esp_last_error(ctx)); /* ranks are out of step: the next push must not seem to work */
     ctx->steps.clock.next_ns = esp__now_ns();
     return s;
 }
 
-ESP__FN int esp__observers_chose(const esp_ctx *ctx) {
+ESP__FN bool esp__observers_chose(const esp_ctx *ctx) {
     for (int i = 0; i < ESP__OBSERVERS; i++)
         if (ctx->observers.self[i] && ctx->observers.table[i]->chose &&
             ctx->observers.table[i]->chose(ctx, ctx->observers.self[i]))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 ESP__FN void esp__observers_loaded(esp_ctx *ctx) {
-    for (int i = 0; i < ESP__OBSERVERS; i++)
-        if (ctx->observers.self[i] && ctx->observers.table[i]->loaded)
-            ctx->observers.table[i]->loaded(ctx, ctx->observers.self[i]);
+    ESP__OBSERVERS_WITH(i, loaded) ctx->observers.table[i]->loaded(ctx, ctx->observers.self[i]);
 }
 
 ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx) {

@@ -1,65 +1,162 @@
-/* ops.c: runs one compress, decompress or copy op on its memory, on the cpu thread. Knows nothing of lanes, order or peers. */
-#include "codecs/common/half.h"
+/* ops.c: runs ops. Enqueues their work on the streams of the device whose memory they use, the CPU too, and chains the ops of a unit by
+ * events. The host waits for an event only where it touches the data itself. Knows nothing of lanes and peers. */
 #include "espresso_impl/executor/executor.h"
 
-enum { ESP__OP_GRAIN = 65536, ESP__HALF_BLOCK = 1024 };
+static esp__unit *esp__unit_of(const esp__active *f, const esp__op *op) { return &f->strategy.units[op->unit]; }
 
-ESP__FN uint8_t *esp__at(const esp_ctx *ctx, const esp__op *op, esp__ref r) {
-    if (r.at == ESP__AT_DATA) return (uint8_t *)ctx->active.strategy.units[op->unit].data + r.offset;
-    if (r.at == ESP__AT_ARENA) return ctx->active.arena + r.offset;
-    const esp__memory_on *m = &ctx->active.on[ctx->active.strategy.units[op->unit].device];
-    return r.at == ESP__AT_DEVICE ? m->arena + r.offset : r.at == ESP__AT_PINNED ? m->pinned + r.offset : NULL;
+static esp_stream esp__stream_of(const esp__active *f, const esp__op *op) {
+    return f->on[op->on].device->stream[op->stream];
 }
 
-/* The address of element `begin` of the unit, as f32. */
-static float *esp__numbers(const esp_ctx *ctx, const esp__op *op, uint64_t begin) {
-    return (float *)(void *)esp__at(ctx, op, op->data) + begin;
+/* The error of a call of `device`'s table. What failed is op, or earlier work on that device: every later call may report that a kernel
+ * found a corrupt payload, say. */
+static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp__op *op, esp_status s,
+                                 const char *before) {
+    char what[ESP__ERROR_MAX / 4];
+    if (!s || s == ESP_PENDING) return s;
+    snprintf(what, sizeof what, "rank %d: %s'%.300s', or work before it,", (int)ctx->job.rank, before, op->label);
+    return esp__device_failed(ctx, device, s, what);
 }
 
-static esp_status esp__copy_on(const esp_ctx *ctx, const esp__op *op, void *dst, const void *src, uint64_t bytes) {
-    const esp__device *d = esp__device_at(ctx, op->on);
-    return d->table->copy(d->self, dst, src, bytes, d->stream[op->stream]);
+/* The error of the unit's event: that of the op that the event ends. */
+ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s) {
+    const esp__op *op = &ctx->active.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
+    return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
+}
+
+/* ---- before and after an op ------------------------------------------------------------------------------------------------------ */
+ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
+    const esp__active *f = &ctx->active;
+    esp__unit *u = esp__unit_of(f, op);
+    const esp__device *d = f->on[op->on].device;
+    esp_status s = ESP_OK;
+    if (op->on != u->device) { /* the host must see the event */
+        void *event = u->after;
+        u->after = NULL;
+        return esp__unit_failed(ctx, u, esp__device_wait(f->on[u->device].device, event));
+    }
+    if (u->after_on != stream) s = esp__device_follow(d, u->after, d->stream[stream]);
+    if (!s && esp__op_is_copy(op, ESP__COPY_PACK) && ctx->model.tensors[op->copy.member].ordered)
+        s = esp__device_follow(d, ctx->model.tensors[op->copy.member].pushed, d->stream[stream]);
+    /* a copy up in pieces has begun with the op before */
+    if (!s && op->timed_later && !(op->n_pieces && esp__op_is_copy(op, ESP__COPY_UP)))
+        s = esp__device_record(d, esp__op_event(f, op, false), d->stream[stream]);
+    return esp__op_failed(ctx, op->on, op, s, "");
+}
+
+/* The event at the end of piece k of a copy down. */
+static void *esp__piece_event(const esp__active *f, const esp__op *op, uint32_t k) {
+    return f->on[esp__unit_of(f, op)->device].events[2 * f->program.pieces[op->first_piece + k].event + 1];
+}
+
+ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
+    const esp__active *f = &ctx->active;
+    esp__unit *u = esp__unit_of(f, op);
+    const esp__memory_on *m = &f->on[op->on];
+    const esp__device *d = m->device;
+    esp_status s = ESP_OK;
+    if (op->kind == ESP__OP_COMPRESS && op->codec.headers_later)
+        s = d->table->copy2d(d->self, m->headers + (uint64_t)op->codec.first_header * ESP_PAYLOAD_HEADER,
+                             ESP_PAYLOAD_HEADER, esp__at(f, op, op->codec.slots), op->codec.slot_bytes,
+                             ESP_PAYLOAD_HEADER, op->codec.n_ranges, d->stream[stream]);
+    u->after = esp__op_event(f, op, true);
+    if (!s) s = esp__device_record(d, u->after, d->stream[stream]);
+    u->after_on = stream;
+    /* the host goes on with the first piece */
+    if (op->n_pieces && esp__op_is_copy(op, ESP__COPY_DOWN)) u->after = esp__piece_event(f, op, 0);
+    return esp__op_failed(ctx, op->on, op, s, "");
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------------------------------------------- */
+/* Is `copy`, a neighbour of op, the copy in whose pieces op works? The other neighbour may be a copy of payloads. */
+static bool esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t what) {
+    return esp__op_is_copy(copy, what) && copy->n_pieces && copy->first_piece == op->first_piece;
+}
+
+static esp_status esp__piece_copy(const esp__active *f, const esp__op *copy, uint32_t k) {
+    const esp__device *d = f->on[copy->on].device;
+    const esp__copy_piece *x = &f->program.pieces[copy->first_piece + k];
+    return d->table->copy(d->self, esp__at(f, copy, copy->copy.dst) + x->offset,
+                          esp__at(f, copy, copy->copy.src) + x->offset, x->bytes, d->stream[copy->stream]);
+}
+
+/* Enqueues a copy down, with an event behind each piece. */
+static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy) {
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < copy->n_pieces && !s; k++) {
+        s = esp__piece_copy(f, copy, k);
+        if (!s) s = esp__device_record(f->on[copy->on].device, esp__piece_event(f, copy, k), esp__stream_of(f, copy));
+    }
+    return s;
+}
+
+/* An op of the host that works piece by piece: waits until piece k was copied down. Piece 0 was there when the op began. The others
+ * follow it in the same stream, so this wait is short. */
+static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const esp__active *f = &ctx->active;
+    const esp__unit *u = esp__unit_of(f, op);
+    if (!k || !esp__piece_pair(op, op - 1, ESP__COPY_DOWN)) return ESP_OK;
+    return esp__unit_failed(ctx, u, esp__device_wait(f->on[u->device].device, esp__piece_event(f, op, k)));
+}
+
+/* Lets piece k be copied up. */
+static esp_status esp__piece_made(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
+    const esp__active *f = &ctx->active;
+    const esp__op *copy = op + 1;
+    esp_status s = ESP_OK;
+    if (!esp__piece_pair(op, copy, ESP__COPY_UP)) return ESP_OK;
+    if (!k && copy->timed_later)
+        s = esp__device_record(f->on[copy->on].device, esp__op_event(f, copy, false), esp__stream_of(f, copy));
+    if (!s) s = esp__piece_copy(f, copy, k);
+    return esp__op_failed(ctx, copy->on, copy, s, "");
+}
+
+/* ---- compress and decompress ------------------------------------------------------------------------------------------------------ */
+static const esp__feedback *esp__feedback_of(const esp__active *f, const esp__op *op) {
+    return op->codec.feedback >= 0 ? &f->feedback[op->codec.feedback] : NULL;
+}
+
+static uint8_t *esp__slot(const esp__active *f, const esp__op *op, uint32_t slot) {
+    return esp__at(f, op, op->codec.slots) + f->program.slots[slot] * op->codec.slot_bytes;
 }
 
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    esp__call_begin(c, op->on ? u->device_codec : u->codec, esp__numbers(ctx, op, r->begin), r->length);
-    if (op->on) esp__call_on(c, esp__device_at(ctx, op->on)->stream[op->stream]);
+    const esp__active *f = &ctx->active;
+    const esp__unit *u = esp__unit_of(f, op);
+    esp__call_begin(c, op->codec.codec, (float *)(void *)esp__at(f, op, op->codec.data) + r->begin, r->length);
+    esp__call_on(c, esp__stream_of(f, op));
     c->args.step = ctx->steps.step;
     c->args.seed = ctx->config.seed;
-    c->args.source = op->source;
-    c->args.comp_index = op->comp_index;
-    c->args.n_reduced = op->n_reduced ? op->n_reduced : 1;
+    c->args.source = op->codec.source;
+    c->args.comp_index = op->codec.comp_index;
+    c->args.n_reduced = op->codec.n_reduced ? op->codec.n_reduced : 1;
     c->part.key = u->key;
     esp__unit_shape(u, r->length, &c->part.rows, &c->part.cols);
     c->args.round = op->round;
     c->offset = u->place.begin + r->begin;
-    if (op->reduced.at)
-        esp__call_reduced(c, esp__at(ctx, op, op->reduced) + r->reduced_slot * op->reduced_bytes, op->reduced_bytes);
-    const esp__memory_on *m = &ctx->active.on[op->on];
-    if (op->on)
-        esp__call_scratch(c, m->scratch + esp__scratch_of(op) * m->has.scratch_bytes, m->has.scratch_bytes);
-    else
-        esp__call_scratch(c, ctx->active.scratch, ctx->active.scratch_bytes);
+    if (op->codec.reduced.at)
+        esp__call_reduced(c, esp__at(f, op, op->codec.reduced) + r->reduced_slot * op->codec.reduced_bytes,
+                          op->codec.reduced_bytes);
+    const esp__memory_on *m = &f->on[op->on];
+    esp__call_scratch(c, m->scratch + esp__scratch_of(op) * m->has.scratch_bytes, m->has.scratch_bytes);
 }
 
-static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, uint64_t *used,
-                                esp__codec_call *c) {
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
+static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, uint32_t k, esp__codec_call *c) {
+    const esp__active *f = &ctx->active;
+    const esp__feedback *b = esp__feedback_of(f, op);
     esp__call_range(ctx, op, r, c);
-    esp__call_payload(c, esp__at(ctx, op, op->slots) + ctx->active.program.slots[r->first_slot] * op->slot_bytes,
-                      op->slot_bytes, op->on ? ctx->active.on[op->on].used + esp__scratch_of(op) : used);
-    esp__call_residual(c, f && f->residual ? f->residual + (r->begin - f->offset) : NULL);
-    esp__call_state(c, f && f->state ? f->state + r->state_offset : NULL, r->state_bytes);
-    c->args.flags = op->raw && ctx->active.strategy.units[op->unit].codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
+    uint64_t *used = f->on[op->on].used + esp__scratch_of(op) * esp__list_most(&f->program);
+    esp__call_payload(c, esp__slot(f, op, r->first_slot), op->codec.slot_bytes, used + k);
+    esp__call_residual(c, b && b->residual ? b->residual + (r->begin - b->offset) : NULL);
+    esp__call_state(c, b && b->state ? b->state + r->state_offset : NULL, r->state_bytes);
+    c->args.flags = op->codec.raw && esp__unit_of(f, op)->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
 }
 
 /* What comes after the call for these ranges. */
 static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r, const esp__codec_call *c) {
     if (op->round + 1u != op->n_rounds) return;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
-        /* headers on a device are read at the end of the step */
-        if (!op->on && esp__payload_nonfinite(&c->args.payload[k])) ctx->steps.stats.nonfinite++;
+        if (!op->codec.headers_later && esp__payload_nonfinite(&c->args.payload[k])) ctx->steps.stats.nonfinite++;
         esp__observers_compressed(ctx, op, r + k);
     }
 }
@@ -69,12 +166,13 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
 static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
                                   esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
     const esp__program *p = &ctx->active.program;
-    const int lists = esp__op_list(&ctx->active.strategy.units[op->unit], op) > 1;
+    const bool lists = esp__op_list(op) > 1;
     const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
-    const esp__range *r = &p->ranges[op->first_range];
+    const esp__range *r = &p->ranges[op->codec.first_range];
     esp_status s = ESP_OK;
     for (uint32_t k = 0; k < n_pieces && !s; k++) {
-        const uint32_t n = op->n_pieces ? p->pieces[op->first_piece + k].n_ranges : op->n_ranges, each = lists ? n : 1;
+        const uint32_t n = op->n_pieces ? p->pieces[op->first_piece + k].n_ranges : op->codec.n_ranges,
+                       each = lists ? n : 1;
         if (op->n_pieces) s = esp__piece_wait(ctx, op, k);
         for (const esp__range *end = r + n; r < end && !s; r += each) s = work(ctx, op, r, each);
         if (op->n_pieces && !s) s = esp__piece_made(ctx, op, k);
@@ -84,17 +182,17 @@ static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
 
 /* One call, for `each` ranges. */
 static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = esp__unit_of(&ctx->active, op);
+    const esp__memory_on *m = &ctx->active.on[ESP__CPU_INDEX];
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
-    uint64_t used = 0;
     l->n = 0;
     for (uint32_t k = 0; k < each; k++) {
-        esp__compress_range(ctx, op, &ranges[k], each > 1 ? &l->used[k] : &used, &c);
+        esp__compress_range(ctx, op, &ranges[k], k, &c);
         if (each > 1) esp__call_list_add(l, &c);
     }
     if (each > 1) esp__call_list_take(&c, l);
-    esp_status s = esp__call_compress(&c, ctx->active.phi, ctx->active.phi + ctx->active.phi_count);
+    esp_status s = esp__call_compress(&c, m->phi, m->phi + m->has.phi_count / 2);
     if (s)
         return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
                          u->codec->spec, (unsigned long long)ranges->length,
@@ -103,42 +201,51 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
     return ESP_OK;
 }
 
+static esp_status esp__copy_before(const esp__active *f, const esp__op *op, void *to, const void *from,
+                                   uint64_t bytes) {
+    const esp__device *d = f->on[op->on].device;
+    return to ? d->table->copy(d->self, to, from, bytes, d->stream[op->stream]) : ESP_OK;
+}
+
 static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
-    const int first = op->round == u->first_round; /* later rounds read the residual that the first one read */
-    if (first && f && f->residual_before) esp__copy_on(ctx, op, f->residual_before, f->residual, f->count * 4u);
-    if (first && f && f->state_before) esp__copy_on(ctx, op, f->state_before, f->state, f->state_bytes);
-    return esp__ranges_run(ctx, op, esp__compress_some);
+    const esp__active *f = &ctx->active;
+    const esp__feedback *b = esp__feedback_of(f, op);
+    esp_status s = ESP_OK;
+    /* later rounds read the residual that the first one read */
+    if (b && op->round == esp__unit_of(f, op)->first_round) {
+        s = esp__copy_before(f, op, b->residual_before, b->residual, b->count * 4u);
+        if (!s) s = esp__copy_before(f, op, b->state_before, b->state, b->state_bytes);
+    }
+    return s ? esp__op_failed(ctx, op->on, op, s, "") : esp__ranges_run(ctx, op, esp__compress_some);
 }
 
 /* Fills the call for one range, and the payloads that are summed into it. */
 static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_payload *payloads,
                                   esp__codec_call *c) {
-    uint8_t *slots = esp__at(ctx, op, op->slots);
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
+    const esp__active *f = &ctx->active;
+    const esp__feedback *b = esp__feedback_of(f, op);
     esp__call_range(ctx, op, r, c);
-    for (uint32_t q = 0; q < op->n_sources; q++) {
+    for (uint32_t q = 0; q < op->codec.n_sources; q++) {
         esp_payload *p = &payloads[q];
         memset(p, 0, sizeof *p);
-        p->data.ptr = slots + ctx->active.program.slots[r->first_slot + q] * op->slot_bytes;
-        p->data.bytes = op->slot_bytes;
+        p->data.ptr = esp__slot(f, op, r->first_slot + q);
+        p->data.bytes = op->codec.slot_bytes;
         p->data.dev = c->part.data.dev;
     }
-    esp__call_state(c, f && f->state && f->device == op->on ? f->state + r->state_offset : NULL, r->state_bytes);
+    esp__call_state(c, b && b->state && b->device == op->on ? b->state + r->state_offset : NULL, r->state_bytes);
     c->args.mode = ESP_OUT_SET;
-    c->args.n_payloads = op->n_sources;
-    c->args.scale = op->scale;
+    c->args.n_payloads = op->codec.n_sources;
+    c->args.scale = op->codec.scale;
 }
 
 /* One call, for `each` ranges. */
 static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
+    const esp__unit *u = esp__unit_of(&ctx->active, op);
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     l->n = 0;
     for (uint32_t k = 0; k < each; k++) {
-        esp__decompress_range(ctx, op, &ranges[k], ctx->active.payloads + k * op->n_sources, &c);
+        esp__decompress_range(ctx, op, &ranges[k], ctx->active.payloads + k * op->codec.n_sources, &c);
         if (each > 1) esp__call_list_add(l, &c);
     }
     c.args.payload = ctx->active.payloads;
@@ -149,146 +256,109 @@ static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const es
              : ESP_OK;
 }
 
-/* Contiguous numbers to convert from one format into another. */
-typedef struct esp__piece {
-    const esp_ctx *ctx;
-    esp_dtype dtype;
-    uint8_t copy;
-    float scale;
-    void *grad; /* the region's first element, in the unit's dtype */
-    float *work;
-} esp__piece;
-
-static void esp__half_decode(const esp__piece *p, float *out, const uint16_t *in, float scale, uint64_t n) {
-    half_add_for(p->dtype == ESP_F16, p->ctx->config.simd)(out, in, scale, 1, n);
-}
-static void esp__half_encode(const esp__piece *p, uint16_t *out, const float *in, uint64_t n) {
-    half_encode_for(p->dtype == ESP_F16, p->ctx->config.simd)(out, in, NULL, 1.0f, 1.0f, n);
+/* ---- copies --------------------------------------------------------------------------------------------------------------------- */
+/* Between the tensors of a group and its memory. */
+static esp_status esp__run_group(const esp_ctx *ctx, const esp__op *op, const esp__device *d, esp_stream on) {
+    const esp__unit *u = esp__unit_of(&ctx->active, op);
+    const uint64_t e = esp_dtype_bytes(u->dtype);
+    const esp__tensor *t = ctx->model.tensors + (op->copy.what == ESP__COPY_PACK ? op->copy.member : u->place.first);
+    uint8_t *at = u->data;
+    esp_status s = ESP_OK;
+    if (op->copy.what == ESP__COPY_PACK)
+        return d->table->copy(d->self, at + op->copy.begin * e, t->grad, t->count * e, on);
+    for (uint32_t k = 0; k < u->place.n && !s; at += t[k].count * e, k++)
+        s = d->table->copy(d->self, t[k].grad, at, t[k].count * e, on);
+    return s;
 }
 
-static void esp__piece_run(void *arg, uint64_t begin, uint64_t end) {
-    const esp__piece *p = arg;
-    float block[ESP__HALF_BLOCK];
-    if (p->dtype == ESP_F32) { /* no conversion, only scaling */
-        float *g = p->grad;
-        ESP_SIMD
-        for (uint64_t i = begin; i < end; i++) g[i] *= p->scale;
-        return;
-    }
-    uint16_t *h = p->grad;
-    for (uint64_t i = begin; i < end; i += ESP__HALF_BLOCK) {
-        uint64_t n = end - i < ESP__HALF_BLOCK ? end - i : ESP__HALF_BLOCK;
-        if (p->copy == ESP__COPY_TO_F32) {
-            esp__half_decode(p, p->work + i, h + i, p->scale, n);
-        } else if (p->copy == ESP__COPY_FROM_F32) {
-            ESP_SIMD
-            for (uint64_t k = 0; k < n; k++) block[k] = p->work[i + k] * p->scale;
-            esp__half_encode(p, h + i, block, n);
-        } else {
-            esp__half_decode(p, block, h + i, p->scale, n);
-            esp__half_encode(p, h + i, block, n);
-        }
-    }
+static esp_status esp__run_swap(const esp__active *f, const esp__op *op, const esp__device *d, esp_stream on) {
+    const esp__copy_op *c = &op->copy;
+    esp_status s = ESP_OK;
+    for (uint64_t m = 0; m < c->mid && !s; m++)
+        s = d->table->copy2d(d->self, esp__at(f, op, c->dst) + m * c->outer * c->run, c->run,
+                             esp__at(f, op, c->src) + m * c->run, c->mid * c->run, c->run, c->outer, on);
+    return s;
 }
 
-/* A copy between a tensor and its place in its group. */
-typedef struct esp__move {
-    uint8_t *to;
-    const uint8_t *from;
-} esp__move;
-static void esp__move_run(void *arg, uint64_t begin, uint64_t end) {
-    const esp__move *m = arg;
-    memcpy(m->to + begin, m->from + begin, end - begin);
-}
-
-/* Copies tensor `t` to its place `at` in its group (pack), or back. */
-static void esp__pack_run(esp_ctx *ctx, const esp__tensor *t, uint8_t *at, int pack) {
-    esp__move in = {at, t->grad}, out = {t->grad, at};
-    ctx->host.parallel_for(ctx->host.user, t->count * (t->dtype == ESP_F32 ? 4u : 2u), ESP__OP_GRAIN * 4, esp__move_run,
-                           pack ? &in : &out);
-}
-
-static void esp__run_group(esp_ctx *ctx, const esp__op *op) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    uint64_t e = u->dtype == ESP_F32 ? 4u : 2u, begin = 0;
-    uint8_t *data = u->data;
-    if (op->copy == ESP__COPY_PACK) {
-        esp__pack_run(ctx, &ctx->model.tensors[op->member], data + op->begin * e, 1);
-        return;
-    }
-    for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++) {
-        esp__pack_run(ctx, &ctx->model.tensors[k], data + begin * e, 0);
-        begin += ctx->model.tensors[k].count;
-    }
+static esp_status esp__run_convert(const esp__active *f, const esp__op *op, uint64_t begin, uint64_t length) {
+    const esp__device *d = f->on[op->on].device;
+    const esp_dtype dtype = esp__unit_of(f, op)->dtype;
+    uint8_t *grad = esp__at(f, op, op->copy.grad) + begin * esp_dtype_bytes(dtype);
+    uint8_t *work = esp__at(f, op, op->copy.work) + begin * 4u, *to = grad, *from = grad;
+    esp_dtype to_dtype = dtype, from_dtype = dtype;
+    if (op->copy.what == ESP__COPY_TO_F32) to = work, to_dtype = ESP_F32;
+    if (op->copy.what == ESP__COPY_FROM_F32) from = work, from_dtype = ESP_F32;
+    return d->table->convert(d->self, to, to_dtype, from, from_dtype, op->copy.scale, 0, length, esp__stream_of(f, op));
 }
 
 /* Converts or scales the op's numbers, one piece after another if it works piece by piece. */
-static esp_status esp__run_convert(esp_ctx *ctx, const esp__op *op) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    const uint64_t e = esp_dtype_bytes(u->dtype);
-    const uint32_t n_pieces = op->n_pieces ? op->n_pieces : 1;
+static esp_status esp__run_converts(const esp_ctx *ctx, const esp__op *op) {
+    const esp__active *f = &ctx->active;
+    const uint64_t e = esp_dtype_bytes(esp__unit_of(f, op)->dtype);
     esp_status s = ESP_OK;
-    for (uint32_t k = 0; k < n_pieces && !s; k++) {
-        const esp__copy_piece whole = {0, op->length * e, 0, 0};
-        const esp__copy_piece *x = op->n_pieces ? &ctx->active.program.pieces[op->first_piece + k] : &whole;
-        const uint64_t begin = op->begin + x->offset / e;
-        esp__piece p = {ctx, u->dtype, op->copy, op->scale, NULL, NULL};
-        p.grad = esp__at(ctx, op, op->grad) + begin * e;
-        p.work = op->copy == ESP__COPY_SCALE ? NULL : esp__numbers(ctx, op, begin);
-        if (op->n_pieces) s = esp__piece_wait(ctx, op, k);
-        if (!s) ctx->host.parallel_for(ctx->host.user, x->bytes / e, ESP__OP_GRAIN, esp__piece_run, &p);
-        if (op->n_pieces && !s) s = esp__piece_made(ctx, op, k);
+    if (!op->n_pieces)
+        return esp__op_failed(ctx, op->on, op, esp__run_convert(f, op, op->copy.begin, op->copy.length), "");
+    for (uint32_t k = 0; k < op->n_pieces && !s; k++) {
+        const esp__copy_piece *x = &f->program.pieces[op->first_piece + k];
+        s = esp__piece_wait(ctx, op, k);
+        if (!s) s = esp__run_convert(f, op, op->copy.begin + x->offset / e, x->bytes / e);
+        if (!s) s = esp__piece_made(ctx, op, k);
     }
     return s;
 }
 
-static esp_status esp__run_copy(esp_ctx *ctx, const esp__op *op) {
-    const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    if (op->copy == ESP__COPY_SWAP) { /* [outer][mid][inner] -> [mid][outer][inner] */
-        const uint8_t *in = esp__at(ctx, op, op->src);
-        uint8_t *out = esp__at(ctx, op, op->dst);
-        uint64_t run = op->inner * op->slot_bytes;
-        for (uint64_t o = 0; o < op->outer; o++)
-            for (uint64_t m = 0; m < op->mid; m++)
-                memcpy(out + (m * op->outer + o) * run, in + (o * op->mid + m) * run, run);
-        return ESP_OK;
+static esp_status esp__run_copy(const esp_ctx *ctx, const esp__op *op) {
+    const esp__active *f = &ctx->active;
+    const esp__copy_op *c = &op->copy;
+    const esp__device *d = f->on[op->on].device;
+    const esp_stream on = esp__stream_of(f, op);
+    esp_status s = ESP_OK;
+    switch (c->what) {
+    case ESP__COPY_DOWN:
+    case ESP__COPY_UP:
+        if (!op->n_pieces)
+            s = d->table->copy(d->self, esp__at(f, op, c->dst), esp__at(f, op, c->src), c->length, on);
+        else if (c->what == ESP__COPY_DOWN) /* the op before a copy up has enqueued it piece by piece */
+            s = esp__pieces_enqueue(f, op);
+        break;
+    case ESP__COPY_SWAP: s = esp__run_swap(f, op, d, on); break;
+    case ESP__COPY_PACK:
+    case ESP__COPY_UNPACK: s = esp__run_group(ctx, op, d, on); break;
+    case ESP__COPY_FINALIZE:
+        s = c->codec->table->finalize(c->codec->self, (float *)(void *)esp__at(f, op, c->work) + c->begin, c->length,
+                                      (uint32_t)ctx->job.size, on);
+        break;
+    default: return esp__run_converts(ctx, op);
     }
-    if (op->copy == ESP__COPY_PACK || op->copy == ESP__COPY_UNPACK) {
-        esp__run_group(ctx, op);
-        return ESP_OK;
-    }
-    if (op->copy == ESP__COPY_FINALIZE) {
-        esp_stream here = {{ESP_CPU, 0}, NULL};
-        return u->codec->table->finalize(u->codec->self, esp__numbers(ctx, op, op->begin), op->length,
-                                         (uint32_t)ctx->job.size, here);
-    }
-    return esp__run_convert(ctx, op);
+    return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* Elements that the op reads: a token is taken only for a large op. */
-ESP__FN uint64_t esp__op_elements(const esp_ctx *ctx, const esp__op *op) {
+/* ---- any op of the cpu or compute lane ------------------------------------------------------------------------------------------- */
+ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op) {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) n += ctx->active.program.ranges[op->first_range + i].length;
-    return op->kind == ESP__OP_DECOMPRESS ? n * op->n_sources : n;
+    if (!esp__op_is_codec(op)) return 0;
+    for (uint32_t i = 0; i < op->codec.n_ranges; i++) n += f->program.ranges[op->codec.first_range + i].length;
+    return op->kind == ESP__OP_DECOMPRESS ? n * op->codec.n_sources : n;
 }
 
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
-    const int codec = op->kind == ESP__OP_COMPRESS || op->kind == ESP__OP_DECOMPRESS;
-    esp_status s = ESP_OK;
-    if (op->on || ctx->active.strategy.units[op->unit].after) s = esp__op_begin(ctx, op, op->stream);
+    const esp__active *f = &ctx->active;
+    esp_status s = esp__op_begin(ctx, op, op->stream);
     if (s) return s;
-    int token = codec && !op->on ? esp__token_take(ctx, esp__op_elements(ctx, op)) : 0;
-    if (codec)
+    if (op->kind == ESP__OP_COPY) {
+        s = esp__run_copy(ctx, op);
+    } else {
+        const bool token = !f->on[op->on].device->async && esp__token_take(ctx, esp__op_elements(f, op));
         s = op->kind == ESP__OP_COMPRESS ? esp__run_compress(ctx, op) : esp__ranges_run(ctx, op, esp__decompress_some);
-    else
-        s = op->on ? esp__copy_enqueue(ctx, op) : esp__run_copy(ctx, op);
-    esp__token_put(ctx, token);
-    return s || !op->on ? s : esp__op_issued(ctx, op, op->stream);
+        esp__token_put(ctx, token);
+    }
+    return s ? s : esp__op_issued(ctx, op, op->stream);
 }
 
+/* ---- collectives that reduce bodies ----------------------------------------------------------------------------------------------- */
 /* The number that stands for "NaN or Inf" in a reduction: 1, or -1 where the least counts. */
 static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
-    const int minus = op == ESP_REDUCE_MIN;
+    const bool minus = op == ESP_REDUCE_MIN;
     const float f = minus ? -1.0f : 1.0f;
     const uint16_t f16 = minus ? 0xBC00u : 0x3C00u, bf16 = minus ? 0xBF80u : 0x3F80u;
     const int32_t i = minus ? -1 : 1; /* little-endian: its first bytes are the narrower integers */
@@ -300,27 +370,28 @@ static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
         memcpy(at, &i, esp_dtype_bytes(dtype));
 }
 
-ESP__FN void esp__headers_hide(const esp_ctx *ctx, const esp__op *op) {
-    uint8_t *sent = esp__at(ctx, op, op->src), *kept = esp__at(ctx, op, op->headers);
+ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank) {
+    const esp__collective_op *c = &op->collective;
+    uint8_t *sent = esp__at(f, op, c->src), *kept = esp__at(f, op, c->headers);
     /* a sum of bytes wraps at 256: ranks use different numbers of the header's place, which has 64 of them */
-    const uint64_t width = esp_dtype_bytes(op->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
-    const uint64_t place = (uint64_t)ctx->job.rank % places * width;
-    for (uint64_t i = 0; i < op->n_sent; i++) {
-        uint8_t *slot = sent + i * op->slot_bytes;
+    const uint64_t width = esp_dtype_bytes(c->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
+    const uint64_t place = (uint64_t)rank % places * width;
+    for (uint64_t i = 0; i < c->n_sent; i++) {
+        uint8_t *slot = sent + i * c->slot_bytes;
         esp_payload_header h;
         memcpy(&h, slot, sizeof h);
-        if (i >= op->own_slot && i < op->own_slot + op->n_slots)
-            memcpy(kept + (i - op->own_slot) * sizeof h, &h, sizeof h);
+        if (i >= c->own_slot && i < c->own_slot + c->n_slots) memcpy(kept + (i - c->own_slot) * sizeof h, &h, sizeof h);
         memset(slot, 0, sizeof h);
-        if (h.flags & ESP_PAYLOAD_NONFINITE) esp__flag_number(slot + place, op->coll.dtype, op->coll.reduce);
+        if (h.flags & ESP_PAYLOAD_NONFINITE) esp__flag_number(slot + place, c->coll.dtype, c->coll.reduce);
     }
 }
 
-ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op) {
-    const uint8_t *kept = esp__at(ctx, op, op->headers);
-    uint8_t *out = esp__at(ctx, op, op->dst);
-    for (uint64_t i = 0; i < op->n_slots; i++) {
-        uint8_t *slot = out + i * op->slot_bytes;
+ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op) {
+    const esp__collective_op *c = &op->collective;
+    const uint8_t *kept = esp__at(f, op, c->headers);
+    uint8_t *out = esp__at(f, op, c->dst);
+    for (uint64_t i = 0; i < c->n_slots; i++) {
+        uint8_t *slot = out + i * c->slot_bytes;
         esp_payload_header h;
         int flagged = 0;
         for (uint32_t k = 0; k < sizeof h; k++) flagged |= slot[k];
@@ -328,4 +399,96 @@ ESP__FN void esp__headers_show(const esp_ctx *ctx, const esp__op *op) {
         h.flags = (uint16_t)(flagged ? ESP_PAYLOAD_NONFINITE : 0);
         memcpy(slot, &h, sizeof h);
     }
+}
+
+/* ---- what a unit waits for ------------------------------------------------------------------------------------------------------- */
+ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u) {
+    const esp__op *op = &f->program.ops[u->first_op + u->pc];
+    if (!u->after || u->pc == u->n_ops) return false;
+    return op->on != u->device || (op->kind == ESP__OP_COLLECTIVE && !op->collective.stream_ordered);
+}
+
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u) {
+    return esp__unit_failed(ctx, u, esp__device_passed(ctx->active.on[u->device].device, u->after));
+}
+
+ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t first, uint32_t n) {
+    for (uint32_t i = first; i < first + n; i++) {
+        const esp__unit *u = &f->strategy.units[i];
+        for (uint32_t k = u->first_op; u->phase != ESP__IDLE && k < u->first_op + u->pc; k++) {
+            const esp__op *op = &f->program.ops[k];
+            if (esp__stream_ordered(op) &&
+                esp__device_passed(f->on[op->on].device, esp__op_event(f, op, true)) == ESP_PENDING)
+                return op;
+        }
+    }
+    return NULL;
+}
+
+/* ---- pushes ---------------------------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero) {
+    const esp__device *d = esp__device_at(ctx, t->device);
+    const esp_stream on = d->stream[ESP__ON_PUSH];
+    const bool work = zero || t->pending_residual, behind = esp__stream_async(user);
+    esp_status s = ESP_OK;
+    t->ordered = behind || work;
+    if (behind) s = esp__device_record(d, t->pushed, user);
+    if (!s && work && behind) s = esp__device_follow(d, t->pushed, on);
+    if (!s && zero) s = d->table->fill(d->self, grad, 0, t->count * esp_dtype_bytes(t->dtype), on);
+    if (!s && t->pending_residual)
+        s = d->table->convert(d->self, grad, t->dtype, t->pending_residual, ESP_F32, 1.0f, 1, t->count, on);
+    if (!s && work) s = esp__device_record(d, t->pushed, on);
+    if (t->pending_residual) { /* freed when the tensor is pushed again: the device may read it until the step ends */
+        t->pending_before = t->pending_residual;
+        t->pending_residual = NULL;
+    }
+    return s ? esp__device_failed(ctx, t->device, s, "esp_push") : ESP_OK;
+}
+
+/* ---- the end of a step ------------------------------------------------------------------------------------------------------- */
+/* Counts the parts with NaN or Inf that were compressed on the device. */
+static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
+    const esp__memory_on *m = &ctx->active.on[device];
+    const esp__device *d = m->device;
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < m->has.n_behind && !s; k++) s = esp__device_join(ctx, device, esp__on_behind((int)k));
+    if (!s)
+        s = d->table->copy(d->self, m->flags, m->headers, (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER,
+                           d->stream[ESP__ON_COMPUTE]);
+    if (!s) s = esp__device_settle(ctx, device);
+    for (uint32_t i = 0; i < m->has.n_headers && !s; i++) {
+        esp_payload_header h;
+        memcpy(&h, m->flags + (uint64_t)i * sizeof h, sizeof h);
+        if (h.flags & ESP_PAYLOAD_NONFINITE) ctx->steps.stats.nonfinite++;
+    }
+    return s;
+}
+
+/* Work of the step failed: the error names the tensors that it may belong to. */
+static esp_status esp__step_failed(const esp_ctx *ctx, uint32_t device, esp_status s) {
+    const esp__unit *first = NULL;
+    char what[ESP__ERROR_MAX / 4], others[40] = "";
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
+        const esp__unit *u = &ctx->active.strategy.units[i];
+        if (u->device != device || u->phase == ESP__IDLE) continue;
+        if (!n++) first = u;
+    }
+    if (n > 1) snprintf(others, sizeof others, " or one of %u others", (unsigned)(n - 1));
+    snprintf(what, sizeof what, "rank %d: work of step %llu%s%.300s%s%s%s", (int)ctx->job.rank,
+             (unsigned long long)ctx->steps.step, n ? " (tensor '" : "", n ? first->name : "", n ? "'" : "", others,
+             n ? ")" : "");
+    return esp__device_failed(ctx, device, s, what);
+}
+
+ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx) {
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < ctx->devices.n && !s; k++) {
+        esp__memory_on *m = &ctx->active.on[k];
+        s = m->has.n_headers ? esp__headers_count(ctx, k) : esp__device_settle(ctx, k);
+        if (s) s = esp__step_failed(ctx, k, s);
+        m->settled_ns = esp__now_ns();
+    }
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) ctx->active.strategy.units[i].after = NULL;
+    return s;
 }

@@ -12,7 +12,7 @@
 enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
 
 /* Is `fd` an end of the launcher's pipe? A program in between may have closed it, and its number may be another file's now. */
-static int esp__token_end(int fd, unsigned long long inode) {
+static bool esp__token_end(int fd, unsigned long long inode) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && (unsigned long long)st.st_ino == inode;
 }
@@ -35,22 +35,22 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx) {
     ctx->lanes.tokens[1] = w;
 }
 
-static int esp__token_given_up(esp_ctx *ctx) {
+static bool esp__token_given_up(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
-    int up = ctx->health.fatal || ctx->lanes.stopping;
+    const bool up = ctx->health.fatal || ctx->lanes.stopping;
     pthread_mutex_unlock(&ctx->lanes.lock);
     return up;
 }
 
-ESP__FN int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
+ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
     char byte;
     uint64_t since = 0;
     for (;;) {
         ssize_t n = read(ctx->lanes.tokens[0], &byte, 1);
-        if (n == 1) return 1;
+        if (n == 1) return true;
         if (n == 0 || (errno != EAGAIN && errno != EINTR)) break;
         if (!since) since = esp__now_ns();
-        if (esp__token_given_up(ctx)) return 0;
+        if (esp__token_given_up(ctx)) return false;
         if (esp__now_ns() - since > longest_ms * 1000000u) break;
         struct pollfd p = {ctx->lanes.tokens[0], POLLIN, 0};
         poll(&p, 1, ESP__TOKEN_LOOK_MS);
@@ -58,14 +58,14 @@ ESP__FN int esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
     ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* no more waits: the next op would wait as long */
     esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
              (unsigned)longest_ms);
-    return 0;
+    return false;
 }
 
-ESP__FN int esp__token_take(esp_ctx *ctx, uint64_t elements) {
-    return ctx->lanes.tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST ? esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS) : 0;
+ESP__FN bool esp__token_take(esp_ctx *ctx, uint64_t elements) {
+    return ctx->lanes.tokens[0] >= 0 && elements >= ESP__TOKEN_LEAST && esp__token_wait(ctx, ESP__TOKEN_GIVE_UP_MS);
 }
 
-ESP__FN void esp__token_put(esp_ctx *ctx, int token) {
+ESP__FN void esp__token_put(esp_ctx *ctx, bool token) {
     ssize_t n;
     if (!token) return;
     do n = write(ctx->lanes.tokens[1], "+", 1);

@@ -27,14 +27,14 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
         "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
         "push every tensor of a step (or call esp_step_end) before waiting for one",
         (unsigned)(waited_ns / 1000000u), unpushed->name);
-    ctx->health.said_unpushed = 1;
+    ctx->health.said_unpushed = true;
     if (over)
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);
     else
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* A rank has left, which is only an error once somebody waits for it: see esp__waits_update. */
+/* A rank has left, which is only an error once somebody waits for it: see esp__waits_judge. */
 ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (ctx->health.left_rank < 0 || left < 0) {
@@ -58,9 +58,9 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
     return after == ESP_E_MISMATCH ? after : ESP_E_PEER;
 }
 
-/* A rank has left, and the backend does not say for whom a request waits, or what that rank sent may still be on its way, over a slow
- * link. 1: nothing has arrived for a second. Not under the lock. */
-static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
+/* Has nothing arrived for a second? A rank has left, and the backend does not know which rank a request waits for, or what that rank sent
+ * may still be on its way over a slow link. Not under the lock. */
+static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     esp_stats s;
     memset(&s, 0, sizeof s);
     esp__comms_traffic(ctx, &s);
@@ -70,7 +70,7 @@ static int esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
-/* Since when a thread waits, or else a stream of the trainer; 0: none does. Lock held. */
+/* When a thread, or else a stream of the trainer, began to wait; 0: none does. Lock held. */
 static uint64_t esp__waits_since(const esp_ctx *ctx) {
     return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
 }
@@ -80,9 +80,9 @@ static uint64_t esp__waits_since(const esp_ctx *ctx) {
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
-    if (!since || ctx->devices.n < 2) h->behind = 0;
-    if (!since || ctx->devices.n < 2 || now < since + pause || now < h->behind_look_ns + pause) return;
-    const esp__op *op = esp__collective_behind(ctx, 0, ctx->active.strategy.n_units);
+    if (!since) h->behind = false;
+    if (!since || now < since + pause || now < h->behind_look_ns + pause) return;
+    const esp__op *op = esp__collective_behind(&ctx->active, 0, ctx->active.strategy.n_units);
     h->behind_look_ns = now;
     if (op) {
         const uint32_t at = (uint32_t)(op - ctx->active.program.ops);
@@ -90,29 +90,23 @@ static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
         if (!h->behind || at != h->behind_op || h->behind_ns < since) h->behind_ns = now;
         h->behind_op = at;
         h->behind_tensor = ctx->active.strategy.units[op->unit].place.first;
-        h->behind_rank = esp__group_size(topo, op->level) == 2
-                             ? esp__group_rank(ctx, op->level, 1 - esp__group_index(topo, op->level))
-                             : -1;
+        h->behind_rank =
+            esp__group_size(topo, op->collective.scope) == 2
+                ? esp__group_rank(ctx, op->collective.scope, 1 - esp__group_index(topo, op->collective.scope))
+                : -1;
     }
     h->behind = op != NULL;
 }
 
 /* The oldest request that is long under way. */
-typedef struct esp__oldest {
-    uint64_t since; /* UINT64_MAX: there is none */
-    int32_t rank;   /* for which it waits; -1: unknown */
-    uint32_t tensor;
-    bool delivers; /* what a rank sent before it left still arrives */
-} esp__oldest;
-
-static esp__oldest esp__oldest_request(esp_ctx *ctx, uint64_t now) {
-    esp__oldest o = {.since = UINT64_MAX, .rank = -1, .tensor = UINT32_MAX};
+static esp__wait esp__oldest_request(esp_ctx *ctx, uint64_t now) {
+    esp__wait o = {.since = UINT64_MAX, .rank = -1, .tensor = UINT32_MAX};
     for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
         void *req = k < n ? ctx->lanes.links[k].req : ctx->lanes.request.req;
         const uint64_t since = k < n ? ctx->lanes.links[k].started_ns : ctx->lanes.request.started_ns;
         if (!req || now - since < ESP__LONG_AFTER_MS * 1000000ull || since >= o.since) continue;
         const esp__op *op = k < n ? esp__link_head(ctx, k) : NULL;
-        const uint8_t level = op ? op->level : ctx->lanes.request.level;
+        const uint8_t level = op ? op->collective.scope : ctx->lanes.request.level;
         const esp__comm *comm = &ctx->job.comms[level];
         o.since = since;
         o.tensor = op ? ctx->active.strategy.units[op->unit].place.first : UINT32_MAX;
@@ -123,43 +117,47 @@ static esp__oldest esp__oldest_request(esp_ctx *ctx, uint64_t now) {
     return o;
 }
 
-/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers rank 0 from it. */
-ESP__FN void esp__waits_update(esp_ctx *ctx, uint64_t now) {
+ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
-    esp__oldest o = esp__oldest_request(ctx, now);
+    esp__wait o = esp__oldest_request(ctx, now);
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__behind_look(ctx, now);
-    /* a stream waits for nothing but what is behind a collective on the device */
-    const bool waits = ctx->lanes.waiters || h->behind;
     if ((o.since == UINT64_MAX || !ctx->lanes.waiters) && h->behind)
-        o = (esp__oldest){h->behind_ns, h->behind_rank, h->behind_tensor, o.delivers};
-    const bool waiting = o.since != UINT64_MAX;
-    bool left = h->left_rank >= 0 && waiting;
+        o = (esp__wait){h->behind_ns, h->behind_rank, h->behind_tensor, o.delivers, false, false};
+    o.behind = h->behind;
+    o.left = h->left_rank >= 0 && o.since != UINT64_MAX;
     pthread_mutex_unlock(&ctx->lanes.lock);
-    if (left && o.rank >= 0) left = esp__peers_left(ctx->job.peers, o.rank);
-    if (left && (o.rank < 0 || !o.delivers)) left = esp__nothing_comes(ctx, o.since, now);
-    /* it may have left because of an error that this rank has too and has not seen yet, such as other collectives at the same time */
-    if (left) left = !esp__links_poll(ctx);
+    if (o.left && o.rank >= 0) o.left = esp__peers_left(ctx->job.peers, o.rank);
+    if (o.left && (o.rank < 0 || !o.delivers)) o.left = esp__nothing_comes(ctx, o.since, now);
+    return o;
+}
+
+/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers rank 0 from it. */
+ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
+    esp__health *h = &ctx->health;
+    const bool waiting = w->since != UINT64_MAX;
     pthread_mutex_lock(&ctx->lanes.lock);
+    /* a stream waits for nothing but what is behind a collective on the device */
+    const bool waits = ctx->lanes.waiters || w->behind;
     h->waiting = waiting;
-    h->waits_for = o.rank;
-    h->waits_tensor = o.tensor;
+    h->waits_for = w->rank;
+    h->waits_tensor = w->tensor;
     /* the timeout counts from when both the wait and the request have begun */
     uint64_t since = esp__waits_since(ctx);
-    if (waiting && o.since > since) since = o.since;
+    if (waiting && w->since > since) since = w->since;
     const uint64_t waited_ns = waits && now > since ? now - since : 0, most_ns = ctx->config.timeout_ms * 1000000ull;
     const bool soon = waited_ns > most_ns - esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull && waiting;
     const bool check = soon && !h->checked, over = waited_ns > most_ns && !h->suspected;
     h->checked = soon;
-    if (over && waiting) h->suspected = 1; /* else ops go on: a later one may still wait for too long */
+    if (over && waiting) h->suspected = true; /* else ops go on: a later one may still wait for too long */
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, over);
-    if (left) {
+    if (w->left) {
         char text[ESP__ERROR_MAX];
         esp__fatal_locked(ctx, esp__waits_left_error(ctx, text, sizeof text), text);
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (check) esp__peers_check(ctx->job.peers);
-    if (over && waiting) esp__peers_suspect(ctx->job.peers, o.rank, o.tensor);
+    if (over && waiting) esp__peers_suspect(ctx->job.peers, w->rank, w->tensor);
 }
 
 ESP__FN void esp__waits_answer(void *user, esp__answer *out) {

@@ -16,7 +16,8 @@
 #include <math.h>
 
 static int esp__errors_measures(const esp__op *op) {
-    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0 && op->round + 1u == op->n_rounds;
+    return op->kind == ESP__OP_COMPRESS && op->codec.comp_index == 0 && op->codec.n_ranges > 0 &&
+           op->round + 1u == op->n_rounds;
 }
 
 static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
@@ -73,7 +74,8 @@ static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__errors *g = esp__errors_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return 0;
     uint64_t count = 0;
-    for (uint32_t i = 0; i < op->n_ranges; i++) count += ctx->active.program.ranges[op->first_range + i].length;
+    for (uint32_t i = 0; i < op->codec.n_ranges; i++)
+        count += ctx->active.program.ranges[op->codec.first_range + i].length;
     int small = count < ESP__ERRORS_SMALL;
     if (!esp__errors_turn(g, (uint32_t)(op - ctx->active.program.ops), small)) return 0;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
@@ -157,10 +159,11 @@ static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
 
 static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range *r) {
     struct esp__errors *g = esp__errors_of(ctx);
-    const esp__feedback *f = op->feedback >= 0 ? &ctx->active.feedback[op->feedback] : NULL;
+    const esp__feedback *f = op->codec.feedback >= 0 ? &ctx->active.feedback[op->codec.feedback] : NULL;
     uint64_t begin = esp__now_ns();
-    const uint8_t *payload = esp__at(ctx, op, op->slots) + ctx->active.program.slots[r->first_slot] * op->slot_bytes;
-    esp__errors_arrays a = {op->on, {NULL, op->on ? ctx->active.on[op->on].phi : ctx->active.phi, NULL}};
+    const uint8_t *payload =
+        esp__at(&ctx->active, op, op->codec.slots) + ctx->active.program.slots[r->first_slot] * op->codec.slot_bytes;
+    esp__errors_arrays a = {op->on, {NULL, ctx->active.on[op->on].phi, NULL}};
     esp__codec_call c;
     esp_payload_header h;
     if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__CPU_INDEX, &h, op->on, payload, sizeof h) ||
@@ -168,7 +171,7 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
         g->unfit = 1;
     if (g->unfit) return;
     esp__call_range(ctx, op, r, &c);
-    esp__call_payload(&c, payload, op->slot_bytes, NULL);
+    esp__call_payload(&c, payload, op->codec.slot_bytes, NULL);
     a.of[0] = c.part.data.ptr;
     memcpy(&c.part.data.ptr, &a.of[1], sizeof a.of[1]);
     if (f && f->residual) a.of[2] = f->residual + (r->begin - f->offset);
@@ -216,11 +219,11 @@ static void esp__errors_end(esp_ctx *ctx) {
 
 static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, const esp__range *part) {
     struct esp__errors *g = self;
-    const esp__range *first = &ctx->active.program.ranges[op->first_range];
+    const esp__range *first = &ctx->active.program.ranges[op->codec.first_range];
     if (part == first) g->sampling = g->n && esp__errors_begin(ctx, op);
     if (!g->sampling) return;
     esp__errors_range(ctx, op, part);
-    if (part + 1 == first + op->n_ranges) {
+    if (part + 1 == first + op->codec.n_ranges) {
         g->sampling = 0;
         esp__errors_end(ctx);
     }

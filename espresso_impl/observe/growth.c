@@ -31,8 +31,9 @@ typedef struct esp__growth {
 } esp__growth;
 
 static int esp__growth_watches(const esp_ctx *ctx, const esp__op *op) {
-    return op->kind == ESP__OP_COMPRESS && op->comp_index == 0 && op->n_ranges > 0 && op->round + 1u == op->n_rounds &&
-           !op->on && op->feedback >= 0 && ctx->active.feedback[op->feedback].residual;
+    return op->kind == ESP__OP_COMPRESS && op->codec.comp_index == 0 && op->codec.n_ranges > 0 &&
+           op->round + 1u == op->n_rounds && !op->on && op->codec.feedback >= 0 &&
+           ctx->active.feedback[op->codec.feedback].residual;
 }
 
 static esp_status esp__growth_open(esp_ctx *ctx, void **self) {
@@ -75,7 +76,7 @@ static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedba
 }
 
 static void esp__growth_look(esp_ctx *ctx, esp__growth *g, const esp__op *op, const esp__range *r) {
-    const esp__feedback *f = &ctx->active.feedback[op->feedback];
+    const esp__feedback *f = &ctx->active.feedback[op->codec.feedback];
     const uint64_t blocks = (r->length + ESP__GROWTH_BLOCK - 1) / ESP__GROWTH_BLOCK;
     const uint64_t at = blocks ? ctx->steps.step / ESP__GROWTH_EVERY * 7919u % blocks * ESP__GROWTH_BLOCK : 0;
     const uint64_t n = r->length - at < ESP__GROWTH_BLOCK ? r->length - at : ESP__GROWTH_BLOCK;
@@ -99,7 +100,7 @@ static void esp__growth_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
     const uint64_t step = ctx->steps.step;
     if (step % ESP__GROWTH_EVERY || !g->n || g->looked == step + 1) return;
     if (op != &ctx->active.program.ops[g->op[g->now]]) return;
-    if (part != &ctx->active.program.ranges[op->first_range]) return;
+    if (part != &ctx->active.program.ranges[op->codec.first_range]) return;
     g->looked = step + 1;
     esp__growth_look(ctx, g, op, part);
 }

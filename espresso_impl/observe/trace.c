@@ -311,8 +311,9 @@ static void esp__trace_pushed(esp_ctx *ctx, void *self, uint32_t tensor, esp__sp
 
 static uint64_t esp__op_moves(const esp__op *op) {
     if (op->kind == ESP__OP_COPY) return 0;
-    if (op->kind != ESP__OP_COLLECTIVE) return op->n_ranges * op->slot_bytes;
-    return op->coll.dst.bytes > op->coll.src.bytes ? op->coll.dst.bytes : op->coll.src.bytes;
+    if (op->kind != ESP__OP_COLLECTIVE) return op->codec.n_ranges * op->codec.slot_bytes;
+    return op->collective.coll.dst.bytes > op->collective.coll.src.bytes ? op->collective.coll.dst.bytes
+                                                                         : op->collective.coll.src.bytes;
 }
 
 static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span when) {
@@ -322,7 +323,7 @@ static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span
     const uint64_t core = ctx->active.op_core_ns[op - ctx->active.program.ops];
     esp__trace_add(self, op->lane, op->label, tensor, step, when, core, bytes);
     for (uint32_t lane = ESP__LANE_INTRA; lane < op->lane; lane++)
-        if (op->kind == ESP__OP_COLLECTIVE && op->links >> (lane - ESP__LANE_INTRA) & 1u)
+        if (op->kind == ESP__OP_COLLECTIVE && op->collective.links >> (lane - ESP__LANE_INTRA) & 1u)
             esp__trace_add(self, lane, op->label, tensor, step, when, core, bytes);
 }
 

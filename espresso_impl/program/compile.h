@@ -1,9 +1,12 @@
-/* compile.h: what the files share that compile a unit's option into ops: program.c, program_comp.c (Comps), program_sides.c (a unit
- * on a device), program_pieces.c (copies cut into pieces). */
+/* compile.h: what the files share that compile a unit's option into ops. compile.c calls comps.c (Comps) and pieces.c (copies cut into
+ * pieces); all but the last call spaces.c (the memory spaces and number formats of a unit) and emit.c (new ops). */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/program/program.h"
+
+/* The memory spaces of a unit on a device: the device's memory and the host's. A unit on the CPU has only the former. */
+enum { ESP__SPACE_HOST, ESP__SPACE_DEVICE };
 
 /* The state of compiling one unit, step by step. */
 typedef struct esp__compile {
@@ -15,8 +18,8 @@ typedef struct esp__compile {
     uint32_t unit, comps;
     esp__coordinates at;
     esp__region region;
-    int half;     /* the gradient is f16 or bf16: `work` holds it as f32 around Comps        */
-    int in_grad;  /* half: 1 while the region's numbers are in the gradient, 0: in `work`    */
+    bool half;    /* the gradient is f16 or bf16: `work` holds it as f32 around Comps */
+    bool in_grad; /* half: the region's numbers are in the gradient, not in `work` */
     double share; /* half: the gradient is the sum so far times `share`, so that no sum overflows */
     esp__ref work, slots;
     uint64_t slot_bytes;
@@ -30,16 +33,27 @@ typedef struct esp__compile {
     esp__ref reduced; /* slots of the round before */
     uint64_t reduced_bytes;
     int reduced_space;
-    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean  */
-    int finalized;
-    /* a unit on a device; both spaces are the host's on the CPU */
-    uint32_t device;
-    esp__codec *device_codec;    /* the codec for this device; NULL: Comps and Decomps run on the CPU */
-    int space, slots_space;      /* where the numbers and the payloads are: 0 host, 1 device */
+    uint32_t last_value; /* the last step that changes numbers; after it the sum becomes the mean */
+    bool finalized;
+    uint32_t device;             /* of the unit */
+    esp__codec *device_codec;    /* the codec's implementation there; NULL: none */
+    int host;                    /* the space on which the host's code works */
+    int space, slots_space;      /* where the numbers and the payloads are */
     esp__ref grads[2], works[2]; /* for each space, once it is used: the unit's elements, and `work` */
     esp_status status;
     esp__op nowhere; /* esp__op_new returns it when memory is short, so that its callers need no check */
 } esp__compile;
+
+static inline uint32_t esp__space_device(const esp__compile *c, int space) {
+    return space == ESP__SPACE_DEVICE ? c->device : ESP__CPU_INDEX;
+}
+static inline int esp__op_space(const esp__compile *c, const esp__op *op) {
+    return op->on == c->device ? ESP__SPACE_DEVICE : ESP__SPACE_HOST;
+}
+/* The codec's implementation on this space. */
+static inline const esp__codec *esp__codec_of(const esp__compile *c, int space) {
+    return space == ESP__SPACE_DEVICE ? c->device_codec : c->u->codec;
+}
 
 ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s);
 ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i);
@@ -53,10 +67,10 @@ ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64
 ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op);
 ESP__FN void esp__payloads_to(esp__compile *c, int space, uint32_t step, uint64_t held);
 ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op);
-ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, int active);
+ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, bool active);
 ESP__FN void esp__spaces_start(esp__compile *c);
 ESP__FN void esp__unit_pieces(esp__compile *c);
-ESP__FN int esp__takes_part(const esp__compile *c);
+ESP__FN bool esp__takes_part(const esp__compile *c);
 ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes);
 ESP__FN uint64_t esp__contributions(const esp__compile *c);
 ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step);
@@ -66,5 +80,8 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
                                  uint32_t n_parts, const esp_bound *b);
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count);
 ESP__FN uint32_t *esp__slots_new(esp__compile *c, uint64_t n);
+/* A copy op over the numbers of the current region; NULL if this rank has no data there. */
+ESP__FN esp__op *esp__op_copy(esp__compile *c, uint8_t copy, uint32_t step, float scale);
 ESP__FN void esp__to_f32(esp__compile *c, uint32_t step);
+ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share);
 #endif

@@ -1,5 +1,4 @@
-/* comps.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback.
- * Part of program.c. */
+/* comps.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback. */
 #include "espresso_impl/program/compile.h"
 
 /* The slot in which the rounds before the last have the part at index[d] along each dims[d] of `r`. */
@@ -26,11 +25,11 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
         s *= size[d];
         if (r->dims[d].what == ESP__DIM_PART) n_parts *= size[d];
     }
-    op->first_range = p->n_ranges;
-    op->n_ranges = (uint32_t)n_parts;
-    op->n_sources = (uint32_t)(n_slots / n_parts);
-    const uint32_t list = esp__op_list(c->u, op);
-    if (list * op->n_sources > p->max_payloads) p->max_payloads = list * op->n_sources;
+    op->codec.first_range = p->n_ranges;
+    op->codec.n_ranges = (uint32_t)n_parts;
+    op->codec.n_sources = (uint32_t)(n_slots / n_parts);
+    const uint32_t list = esp__op_list(op);
+    if (list * op->codec.n_sources > p->max_payloads) p->max_payloads = list * op->codec.n_sources;
     if (list > 1 && list > p->max_list) p->max_list = list;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
     if (grown) p->ranges = grown; /* at once: esp__grow has freed the old array */
@@ -53,16 +52,16 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
                     base += index[d] * stride[d];
                 }
         esp__region_range(r, &c->at, c->u->place.elements, index, &range->begin, &range->length);
-        range->first_slot = first + (uint32_t)(part * op->n_sources);
+        range->first_slot = first + (uint32_t)(part * op->codec.n_sources);
         range->reduced_slot = esp__slot_reduced(c, r, index);
-        for (uint64_t q = 0; q < op->n_sources; q++) {
+        for (uint64_t q = 0; q < op->codec.n_sources; q++) {
             uint64_t left = q, slot = base;
             for (uint32_t d = r->n_dims; d-- > 0;)
                 if (r->dims[d].what == ESP__DIM_SOURCE) {
                     slot += left % size[d] * stride[d];
                     left /= size[d];
                 }
-            slots[part * op->n_sources + q] = (uint32_t)slot;
+            slots[part * op->codec.n_sources + q] = (uint32_t)slot;
         }
     }
 }
@@ -78,11 +77,11 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     f->place = c->u->place;
     f->codec = esp__hash64(ESP__HASH0, c->u->codec->spec, strlen(c->u->codec->spec));
     f->option = esp__hash64(ESP__HASH0, c->u->option.steps, c->u->option.n * sizeof *c->u->option.steps);
-    f->comp_index = op->comp_index;
-    f->n_ranges = op->n_ranges;
-    f->raw = op->raw;
+    f->comp_index = op->codec.comp_index;
+    f->n_ranges = op->codec.n_ranges;
+    f->raw = op->codec.raw;
     f->device = op->on;
-    f->owner_replica = (uint32_t)((int32_t)op->source == c->job->rank);
+    f->owner_replica = (int32_t)op->codec.source == c->job->rank;
     f->offset = begin;
     f->count = c->u->codec->feedback ? length : 0;
     f->state_bytes = state;
@@ -106,49 +105,55 @@ static uint32_t esp__lowest_replica(const esp__compile *c) {
 }
 
 /* Does the round's step spread what one rank of the group has, as the last round's does? Else it reduces. */
-static int esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
+static bool esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
 
 /* Fails if the backend cannot reduce what the op reduces. */
 static void esp__check_reduces(esp__compile *c, const esp__op *op) {
     static const char *const ops[] = {"?", "sum", "max", "min"};
-    const esp_backend *b = esp__backend_of(c->job, op->level);
-    if (c->status || (b->dtypes & ESP_BIT(op->coll.dtype) && b->reduces & ESP_BIT(op->coll.reduce))) return;
-    c->status = esp__fail(
-        c->ctx, ESP_E_UNSUPPORTED, "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
-        c->u->name, c->u->codec->spec, ops[op->coll.reduce & 3u], esp__dtype_word(op->coll.dtype), b->name,
-        op->round + 1u < op->n_rounds
-            ? "another codec or another backend"
-            : "an option without summed payloads (allgather or alltoall), or another backend");
+    const esp_backend *b = esp__backend_of(c->job, op->collective.scope);
+    if (c->status ||
+        (b->dtypes & ESP_BIT(op->collective.coll.dtype) && b->reduces & ESP_BIT(op->collective.coll.reduce)))
+        return;
+    c->status = esp__fail(c->ctx, ESP_E_UNSUPPORTED,
+                          "tensor '%s': codec '%s' needs a %s of %s, which backend '%s' does not do: use %s",
+                          c->u->name, c->u->codec->spec, ops[op->collective.coll.reduce & 3u],
+                          esp__dtype_word(op->collective.coll.dtype), b->name,
+                          op->round + 1u < op->n_rounds
+                              ? "another codec or another backend"
+                              : "an option without summed payloads (allgather or alltoall), or another backend");
 }
 
 ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint32_t first, last;
     esp__op *op = esp__op_new(c, ESP__OP_COLLECTIVE, 0, i);
-    op->level = s->level;
+    op->collective.scope = s->level;
     esp__scope_lanes(&c->job->topo, s->level, &first, &last);
-    op->links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
+    op->collective.links = (uint8_t)((2u << (last - ESP__LANE_INTRA)) - (1u << (first - ESP__LANE_INTRA)));
     op->lane = (uint8_t)last;
-    op->coll.struct_size = sizeof op->coll;
-    op->coll.op = s->coll;
-    op->coll.root = esp__region_root(&c->at, s);
-    if (op->coll.root < 0) op->coll.root = 0;
+    op->collective.coll.struct_size = sizeof op->collective.coll;
+    op->collective.coll.op = s->coll;
+    op->collective.coll.root = esp__region_root(&c->at, s);
+    if (op->collective.coll.root < 0) op->collective.coll.root = 0;
     esp__op_place(c, op, space, ESP__ON_COMPUTE);
+    op->collective.stream_ordered =
+        esp__device_at(c->ctx, op->on)->async && esp__backend_of(c->job, s->level)->caps & ESP_BACKEND_STREAM_ORDERED;
+    op->timed_later &= op->collective.stream_ordered; /* else the host sees its end */
     return op;
 }
 
 /* Makes the op reduce the bodies of `have` slots: their numbers lie one behind the other. */
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
-    op->coll.dtype = c->body_dtype;
-    op->coll.reduce = esp__codec_round(c->u->codec, op->round).op;
-    op->coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->coll.dtype));
-    op->coll.slot_bytes = 0;
-    op->rebuild = 1;
-    op->slot_bytes = c->slot_bytes;
-    op->n_slots = want;
-    op->own_slot = own_slot;
-    op->n_sent = have;
-    op->headers = esp__arena_place(c, 0, want * ESP_PAYLOAD_HEADER);
+    op->collective.coll.dtype = c->body_dtype;
+    op->collective.coll.reduce = esp__codec_round(c->u->codec, op->round).op;
+    op->collective.coll.count = have * (c->slot_bytes / esp_dtype_bytes(op->collective.coll.dtype));
+    op->collective.coll.slot_bytes = 0;
+    op->collective.rebuild = true;
+    op->collective.slot_bytes = c->slot_bytes;
+    op->collective.n_slots = want;
+    op->collective.own_slot = own_slot;
+    op->collective.n_sent = have;
+    op->collective.headers = esp__arena_place(c, c->host, want * ESP_PAYLOAD_HEADER);
     esp__check_reduces(c, op);
 }
 
@@ -160,12 +165,12 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     uint32_t swap;
     for (uint32_t i = comp + 1; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP && !c->status; i++) {
         const esp__step *s = &o->steps[i];
-        const int held = esp__region_active(&r), root = s->coll == ESP_COLL_BROADCAST && held;
+        const bool held = esp__region_active(&r), root = s->coll == ESP_COLL_BROADCAST && held;
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
-        const int part = esp__region_takes_part(&r, s);
-        const int space =
-            esp__early_spreads(s) ? esp__link_space(c, s->level) : 0; /* the host keeps the headers of summed bodies */
+        const bool part = esp__region_takes_part(&r, s);
+        /* the host keeps the headers of summed bodies */
+        const int space = esp__early_spreads(s) ? esp__link_space(c, s->level) : c->host;
         esp__payloads_to(c, space, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
         if (!part) continue;
@@ -173,16 +178,16 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         const esp__ref dst = root ? c->slots : esp__arena_place(c, space, want * c->slot_bytes);
         esp__op *op = esp__op_collective(c, space, i);
         op->round = (uint8_t)round;
-        op->dst = dst;
-        op->src = held ? c->slots : dst;
-        op->coll.src.bytes = (held ? have : want) * c->slot_bytes;
-        op->coll.dst.bytes = want * c->slot_bytes;
-        op->coll.slot_bytes = c->slot_bytes;
-        op->coll.count = want;
+        op->collective.dst = dst;
+        op->collective.src = held ? c->slots : dst;
+        op->collective.coll.src.bytes = (held ? have : want) * c->slot_bytes;
+        op->collective.coll.dst.bytes = want * c->slot_bytes;
+        op->collective.coll.slot_bytes = c->slot_bytes;
+        op->collective.coll.count = want;
         c->slots = dst;
         if (esp__early_spreads(s)) continue;
-        op->coll.op = ESP_COLL_ALLREDUCE;
-        op->coll.root = 0;
+        op->collective.coll.op = ESP_COLL_ALLREDUCE;
+        op->collective.coll.root = 0;
         esp__op_reduces(c, op, have, want, 0);
     }
     c->reduced = c->slots;
@@ -191,7 +196,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
 }
 
 /* Over how many ranks the bodies of a round of the Comp at step `i` are reduced. */
-static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, int last) {
+static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, bool last) {
     const esp__option *o = &c->u->option;
     uint32_t n = 1;
     for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
@@ -205,8 +210,8 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
     esp__program *p = c->p;
     uint64_t state = 0, phi = 0;
     esp__ranges_make(c, &c->region, op);
-    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
-        esp__range *r = &p->ranges[op->first_range + k];
+    for (uint32_t k = 0; k < op->codec.n_ranges && !c->status; k++) {
+        esp__range *r = &p->ranges[op->codec.first_range + k];
         esp_bound b;
         esp_status status = esp__codec_bound(c->ctx, c->u->codec, c->u, r->length, 0,
                                              esp__bodies_reduced(c, op->step, op->n_rounds == 1), &b);
@@ -214,22 +219,24 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
         r->state_offset = state;
         r->state_bytes = b.state_bytes;
         state += (b.state_bytes + 63u) / 64u * 64u;
-        phi = esp__op_list(c->u, op) > 1 ? phi + r->length : r->length;
-        esp__room_for_phi(c, op->on != 0, phi);
+        phi = esp__op_list(op) > 1 ? phi + r->length : r->length;
+        esp__room_for_phi(c, esp__op_space(c, op), phi);
     }
-    if (!c->status && (c->u->codec->feedback || state)) op->feedback = esp__feedback_new(c, op, begin, length, state);
-    c->comp_range = op->first_range;
-    c->comp_ranges = op->n_ranges;
-    c->comp_feedback = op->feedback;
+    if (!c->status && (c->u->codec->feedback || state))
+        op->codec.feedback = esp__feedback_new(c, op, begin, length, state);
+    c->comp_range = op->codec.first_range;
+    c->comp_ranges = op->codec.n_ranges;
+    c->comp_feedback = op->codec.feedback;
 }
 
 /* Room for the calls of a compress or decompress op. */
 ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
-    for (uint32_t k = 0; k < op->n_ranges && !c->status; k++) {
-        const uint64_t n = c->p->ranges[op->first_range + k].length;
+    for (uint32_t k = 0; k < op->codec.n_ranges && !c->status; k++) {
+        const uint64_t n = c->p->ranges[op->codec.first_range + k].length;
         esp_bound b;
-        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, n, op->round, op->n_reduced, &b);
-        if (!c->status) esp__room_for_codec(c, op->on != 0, n, op->round, op->n_reduced, esp__op_list(c->u, op), &b);
+        c->status = esp__codec_bound(c->ctx, c->u->codec, c->u, n, op->round, op->codec.n_reduced, &b);
+        if (!c->status)
+            esp__room_for_codec(c, esp__op_space(c, op), n, op->round, op->codec.n_reduced, esp__op_list(op), &b);
     }
 }
 
@@ -250,24 +257,25 @@ static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t
     if (!status) esp__room_for_codec(c, space, largest, round, n_reduced, 1, &b);
 }
 
-static int esp__summed_any(const esp__region *r) {
+static bool esp__summed_any(const esp__region *r) {
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
-        if (r->summed[scope]) return 1;
-    return 0;
+        if (r->summed[scope]) return true;
+    return false;
 }
 
 ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int space, uint32_t i) {
     const uint8_t device = c->u->option.steps[i].device;
     esp__op *op = esp__op_new(c, kind, device == ESP_ON_GPU ? ESP__LANE_COMPUTE : ESP__LANE_CPU, i);
     esp__op_place(c, op, space, ESP__ON_COMPUTE);
-    op->device = device;
-    op->comp_index = (uint8_t)c->comps;
-    op->n_reduced = c->n_reduced;
-    op->data = c->work;
-    op->slots = c->slots;
-    op->slot_bytes = c->slot_bytes;
-    op->reduced = c->reduced;
-    op->reduced_bytes = c->reduced_bytes;
+    op->codec = (esp__codec_op){.codec = esp__codec_of(c, space),
+                                .comp_index = (uint8_t)c->comps,
+                                .feedback = -1,
+                                .n_reduced = c->n_reduced,
+                                .data = c->work,
+                                .slots = c->slots,
+                                .slot_bytes = c->slot_bytes,
+                                .reduced = c->reduced,
+                                .reduced_bytes = c->reduced_bytes};
     return op;
 }
 
@@ -276,7 +284,7 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     const uint32_t n_rounds = c->u->codec->traits.n_rounds;
     uint64_t begin, length;
     uint32_t swap;
-    const int active = esp__takes_part(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
+    const bool active = esp__takes_part(c), raw = esp__contributions(c) == 1 && !esp__summed_any(&c->region);
     const uint32_t source = esp__lowest_replica(c);
     const int space = esp__codec_space(c, s);
     esp__numbers_to(c, space, i);
@@ -299,16 +307,17 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
             c->slots = esp__arena_place(c, space, esp__region_slots(&c->region, &c->at) * c->slot_bytes);
             esp__op *op = esp__op_codec(c, ESP__OP_COMPRESS, space, i);
             op->round = (uint8_t)round;
-            op->raw = (uint8_t)raw;
-            op->source = source;
+            op->codec.raw = raw;
+            op->codec.source = source;
             if (round == c->u->first_round) esp__comp_ranges(c, op, begin, length);
-            op->first_range = c->comp_range;
-            op->n_ranges = c->comp_ranges;
-            op->n_sources = 1;
-            op->feedback = c->comp_feedback;
-            if (space && round + 1 == n_rounds) {
-                op->first_header = c->p->on[c->device].n_headers;
-                c->p->on[c->device].n_headers += op->n_ranges;
+            op->codec.first_range = c->comp_range;
+            op->codec.n_ranges = c->comp_ranges;
+            op->codec.n_sources = 1;
+            op->codec.feedback = c->comp_feedback;
+            if (space != c->host && round + 1 == n_rounds) {
+                op->codec.headers_later = true;
+                op->codec.first_header = c->p->on[c->device].n_headers;
+                c->p->on[c->device].n_headers += op->codec.n_ranges;
             }
             esp__op_scratch(c, op);
         }

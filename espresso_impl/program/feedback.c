@@ -22,7 +22,7 @@ static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, u
     return length < end - begin ? length : end - begin;
 }
 
-static int esp__feedback_same_place(const esp__feedback *a, const esp__feedback *b) {
+static bool esp__feedback_same_place(const esp__feedback *a, const esp__feedback *b) {
     return !memcmp(&a->place, &b->place, sizeof a->place) && a->offset == b->offset && a->count == b->count;
 }
 
@@ -55,14 +55,14 @@ typedef struct esp__pending_at {
     uint64_t done; /* elements of the segment */
 } esp__pending_at;
 
-/* The next piece of one Comp's residual; `at` is zeroed before the first. 0: no more. */
-static int esp__pending_next(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was, esp__pending_at *at,
-                             esp__pending *p) {
+/* The next piece of one Comp's residual; `at` is zeroed before the first. False: no more. */
+static bool esp__pending_next(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was, esp__pending_at *at,
+                              esp__pending *p) {
     esp__segment *s = &at->segment;
-    if (!was->residual) return 0;
+    if (!was->residual) return false;
     if (at->done == s->length) {
         at->done = 0;
-        if (!esp__segment_next(ctx, &was->place, was->offset, was->count, s)) return 0;
+        if (!esp__segment_next(ctx, &was->place, was->offset, was->count, s)) return false;
     }
     p->tensor = s->tensor;
     p->begin = s->begin + at->done;
@@ -71,7 +71,7 @@ static int esp__pending_next(const esp_ctx *ctx, const esp__active *to, const es
     p->to = NULL;
     if (was->raw) p->length = esp__feedback_place(ctx, to, p->tensor, p->begin, p->length, &p->to, &p->to_device);
     at->done += p->length;
-    return 1;
+    return true;
 }
 
 ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,

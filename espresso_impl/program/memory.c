@@ -2,9 +2,9 @@
  * much memory it needs. */
 #include "espresso_impl/program/program.h"
 
-/* Does the strategy stay below ESPRESSO_MEMORY_MAX with so many bytes more? */
-static int esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
-    if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return 1;
+/* Does the strategy stay below ESPRESSO_MEMORY_MAX with `bytes` more? */
+static bool esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
+    if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return true;
     if (!*s)
         *s = esp__fail(
             ctx, ESP_E_NOMEM,
@@ -12,8 +12,8 @@ static int esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t byte
             "taken, and %.1f MiB more are needed (room for payloads takes %.1f MiB): raise the limit, or make "
             "a plan that needs less: espresso plan --max-memory",
             (double)f->most_bytes / 1048576.0, (double)f->memory_bytes / 1048576.0, (double)bytes / 1048576.0,
-            (double)f->arena_bytes / 1048576.0);
-    return 0;
+            (double)f->slots_bytes / 1048576.0);
+    return false;
 }
 
 /* Memory of a device, or pinned for it. */
@@ -70,7 +70,7 @@ static void esp__links_sequence(esp__active *f, uint32_t *at, uint32_t *op_of) {
         const esp__op *op = &f->program.ops[i];
         f->order[f->n_order++] = i;
         for (int l = 0; l < ESP__LEVELS; l++)
-            if (op->links >> l & 1u) f->sequence[l][f->n_sequence[l]++] = i;
+            if (op->collective.links >> l & 1u) f->sequence[l][f->n_sequence[l]++] = i;
     }
 }
 
@@ -86,44 +86,51 @@ static esp_status esp__links_take(esp_ctx *ctx, esp__active *f) {
     return s;
 }
 
-/* What the units on one device need. */
+static uint64_t esp__used_bytes(const esp__program *p, const esp__program_on *on) {
+    return (1u + on->n_behind) * esp__list_most(p) * sizeof(uint64_t);
+}
+
+/* What the ops on one device need. */
 static esp_status esp__memory_on_take(esp_ctx *ctx, esp__active *f, uint32_t device) {
     const esp__program_on *p = &f->program.on[device];
-    const esp__device *d = esp__device_at(ctx, device);
     esp__memory_on *m = &f->on[device];
     const uint64_t headers = (uint64_t)p->n_headers * ESP_PAYLOAD_HEADER;
     esp_status s = ESP_OK;
     m->has = *p;
-    m->has.scratch_bytes = (p->scratch_bytes + 255u) / 256u * 256u;
-    const uint64_t n_scratch = 1u + p->n_behind;
+    if (p->n_behind) m->has.scratch_bytes = (p->scratch_bytes + 255u) / 256u * 256u;
     m->arena = esp__take_on(ctx, f, device, p->arena_bytes, ESP_MEM_DEVICE, &s);
     m->pinned = esp__take_on(ctx, f, device, p->pinned_bytes, ESP_MEM_PINNED, &s);
-    m->scratch = esp__take_on(ctx, f, device, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE, &s);
+    m->scratch = esp__take_on(ctx, f, device, (1u + p->n_behind) * m->has.scratch_bytes, ESP_MEM_DEVICE, &s);
     m->phi = esp__take_on(ctx, f, device, p->phi_count * 4u, ESP_MEM_DEVICE, &s);
-    m->used = esp__take_on(ctx, f, device, n_scratch * sizeof *m->used, ESP_MEM_DEVICE, &s);
+    m->used = esp__take_on(ctx, f, device, esp__used_bytes(&f->program, p), ESP_MEM_DEVICE, &s);
     m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
     m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
-    m->events = esp__take(ctx, f, (uint64_t)p->n_events * 2u * sizeof *m->events, &s);
-    for (uint32_t i = 0; i < 2 * p->n_events && !s; i++) {
-        s = d->table->event_create(d->self, &m->events[i]);
-        if (s) return esp__device_failed(ctx, device, s, "event_create");
-    }
+    if (!s) s = esp__device_events_take(ctx, device, 2 * p->n_events, &m->events);
+    if (m->events) f->memory_bytes += (uint64_t)p->n_events * 2u * sizeof *m->events;
+    f->has_behind |= p->n_behind != 0;
     return s;
 }
 
-static void esp__memory_on_give(esp_ctx *ctx, uint32_t device, esp__memory_on *m) {
-    const esp__device *d = esp__device_at(ctx, device);
-    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER, n_scratch = 1u + m->has.n_behind;
-    for (uint32_t i = 0; m->events && i < 2 * m->has.n_events; i++)
-        if (m->events[i]) d->table->event_destroy(d->self, m->events[i]);
-    esp__free(ctx, m->events);
+static void esp__memory_on_give(esp_ctx *ctx, const esp__program *p, uint32_t device, esp__memory_on *m) {
+    const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER;
+    esp__device_events_give(ctx, device, 2 * m->has.n_events, m->events);
     esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->pinned, m->has.pinned_bytes, ESP_MEM_PINNED);
-    esp__device_give(ctx, device, m->scratch, n_scratch * m->has.scratch_bytes, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->scratch, (1u + m->has.n_behind) * m->has.scratch_bytes, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->phi, m->has.phi_count * 4u, ESP_MEM_DEVICE);
-    esp__device_give(ctx, device, m->used, n_scratch * sizeof *m->used, ESP_MEM_DEVICE);
+    esp__device_give(ctx, device, m->used, esp__used_bytes(p, &m->has), ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->headers, headers, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->flags, headers, ESP_MEM_PINNED);
+}
+
+ESP__FN uint8_t *esp__at(const esp__active *f, const esp__op *op, esp__ref r) {
+    const esp__unit *u = &f->strategy.units[op->unit];
+    switch (r.at) {
+    case ESP__AT_DATA: return (uint8_t *)u->data + r.offset;
+    case ESP__AT_ARENA: return f->on[u->device].arena + r.offset;
+    case ESP__AT_PINNED: return f->on[u->device].pinned + r.offset;
+    default: return NULL;
+    }
 }
 
 /* ---- backends that want to know the memory ---- */
@@ -135,8 +142,7 @@ static void esp__arena_withdraw(esp_ctx *ctx, esp__announced *a) {
     a->to = 0;
 }
 ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f) {
-    esp__arena_withdraw(ctx, &f->announced);
-    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++) esp__arena_withdraw(ctx, &f->on[k].announced);
+    for (uint32_t k = 0; k < esp__device_list_of(ctx)->n; k++) esp__arena_withdraw(ctx, &f->on[k].announced);
 }
 
 /* To the backends that move memory of this kind. */
@@ -155,12 +161,11 @@ static esp_status esp__arena_announce(esp_ctx *ctx, const esp_buf *arena, esp__a
     return ESP_OK;
 }
 ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f) {
-    const esp_buf host = {f->arena, f->arena_bytes, {ESP_CPU, 0}};
-    esp_status s = esp__arena_announce(ctx, &host, &f->announced);
-    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n && !s; k++) {
-        const esp_buf device = {f->on[k].arena, f->on[k].arena ? f->on[k].has.arena_bytes : 0,
-                                esp__device_at(ctx, k)->id};
-        s = esp__arena_announce(ctx, &device, &f->on[k].announced);
+    esp_status s = ESP_OK;
+    for (uint32_t k = 0; k < esp__device_list_of(ctx)->n && !s; k++) {
+        esp__memory_on *m = &f->on[k];
+        const esp_buf arena = {m->arena, m->arena ? m->has.arena_bytes : 0, esp__device_at(ctx, k)->id};
+        s = esp__arena_announce(ctx, &arena, &m->announced);
     }
     return s;
 }
@@ -169,16 +174,9 @@ ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f) {
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
     esp_status s = esp__env_memory_max(&f->most_bytes);
     const esp__program *p = &f->program;
-    f->slots_bytes = p->arena_bytes;
-    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++)
+    for (uint32_t k = 0; k < esp__device_list_of(ctx)->n; k++)
         f->slots_bytes += p->on[k].arena_bytes + p->on[k].pinned_bytes;
     f->memory_bytes = p->cap_ops + p->cap_ranges + p->cap_slots + p->cap_pieces;
-    f->arena_bytes = p->arena_bytes;
-    f->arena = esp__take(ctx, f, f->arena_bytes, &s);
-    f->scratch_bytes = p->scratch_bytes;
-    f->scratch = esp__take(ctx, f, f->scratch_bytes, &s);
-    f->phi_count = p->phi_count;
-    f->phi = esp__take(ctx, f, f->phi_count * 8u, &s); /* two arrays: compensated gradient, decoded payload */
     f->payloads = esp__take(ctx, f, ((uint64_t)p->max_payloads + 1) * sizeof *f->payloads, &s);
     f->list_room = esp__take(ctx, f, esp__call_list_bytes(p->max_list), &s);
     if (f->list_room) esp__call_list_place(&f->list, f->list_room, p->max_list);
@@ -186,12 +184,14 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
     f->op_time = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_time, &s);
     f->op_core_ns = esp__take(ctx, f, ((uint64_t)p->n_ops + 1) * sizeof *f->op_core_ns, &s);
     f->pending = esp__take(ctx, f, ((uint64_t)f->strategy.n_units + 1) * sizeof *f->pending, &s);
-    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n && !s; k++)
-        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k), f->has_behind |= p->on[k].n_behind != 0;
+    for (uint32_t k = 0; k < esp__device_list_of(ctx)->n && !s; k++) {
+        f->on[k].device = esp__device_at(ctx, k);
+        if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
+    }
     for (uint32_t i = 0; i < f->strategy.n_units && !s;
          i++) { /* a group's elements lie at a fixed place of the arena */
         esp__unit *u = &f->strategy.units[i];
-        u->data = esp__unit_is_group(u) ? (u->device ? f->on[u->device].arena : f->arena) + u->packed : NULL;
+        u->data = esp__unit_is_group(u) ? f->on[u->device].arena + u->packed : NULL;
     }
     if (!s) s = esp__feedback_take(ctx, f);
     if (!s) s = esp__links_take(ctx, f);
@@ -200,16 +200,13 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
 
 ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f) {
     esp__arenas_withdraw(ctx, f);
-    esp__free(ctx, f->arena);
-    esp__free(ctx, f->scratch);
-    esp__free(ctx, f->phi);
     esp__free(ctx, f->payloads);
     esp__free(ctx, f->list_room);
     esp__free(ctx, f->ready.at);
     esp__free(ctx, f->op_time);
     esp__free(ctx, f->op_core_ns);
     esp__free(ctx, f->pending);
-    for (uint32_t k = 1; k < esp__device_list_of(ctx)->n; k++) esp__memory_on_give(ctx, k, &f->on[k]);
+    for (uint32_t k = 0; k < esp__device_list_of(ctx)->n; k++) esp__memory_on_give(ctx, &f->program, k, &f->on[k]);
     for (int k = 0; k < ESP__LEVELS; k++) esp__free(ctx, f->sequence[k]);
     esp__free(ctx, f->order);
     for (uint32_t i = 0; i < f->n_feedback; i++) {

@@ -1,4 +1,4 @@
-/* pieces.c: part of program.c: cuts a large copy between the spaces into pieces, where the host's op next to it can work on a
+/* pieces.c: cuts a large copy between the spaces into pieces, where the host's op next to it can work on a
  * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one piece up while
  * the host decompresses the next. Ops, results and their order stay the same. */
 #include "espresso_impl/program/compile.h"
@@ -6,24 +6,24 @@
 enum { ESP__PIECES_MAX = 16 }; /* of a conversion; a Comp or Decomp has at most as many as parts */
 
 /* The numbers that a host op reads, or writes (`up`), if it can do so piece by piece: where they begin, and how many bytes. */
-static int esp__piecewise(const esp__compile *c, const esp__op *work, int up, esp__ref *at, uint64_t *bytes) {
+static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, esp__ref *at, uint64_t *bytes) {
     const uint64_t e = esp_dtype_bytes(c->u->dtype);
-    if (work->on) return 0;
     if (work->kind == (up ? ESP__OP_DECOMPRESS : ESP__OP_COMPRESS)) {
-        const esp__range *r = &c->p->ranges[work->first_range];
+        const esp__range *r = &c->p->ranges[work->codec.first_range];
         uint64_t end = r->begin;
-        for (uint32_t k = 0; k < work->n_ranges; end += r[k++].length)
-            if (r[k].length && r[k].begin != end) return 0;
-        *at = work->data;
+        for (uint32_t k = 0; k < work->codec.n_ranges; end += r[k++].length)
+            if (r[k].length && r[k].begin != end) return false;
+        *at = work->codec.data;
         at->offset += r->begin * 4u;
         *bytes = (end - r->begin) * 4u;
-        return work->n_ranges > 1;
+        return work->codec.n_ranges > 1;
     }
-    *at = work->grad;
-    at->offset += work->begin * e;
-    *bytes = work->length * e;
-    if (work->kind != ESP__OP_COPY) return 0;
-    return up ? work->copy == ESP__COPY_FROM_F32 || work->copy == ESP__COPY_SCALE : work->copy == ESP__COPY_TO_F32;
+    if (work->kind != ESP__OP_COPY) return false;
+    *at = work->copy.grad;
+    at->offset += work->copy.begin * e;
+    *bytes = work->copy.length * e;
+    return up ? work->copy.what == ESP__COPY_FROM_F32 || work->copy.what == ESP__COPY_SCALE
+              : work->copy.what == ESP__COPY_TO_F32;
 }
 
 /* The piece that begins `offset` bytes after the copy's begin, and with the part `range` of a Comp or Decomp. */
@@ -35,8 +35,8 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
         x.bytes = bytes - offset < step ? bytes - offset : step;
         return x;
     }
-    do x.bytes += c->p->ranges[work->first_range + range + x.n_ranges++].length * 4u;
-    while (range + x.n_ranges < work->n_ranges && (x.bytes < least || offset + x.bytes == bytes));
+    do x.bytes += c->p->ranges[work->codec.first_range + range + x.n_ranges++].length * 4u;
+    while (range + x.n_ranges < work->codec.n_ranges && (x.bytes < least || offset + x.bytes == bytes));
     return x;
 }
 
@@ -44,15 +44,17 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
 static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at) {
     esp__program *p = c->p;
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];
-    const int up = copy->copy == ESP__COPY_UP;
-    const esp__ref host = up ? copy->src : copy->dst;
+    const bool up = copy->copy.what == ESP__COPY_UP;
+    const esp__ref host = up ? copy->copy.src : copy->copy.dst;
     const uint64_t least = (esp__device_list_of(c->ctx)->piece_bytes + 63u) / 64u * 64u;
     const uint32_t first = p->n_pieces;
     uint32_t range = 0;
     uint64_t bytes;
     esp__ref at;
-    if (work->n_pieces || copy->length < 2 * least || !esp__piecewise(c, work, up, &at, &bytes)) return;
-    if (at.at != host.at || at.offset != host.offset || bytes != copy->length) return;
+    if (work->n_pieces || work->on == copy->on || copy->copy.length < 2 * least ||
+        !esp__piecewise(c, work, up, &at, &bytes))
+        return;
+    if (at.at != host.at || at.offset != host.offset || bytes != copy->copy.length) return;
     for (uint64_t offset = 0; offset < bytes;) {
         const esp__copy_piece x = esp__piece_at(c, work, least, offset, bytes, range);
         esp__copy_piece *grown =
@@ -79,10 +81,9 @@ static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at
 /* After all ops of the unit are there. */
 ESP__FN void esp__unit_pieces(esp__compile *c) {
     const uint32_t first = c->u->first_op, n = c->p->n_ops;
-    for (uint32_t i = first; i < n && c->device && !c->status; i++) {
+    for (uint32_t i = first; i < n && !c->status; i++) {
         const esp__op *op = &c->p->ops[i];
-        if (op->kind != ESP__OP_COPY) continue;
-        if (op->copy == ESP__COPY_DOWN && i + 1 < n) esp__pieces_make(c, i, i + 1);
-        if (op->copy == ESP__COPY_UP && i > first) esp__pieces_make(c, i, i - 1);
+        if (esp__op_is_copy(op, ESP__COPY_DOWN) && i + 1 < n) esp__pieces_make(c, i, i + 1);
+        if (esp__op_is_copy(op, ESP__COPY_UP) && i > first) esp__pieces_make(c, i, i - 1);
     }
 }

@@ -1,12 +1,12 @@
-/* spaces.c: part of program.c: a unit on a device has two spaces, the host's memory and the device's. Each op works on one
- * of them, and copies between the spaces go where an op needs what lies on the other. Units on the CPU have one space, and no such
- * copies. */
+/* spaces.c: the memory spaces and number formats of a unit. A unit on a device has two spaces, the host's memory and the device's. Each op
+ * works on one of them, and copies between the spaces go where an op needs what lies on the other. Units on the CPU have one space, and no
+ * such copies. */
 #include "espresso_impl/program/compile.h"
 
 /* From here on the region's numbers are on `space`. */
 ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     const uint64_t count = c->u->place.elements;
-    const int work = c->half && esp__option_compresses(&c->u->option);
+    const bool work = c->half && esp__option_compresses(&c->u->option);
     c->space = space;
     if (!c->grads[space].at) c->grads[space] = esp__arena_place(c, space, count * esp_dtype_bytes(c->u->dtype));
     if (work && !c->works[space].at) c->works[space] = esp__arena_place(c, space, count * 4u);
@@ -15,52 +15,62 @@ ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
 
 /* Before anything else of the unit is compiled. */
 ESP__FN void esp__spaces_start(esp__compile *c) {
-    const esp_ctx *ctx = c->ctx;
     c->device = c->u->device;
-    const esp__device *d = esp__device_at(ctx, c->device);
-    if (c->device && esp__option_compresses(&c->u->option)) {
+    const esp__device *d = esp__device_at(c->ctx, c->device);
+    c->host = d->async ? ESP__SPACE_HOST : ESP__SPACE_DEVICE;
+    if (esp__option_compresses(&c->u->option)) {
         const esp_status s = esp__codec_on(c->ctx, c->u->codec, d->id.kind, &c->device_codec);
         if (s) c->status = s;
     }
-    c->u->device_codec = c->device_codec;
-    c->grads[c->device != 0].at = ESP__AT_DATA;
-    esp__numbers_begin(c, c->device != 0);
+    c->grads[ESP__SPACE_DEVICE].at = ESP__AT_DATA;
+    esp__numbers_begin(c, ESP__SPACE_DEVICE);
 }
 
-/* Where a Comp or Decomp runs. */
-ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
-    if (!c->device || s->device != ESP_ON_GPU) return 0;
+/* Comps and Decomps that the strategy wants on a GPU run on the CPU: warns once. */
+static void esp__warn_of_cpu(const esp__compile *c) {
     esp__device_list *devices = esp__device_list_of(c->ctx);
-    if (!c->device_codec && !devices->warned) {
-        devices->warned = true;
+    const esp__device *d = esp__device_at(c->ctx, c->device);
+    if (devices->warned || (d->async && c->device_codec)) return;
+    devices->warned = true;
+    if (d->async)
         esp__log(
             c->ctx, ESP_LOG_WARN, "executor",
             "codec '%s' has no table for device '%s', where tensor '%s' lies: comp@gpu and decomp@gpu of it run on "
             "the CPU workers",
-            c->u->codec->spec, esp__device_at(c->ctx, c->device)->table->name, c->u->name);
-    }
-    return c->device_codec != NULL;
+            c->u->codec->spec, d->table->name, c->u->name);
+    else
+        esp__log(c->ctx, ESP_LOG_WARN, "executor",
+                 "this machine has no GPU that the library can use: comp@gpu and "
+                 "decomp@gpu run on the CPU workers");
+}
+
+/* Where a Comp or Decomp runs. */
+ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
+    if (s->device != ESP_ON_GPU) return c->host;
+    esp__warn_of_cpu(c);
+    return c->device_codec ? ESP__SPACE_DEVICE : c->host;
 }
 
 /* Where collectives of the scope work. */
 ESP__FN int esp__link_space(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
-    return c->device && esp__backend_of(c->job, scope)->devices & ESP_BIT(kind);
+    return esp__backend_of(c->job, scope)->devices & ESP_BIT(kind) ? ESP__SPACE_DEVICE : c->host;
 }
 
 /* A copy of `bytes` bytes between the spaces. */
 static void esp__space_copy(esp__compile *c, int space, uint32_t step, esp__ref src, esp__ref dst, uint64_t bytes) {
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
-    esp__op_place(c, op, 1, space ? ESP__ON_UP : ESP__ON_DOWN);
-    op->copy = space ? ESP__COPY_UP : ESP__COPY_DOWN;
-    op->src = src;
-    op->dst = dst;
-    op->length = bytes;
+    const bool up = space == ESP__SPACE_DEVICE;
+    esp__op_place(c, op, ESP__SPACE_DEVICE, up ? ESP__ON_UP : ESP__ON_DOWN);
+    op->copy.what = up ? ESP__COPY_UP : ESP__COPY_DOWN;
+    op->copy.src = src;
+    op->copy.dst = dst;
+    op->copy.length = bytes;
 }
 
 /* Brings the region's numbers to `space`. */
 ESP__FN void esp__numbers_to(esp__compile *c, int space, uint32_t step) {
-    const int work = c->half && !c->in_grad;
+    const bool work = c->half && !c->in_grad;
     const uint64_t e = work ? 4u : esp_dtype_bytes(c->u->dtype);
     uint64_t begin, length;
     if (c->space == space) return;
@@ -89,7 +99,7 @@ ESP__FN void esp__payloads_to(esp__compile *c, int space, uint32_t step, uint64_
 }
 
 /* The same for the slots that the round before left, where this rank uses them (`active`). */
-ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, int active) {
+ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, bool active) {
     if (c->reduced_space == space || !active || !c->reduced.at) return;
     c->reduced_space = space;
     if (!c->status)
@@ -103,16 +113,13 @@ static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
     if (all > *room) *room = all;
 }
 
-/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers, for each of which the CPU's table wants
- * `b`. */
+/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers. The CPU's table needs `b` for each part. */
 ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uint32_t round, uint32_t n_reduced,
                                  uint32_t n_parts, const esp_bound *b) {
-    esp_bound t;
-    if (!space) {
-        esp__room_for_scratch(&c->p->scratch_bytes, b->scratch_bytes, n_parts);
-        return;
-    }
-    esp_status s = esp__codec_bound(c->ctx, c->device_codec, c->u, count, round, n_reduced, &t);
+    const esp__codec *codec = esp__codec_of(c, space);
+    esp_bound t = *b;
+    esp_status s = ESP_OK;
+    if (codec != c->u->codec) s = esp__codec_bound(c->ctx, codec, c->u, count, round, n_reduced, &t);
     if (!s && (t.payload_bytes > b->payload_bytes || t.state_bytes != b->state_bytes || t.dtype != b->dtype))
         s = esp__fail(
             c->ctx, ESP_E_ABI,
@@ -124,11 +131,41 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
     if (s)
         c->status = s;
     else
-        esp__room_for_scratch(&c->p->on[c->device].scratch_bytes, t.scratch_bytes, n_parts);
+        esp__room_for_scratch(&c->p->on[esp__space_device(c, space)].scratch_bytes, t.scratch_bytes, n_parts);
 }
 
-/* The work arrays for parts of `count` numbers. On a device they only serve to measure errors. */
+/* Room for parts of `count` numbers: on the host what is compressed and a decoded payload, on a device only the latter, to measure
+ * errors. */
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count) {
-    uint64_t *phi = space ? &c->p->on[c->device].phi_count : &c->p->phi_count;
-    if ((!space || c->f->sample_errors) && count > *phi) *phi = count;
+    uint64_t *phi = &c->p->on[esp__space_device(c, space)].phi_count;
+    const uint64_t n = space == c->host ? 2 * count : c->f->sample_errors ? count : 0;
+    if (n > *phi) *phi = n;
+}
+
+/* A copy op over the numbers of the current region; NULL if this rank has no data there. */
+ESP__FN esp__op *esp__op_copy(esp__compile *c, uint8_t copy, uint32_t step, float scale) {
+    if (!esp__takes_part(c)) return NULL;
+    esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
+    op->copy.what = copy;
+    op->copy.work = c->work;
+    op->copy.grad = c->grads[c->space];
+    op->copy.scale = scale;
+    esp__region_now(c, &op->copy.begin, &op->copy.length);
+    esp__op_place(c, op, c->space, ESP__ON_COMPUTE);
+    return op;
+}
+
+ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
+    if (!c->half || !c->in_grad) return;
+    esp__op_copy(c, ESP__COPY_TO_F32, step, (float)(1.0 / c->share));
+    c->in_grad = false;
+}
+
+/* Moves the numbers back into the gradient's halves, as the sum so far times `share`. On the way halves are a mean: share is
+ * 1 / contributions so far. At the end of the option it is what the caller of esp_push asked for. */
+ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share) {
+    if (!c->half || c->in_grad) return;
+    esp__op_copy(c, ESP__COPY_FROM_F32, step, (float)share);
+    c->in_grad = true;
+    c->share = share;
 }

@@ -68,7 +68,6 @@ typedef struct esp__unit {
     esp__codec *codec;
     uint32_t first_round;     /* of the codec, for this unit: those before it have no body         */
     uint32_t device;          /* of its tensors' gradients                          */
-    esp__codec *device_codec; /* the codec on that device; NULL: it has no table for it */
     uint32_t first_op, n_ops; /* this rank's chain in ctx->active.program.ops                      */
     uint64_t packed;          /* a group: where its elements begin in the arena             */
     int32_t raw_feedback;     /* index of the feedback of the Comp on the rank's own gradient; -1: none */

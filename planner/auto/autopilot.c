@@ -149,7 +149,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, a);
 }
 
-static int esp__auto_chose(const esp_ctx *ctx, const void *self) {
+static bool esp__auto_chose(const esp_ctx *ctx, const void *self) {
     const esp__autopilot *a = self;
     return a->phase != ESP__AUTO_OFF && a->active == ctx->active.strategy.hash;
 }

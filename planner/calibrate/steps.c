@@ -76,16 +76,17 @@ static uint64_t esp__calibration_watched_from(const esp_ctx *ctx, const esp__cal
 
 ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, double ns, double core_ns,
                                  esp__calibration_longer *longer) {
-    uint64_t bytes = esp__calibration_even(op->coll.op) ? esp__calibration_op_bytes(&op->coll) : 0;
+    uint64_t bytes =
+        esp__calibration_even(op->collective.coll.op) ? esp__calibration_op_bytes(&op->collective.coll) : 0;
     bytes /= esp__calibration_flows(ctx, &ctx->active.strategy.units[op->unit].option, op->step);
-    const uint8_t level = esp__calibration_of(ctx, op->level);
+    const uint8_t level = esp__calibration_of(ctx, op->collective.scope);
     if (bytes < 4 || level == 255) return;
-    esp__calibration_curve *c = &s->link[level][op->coll.op];
+    esp__calibration_curve *c = &s->link[level][op->collective.coll.op];
     if (!c->n_probed) {
         esp__calibration_observe(c, (double)bytes, ns, core_ns, -1.0);
         return;
     }
-    longer->ns[op->lane] += ns - esp__calibration_guess(ctx, s, level, op->coll.op, bytes);
+    longer->ns[op->lane] += ns - esp__calibration_guess(ctx, s, level, op->collective.coll.op, bytes);
     longer->n[op->lane]++;
 }
 
@@ -133,8 +134,8 @@ static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
     uint64_t at = i > u->first_op ? ctx->active.op_time[i - 1].end_ns : 0, pushed = 0;
-    if (op->kind == ESP__OP_COPY && op->copy == ESP__COPY_PACK)
-        pushed = ctx->model.tensors[op->member].enter_ns;
+    if (op->kind == ESP__OP_COPY && op->copy.what == ESP__COPY_PACK)
+        pushed = ctx->model.tensors[op->copy.member].enter_ns;
     else if (i == u->first_op)
         pushed = ctx->model.tensors[u->place.first + u->place.n - 1].enter_ns;
     return pushed > at ? pushed : at;
@@ -189,7 +190,7 @@ static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *wait
         uint64_t free_at = j ? f->op_time[sequence[j - 1]].end_ns : 0;
         if (op->lane != ESP__LANE_INTRA + k) continue;
         for (int l = 0; l < k; l++) {
-            if (!(op->links >> l & 1u)) continue;
+            if (!(op->collective.links >> l & 1u)) continue;
             while (other[l] < f->n_sequence[l] && f->sequence[l][other[l]] != sequence[j]) other[l]++;
             if (other[l] && other[l] < f->n_sequence[l] && f->op_time[f->sequence[l][other[l] - 1]].end_ns > free_at)
                 free_at = f->op_time[f->sequence[l][other[l] - 1]].end_ns;

@@ -161,7 +161,7 @@ static void check_spans(const esp_ctx *ctx, const gate *g) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
         const esp__span *t = &ctx->active.op_time[i];
-        const int up = op->copy == ESP__COPY_UP;
+        const int up = op->copy.what == ESP__COPY_UP;
         if (op->on && op->n_pieces) CHECK(t->end_ns - t->start_ns >= g->last_ns[up] - g->first_ns[up]);
     }
 }

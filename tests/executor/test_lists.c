@@ -90,7 +90,7 @@ static void expect(const esp_ctx *ctx, task *k) {
         const int times = op->kind == ESP__OP_COMPRESS && strstr(k->codec, "host") ? 2 : 1;
         if (op->kind != ESP__OP_COMPRESS && op->kind != ESP__OP_DECOMPRESS) continue;
         k->ops += times;
-        k->ranges += times * (int)op->n_ranges;
+        k->ranges += times * (int)op->codec.n_ranges;
     }
 }
 
@@ -184,6 +184,7 @@ TEST(errors) {
     float *x = calloc((size_t)N * COUNT, sizeof *x);
     char *payload = calloc(N, b.payload_bytes), *scratch = aligned_alloc(64, N * ((b.scratch_bytes + 63) / 64 * 64));
     void *room = malloc(esp__call_list_bytes(N));
+    uint64_t used[N];
     for (int i = 0; i < N * COUNT; i++) x[i] = (float)(i % 999);
     for (int back = 0; back < 2; back++) {
         esp__codec_list l;
@@ -192,7 +193,7 @@ TEST(errors) {
         for (uint32_t t = 0; t < N; t++) {
             esp__call_begin(&c, codec, x + t * COUNT, COUNT);
             c.offset = t * COUNT;
-            esp__call_payload(&c, payload + t * b.payload_bytes, b.payload_bytes, &l.used[t]);
+            esp__call_payload(&c, payload + t * b.payload_bytes, b.payload_bytes, &used[t]);
             esp__call_scratch(&c, scratch, N * ((b.scratch_bytes + 63) / 64 * 64));
             esp__call_list_add(&l, &c);
         }

@@ -137,8 +137,8 @@ static void parts_body(esp_ctx *ctx, void *user) {
         const esp__op *op = &ctx->active.program.ops[i];
         const esp__unit *u = &ctx->active.strategy.units[op->unit];
         uint64_t rows, cols;
-        for (uint32_t x = 0; x < op->n_ranges && u->rows; x++) {
-            const esp__range *r = &ctx->active.program.ranges[op->first_range + x];
+        for (uint32_t x = 0; esp__op_is_codec(op) && x < op->codec.n_ranges && u->rows; x++) {
+            const esp__range *r = &ctx->active.program.ranges[op->codec.first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
             if (op->kind == ESP__OP_COMPRESS) { /* ceil(rows / 2) rows, and the rest */
@@ -146,8 +146,8 @@ static void parts_body(esp_ctx *ctx, void *user) {
                 CHECK(rows == (ctx->job.topo.local ? u->rows - half : half));
             }
         }
-        CHECK(op->kind != ESP__OP_COLLECTIVE || op->level != ESP__INTRA ||
-              op->coll.width == (u->cols > 1 ? u->cols : 0));
+        CHECK(op->kind != ESP__OP_COLLECTIVE || op->collective.scope != ESP__INTRA ||
+              op->collective.coll.width == (u->cols > 1 ? u->cols : 0));
     }
 }
 TEST(test_parts) {

@@ -266,7 +266,8 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
-        if (op->kind == ESP__OP_COLLECTIVE) CHECK(op->coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
+        if (op->kind == ESP__OP_COLLECTIVE)
+            CHECK(op->collective.coll.root == (int32_t)(op->unit % (uint32_t)ctx->job.size));
     }
     const esp__unit *u = &ctx->active.strategy.units[1];
     CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "flat.reduce a[2/4]"));

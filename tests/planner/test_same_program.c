@@ -87,8 +87,8 @@ static int same_sum(const side *s, const esp__op *op, const esp__op_template *r,
     const esp__problem *p = &s->problem;
     const esp_bound b = bound_of(p, r, shape, op->round);
     const esp_round round = esp__codec_round(s->codec, op->round);
-    return op->coll.reduce == round.op && op->coll.dtype == (b.dtype ? b.dtype : round.dtype) &&
-           (double)(op->coll.count * esp_dtype_bytes(op->coll.dtype)) ==
+    return op->collective.coll.reduce == round.op && op->collective.coll.dtype == (b.dtype ? b.dtype : round.dtype) &&
+           (double)(op->collective.coll.count * esp_dtype_bytes(op->collective.coll.dtype)) ==
                esp__op_bytes_before(p, r, shape, &p->codecs[0]);
 }
 
@@ -99,34 +99,39 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     const esp__op_template *r = &p->op_templates[x->op_template];
     const uint64_t *size = shape->size;
     uint64_t elements = 0, largest = 0;
-    uint32_t mask = 1u << op->lane | (uint32_t)op->links << ESP__LANE_INTRA;
+    uint32_t mask = 1u << op->lane;
+    if (op->kind == ESP__OP_COLLECTIVE) mask |= (uint32_t)op->collective.links << ESP__LANE_INTRA;
     if (p->system.ranks_per_machine == 1) mask &= ~(1u << ESP__LANE_INTRA); /* a link that nobody uses */
     if (op->step != x->step || op->round != x->round || mask != r->lanes) return 0;
-    for (uint32_t k = 0; op->kind != ESP__OP_COLLECTIVE && k < op->n_ranges; k++) {
-        const esp__range *y = &program->ranges[op->first_range + k];
+    for (uint32_t k = 0; esp__op_is_codec(op) && k < op->codec.n_ranges; k++) {
+        const esp__range *y = &program->ranges[op->codec.first_range + k];
         elements += y->length;
         if (y->length > largest) largest = y->length;
     }
     switch (op->kind) {
     case ESP__OP_COMPRESS:
         return r->kind == ESP_PLAN_COMPRESS && elements == size[r->cut] && largest == size[r->parts] &&
-               op->n_ranges == power(p, r->slots_after) &&
-               (!r->n_rounds || (double)op->slot_bytes == esp__template_payload(p, r, shape, &p->codecs[0], r->parts));
+               op->codec.n_ranges == power(p, r->slots_after) &&
+               (!r->n_rounds ||
+                (double)op->codec.slot_bytes == esp__template_payload(p, r, shape, &p->codecs[0], r->parts));
     case ESP__OP_DECOMPRESS:
         return r->kind == ESP_PLAN_DECOMPRESS && largest == size[r->cut] &&
-               op->n_ranges * op->n_sources == power(p, r->slots);
+               op->codec.n_ranges * op->codec.n_sources == power(p, r->slots);
     default: break;
     }
-    if (r->kind != ESP_PLAN_COLLECTIVE || op->level != r->level || op->coll.op != r->coll) return 0;
+    if (r->kind != ESP_PLAN_COLLECTIVE || op->collective.scope != r->level || op->collective.coll.op != r->coll)
+        return 0;
     if (r->summed) return same_sum(s, op, r, shape);
-    if (r->n_rounds && (double)op->coll.slot_bytes != esp__template_payload(p, r, shape, &p->codecs[0], r->cut))
+    if (r->n_rounds &&
+        (double)op->collective.coll.slot_bytes != esp__template_payload(p, r, shape, &p->codecs[0], r->cut))
         return 0;
     uint64_t n = p->size[r->level], have = r->compressed ? power(p, r->slots) : size[r->cut], want = have;
     if (r->coll == ESP_COLL_BROADCAST && r->compressed) want = power(p, r->slots_after);
     if (r->coll == ESP_COLL_ALLGATHER || (r->coll == ESP_COLL_GATHER && r->compressed)) want = have * n;
     if (r->coll == ESP_COLL_ALLGATHER && !r->compressed)
         want = size[r->parts]; /* not n times a part that was rounded up */
-    return op->coll.count * (op->coll.width > 1 ? op->coll.width : 1) == want; /* width: elements of a row */
+    return op->collective.coll.count * (op->collective.coll.width > 1 ? op->collective.coll.width : 1) ==
+           want; /* width: elements of a row */
 }
 
 /* The planner's path for an option; NULL: none. */

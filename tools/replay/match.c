@@ -14,8 +14,9 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;
-    if (op->copy == ESP__COPY_UNPACK) return REPLAY_UNPACK;
-    return op->copy == ESP__COPY_PACK && op->member == place->first + place->n - 1 ? REPLAY_PACK : REPLAY_COLUMNS;
+    if (op->copy.what == ESP__COPY_UNPACK) return REPLAY_UNPACK;
+    return op->copy.what == ESP__COPY_PACK && op->copy.member == place->first + place->n - 1 ? REPLAY_PACK
+                                                                                             : REPLAY_COLUMNS;
 }
 
 ESP__FN uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m) {

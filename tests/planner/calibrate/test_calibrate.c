@@ -199,20 +199,20 @@ TEST(test_longer) {
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 16; bytes <<= 2)
         esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], (double)bytes, 1000.0 + (double)bytes, 100.0,
                                  0.1);
-    op.coll.op = ESP_COLL_ALLREDUCE, op.coll.dtype = ESP_F32, op.coll.count = 1024;
-    op.level = ESP__INTER, op.lane = ESP__LANE_INTER;
+    op.collective.coll.op = ESP_COLL_ALLREDUCE, op.collective.coll.dtype = ESP_F32, op.collective.coll.count = 1024;
+    op.collective.scope = ESP__INTER, op.lane = ESP__LANE_INTER;
     esp__calibration_op(&ctx, &s, &op, 1000.0 + 4096.0 + 300.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 1 && fabs(longer.ns[ESP__LANE_INTER] - 300.0) < 1.0);
-    op.coll.count = 4096;
+    op.collective.coll.count = 4096;
     esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
-    op.coll.op = ESP_COLL_REDUCE_SCATTER; /* nothing probed it: the step gives the point */
+    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER; /* nothing probed it: the step gives the point */
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
-    op.coll.op = ESP_COLL_BROADCAST; /* a rank may end early */
+    op.collective.coll.op = ESP_COLL_BROADCAST; /* a rank may end early */
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
