@@ -51,7 +51,7 @@ if wanted build; then
 fi
 if wanted tests; then
     export TEST_ALL=1 # all sizes and inputs
-    have gpu/test_twins && part twins 240 "$build/gpu/test_twins"
+    have gpu/test_codecs && part codecs 240 "$build/gpu/test_codecs"
     have gpu/test_select && part select 120 "$build/gpu/test_select"
     have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
     have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
@@ -65,9 +65,9 @@ if wanted sanitize; then
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     if [ -z "$tool" ]; then
         say "sanitize: skipped: compute-sanitizer is not installed"
-    elif have gpu/test_twins; then
+    elif have gpu/test_codecs; then
         for t in memcheck racecheck synccheck initcheck; do
-            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_twins"
+            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_codecs"
         done
     fi
 fi

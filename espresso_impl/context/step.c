@@ -26,7 +26,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
 }
 
 static float esp__half_get(esp_dtype d, uint16_t h) {
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+    return d == ESP_F16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
 }
 
 /* Adds the tensor's pending residual to the gradient. */
