@@ -1,21 +1,24 @@
-/* chunktopk.c: the k elements of largest magnitude in each chunk, with two bits for a value: sign, and one of two magnitudes.
- * Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706): chunks of
- * 4096, k = 64, 2 bits, error feedback that decays by 0.95 a step.
+/* chunktopk.c: the k elements of largest magnitude in each chunk, with two bits for each value: its sign, and one of
+ * two magnitudes. Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025
+ * (arXiv 2508.15706): chunks of 4096, k = 64, 2 bits, error feedback that decays by 0.95 a step.
  *
- *     phi = decay e + g                     on the rank's own gradient, where it stands for an outer momentum;
+ *     phi = decay e + g                     in the Comp that reads the rank's own gradient, as an outer momentum would;
  *     phi = beta e + gamma g                in every other Comp, and with feedback=residual: plain error feedback
  *     of each chunk: S = the k largest |phi_i|, ties to the lower index;   m = mean of |phi_i| in S
- *     high = mean of the |phi_i| >= m in S, low = mean of the others, both as bf16;   send i, sign and high or low;   e = phi - sent
+ *     high = mean of the |phi_i| >= m in S, low = mean of the others, both as bf16
+ *     send i, sign and high or low;   e = phi - sent
  *
- * SparseLoCo quantises the values of a whole tensor with four bins, found from mean and deviation. Here a chunk has its own
- * magnitudes, so that no pass over the tensor comes first, and every value keeps its sign. A chunk is selected and written while it
- * is in the cache: memory is read twice, since NaN and Inf must be found before the residual changes. The selection is exact:
- * thresholds found for one chunk only tell where to look first in the next.
+ * SparseLoCo quantises the values of a whole tensor with four bins, computed from mean and deviation. Here each chunk
+ * has its own two magnitudes, so that no earlier pass over the tensor is needed. A chunk is selected and written while
+ * it is in the cache. With feedback memory is read twice, since NaN and Inf must be found before the residual changes.
+ * The selection is exact: the threshold of one chunk is only the first guess for the next.
  *
- * Wire: a record for each chunk: bf16 low, bf16 high; then k codes of log2(chunk) + 2 bits, by ascending index, the least significant bit
- * first: index in the chunk, sign (1: negative), magnitude (1: high); padded with 0 to a whole byte. The last chunk, of m elements, has
- * ceil(k m / chunk) codes. aux 0. With the defaults a record has 4 + 64 * 14 / 8 = 116 bytes: 0.2266 bits an element, 0.0078 of them for the
- * magnitudes. Input with NaN or Inf: header flag, no body; the residual stays. */
+ * Wire: a record for each chunk: bf16 low, bf16 high; then k codes of log2(chunk) + 2 bits, by ascending index. A code
+ * has, from the least significant bit on, the index in the chunk, a sign bit (set for negative values) and a magnitude
+ * bit (set for high). Codes are padded with zeros to a whole byte. The last chunk, of m elements, has ceil(k m / chunk)
+ * codes. aux is 0. With the defaults a record has 4 + 64 * 14 / 8 = 116 bytes, 0.2266 bits per element, 0.0078 of them
+ * for the magnitudes. For input with NaN or Inf the header has a flag, there is no body, and the residual does not
+ * change. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/select.h"
@@ -24,9 +27,9 @@ enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 
 typedef struct chunktopk_self chunktopk_self;
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------------ */
-/* With e: e := phi. Bit i of `map`, which has a word for every 32 elements, says whether |phi_i| (without e: |g_i|) has bits of at
- * least t. */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+/* Sets e to phi, and bit i of `map` where |phi_i| has bits of at least t. Without e, phi is g. `map` has a word for
+ * every 32 elements. */
 ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
                                         uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
@@ -41,10 +44,10 @@ ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict
     }
     return 0;
 }
-ESP_KERNEL_OPT static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
-                                                     float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
-    return chunktopk_scan_body(e, g, beta, gamma, t, map, n);
-}
+ESP_KERNEL_SCALAR(chunktopk_scan,
+                  (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
+                   uint32_t *restrict map, uint64_t n),
+                  (e, g, beta, gamma, t, map, n))
 #ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const float *restrict g, float beta, float gamma,
                                                     uint32_t t, uint32_t *restrict map, uint64_t n) {
@@ -91,7 +94,8 @@ ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const
 ESP_KERNEL_PICK(chunktopk_scan, (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
                                  uint32_t *restrict map, uint64_t n))
 
-/* The places of the map's bits. Room for 4 more is needed: a word's first four come without a branch, which would be mispredicted. */
+/* Writes the indices of the map's set bits. idx needs room for 4 more: four indices of each 64 bits are always written,
+ * which saves a branch that would be mispredicted. */
 ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t *restrict map, uint64_t words) {
     uint64_t n = 0;
     for (uint64_t w = 0; w < words; w += 2) {
@@ -112,21 +116,21 @@ ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t
     }
     return n;
 }
-/* How many |x| have bits of at least t. */
+/* Counts the |x| with bits of at least t. Compares as signed numbers, which all instruction sets can. */
 ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
     int32_t count = 0;
-    const int32_t least = (int32_t)t; /* signed: all instruction sets compare signed vectors */
+    const int32_t least = (int32_t)t;
     for (uint64_t i = 0; i < n; i++) count += (int32_t)select_bits(x[i]) >= least;
     return (uint64_t)count;
 }
-/* The largest t in [lo, hi] that at least k of the n magnitudes reach, or one that at most `enough` reach. lo is reached by all; no
- * magnitude is above hi. Each pass tries four at once, since few elements are counted fast, but a pass takes long to begin. */
+/* Returns the largest t in [lo, hi] that at least k of the n magnitudes reach, or any that k to `enough` reach. All
+ * magnitudes are within [lo, hi]. Each pass counts for four thresholds, since the start of a pass takes longer than
+ * counting few elements. */
 ESP_INLINE uint64_t chunktopk_threshold_body(const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo,
                                              uint32_t hi) {
     if (lo == 0 && chunktopk_count(x, n, 1) < k) return 0;
     for (uint64_t reached = n; lo < hi && reached > enough;) {
-        const int32_t step = (int32_t)((hi - lo) / 5 + 1),
-                      a = (int32_t)lo + step; /* tries above hi are reached by none */
+        const int32_t step = (int32_t)((hi - lo) / 5 + 1), a = (int32_t)lo + step;
         const int32_t b = a + step, c = b + step, d = c + step;
         int32_t at_a = 0, at_b = 0, at_c = 0, at_d = 0;
         for (uint64_t i = 0; i < n; i++) {
@@ -151,11 +155,11 @@ ESP_KERNEL(chunktopk_places, (uint16_t *restrict idx, const uint32_t *restrict m
 ESP_KERNEL(chunktopk_threshold, (const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo, uint32_t hi),
            (x, n, k, enough, lo, hi))
 
-/* Sums of magnitudes with bits of at least `from`, and their number, in 8 lanes: lane j adds j, j + 8, and so on, and the lanes are added
- * as a tree. In f64, which holds every sum of 4096 equal f32 numbers exactly. n is a multiple of 8. */
+/* Sum and number of the magnitudes with bits of at least `from`, in 8 lanes: lane j adds elements j, j + 8, ..., and
+ * the lanes are added as a tree. In f64, in which sums of 4096 equal f32 numbers are exact. n is a multiple of 8. */
 ESP_ELEMENT int32_t chunktopk_is(float x, uint32_t from) { return (int32_t)select_bits(x) >= (int32_t)from; }
 ESP_ELEMENT double chunktopk_term(float x, uint32_t from) {
-    return (double)dense_float(select_bits(x) & (0u - (uint32_t)chunktopk_is(x, from)));
+    return (double)bits_float(select_bits(x) & (0u - (uint32_t)chunktopk_is(x, from)));
 }
 ESP_INLINE uint64_t chunktopk_sum_body(const float *val, uint64_t n, uint32_t from, double result[2]) {
     double sum[8] = {0};
@@ -171,15 +175,15 @@ ESP_INLINE uint64_t chunktopk_sum_body(const float *val, uint64_t n, uint32_t fr
     result[1] = (double)many[0];
     return 0;
 }
-/* The code of x, and what it leaves. */
+/* Sets the code of x, and returns its residual. */
 ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low, float high, uint64_t width,
                                     uint16_t *code) {
-    const uint32_t sign = x < 0, big = dense_float(select_bits(x)) >= split;
+    const uint32_t sign = x < 0, big = bits_float(select_bits(x)) >= split;
     const float sent = big ? high : low;
     *code = (uint16_t)(at | sign << (width - 2) | big << (width - 1));
     return x - (x < 0 ? -sent : sent);
 }
-/* The same for n values; n is a multiple of 8. `magnitude`: low and high. */
+/* The same for n values; n is a multiple of 8. `magnitude` is low and high. */
 ESP_INLINE uint64_t chunktopk_code_body(uint16_t *restrict code, float *restrict rest, const float *restrict val,
                                         const uint16_t *restrict idx, float split, const float magnitude[2],
                                         uint64_t width, uint64_t n) {
@@ -193,7 +197,7 @@ ESP_KERNEL(chunktopk_code,
             float split, const float magnitude[2], uint64_t width, uint64_t n),
            (code, rest, val, idx, split, magnitude, width, n))
 
-/* ---- the codec's numbers -------------------------------------------------------------------------------------------------- */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 struct chunktopk_self {
     dense_self dense;         /* first */
     uint64_t chunk, k, width; /* width: bits of a code */
@@ -246,7 +250,7 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     return ESP_OK;
 }
 
-/* Codes, and bytes of the record, of a chunk of n elements. */
+/* The number of codes of a chunk of n elements, and the bytes of its record. */
 ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
 ESP_ELEMENT uint64_t chunktopk_bytes(uint64_t k, uint64_t chunk, uint64_t width, uint64_t n) {
     return n ? CHUNKTOPK_HEAD + (chunktopk_codes(k, chunk, n) * width + 7) / 8 : 0;
@@ -264,17 +268,17 @@ static esp_status chunktopk_bound(void *self, const esp_tensor *like, uint32_t r
     return esp_bound_fill(out, chunktopk_body((const chunktopk_self *)self, like->count), 0, 0);
 }
 
-/* ---- one chunk: selection --------------------------------------------------------------------------------------------------- */
+/* ---- one chunk: selection ---------------------------------------------------------------------------------------- */
 enum { CHUNKTOPK_ROOM = CHUNKTOPK_MOST + 16 };
 /* The selected elements of a chunk, by ascending index. */
 typedef struct chunktopk_chosen {
     float val[CHUNKTOPK_ROOM];
     uint16_t idx[CHUNKTOPK_ROOM];
-    float usual;  /* threshold of the chunks before; 0: not known */
-    float margin; /* a part of it that more than k elements of a chunk probably reach */
+    float usual;  /* mean threshold of earlier chunks, or 0 */
+    float margin; /* more than k elements probably reach margin * usual */
 } chunktopk_chosen;
 
-/* Lists the elements of the map; returns their number. *top: the bits of the largest magnitude. */
+/* Lists the elements whose bits are set in the map. Returns their number. *top is the bits of the largest magnitude. */
 static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
                                chunktopk_chosen *c, uint32_t *top) {
     const uint64_t kept = s->places(c->idx, map, (n + 31) / 32);
@@ -287,11 +291,11 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Chooses k of n elements: of phi, which is left in e, or of g without e. A bit pattern that more than k magnitudes of a chunk
- * probably reach is known from the chunks before; of those that reach it the k largest are taken. 0: an element is NaN or Inf. */
-static int chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
-                            uint64_t k, chunktopk_chosen *c) {
-    uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? dense_bits(c->margin * c->usual) : SELECT_INF;
+/* Sets e to phi, and lists its k largest of n elements in *c. Without e, phi is g. First lists the elements that reach
+ * a threshold guessed from earlier chunks, then selects among those. Returns false where an element is NaN or Inf. */
+static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
+                             uint64_t k, chunktopk_chosen *c) {
+    uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
     const float *x = e ? e : g;
     s->scan(e, g, a->beta, a->gamma, lo, map, n);
     uint64_t kept = chunktopk_list(s, x, map, n, c, &top);
@@ -305,7 +309,7 @@ static int chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, fl
     } else if (kept > 2 * k) {
         c->margin = 1 - 0.95f * (1 - c->margin);
     }
-    if (top >= SELECT_INF) return 0;
+    if (top >= SELECT_INF) return false;
     if (kept > k) {
         const uint64_t room = (kept + 15) / 16 * 16;
         memset(c->val + kept, 0, (room - kept) * sizeof *c->val);
@@ -313,33 +317,34 @@ static int chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, fl
         uint64_t ties = k - s->reach(c->val, room, lo + 1);
         (void)s->trim(c->val, c->idx, kept, lo, &ties);
     }
-    c->usual = c->usual > 0 ? 0.5f * (c->usual + dense_float(lo)) : dense_float(lo);
-    return 1;
+    c->usual = c->usual > 0 ? 0.5f * (c->usual + bits_float(lo)) : bits_float(lo);
+    return true;
 }
 
-/* ---- one chunk: values ------------------------------------------------------------------------------------------------------- */
+/* ---- one chunk: values ------------------------------------------------------------------------------------------- */
 ESP_ELEMENT uint32_t chunktopk_bf16(double x) {
     const uint32_t v = half_to_bf16((float)x);
     return v == 0x7F80u ? 0x7F7Fu : v;
 }
-/* low in the lower half of the result, high in the upper one. all: sum of the k magnitudes; high: of `many` of them. */
+/* Returns low in the lower half and high in the upper half. `all` is the sum of the k magnitudes, `high` that of the
+ * `many` high ones. Where all magnitudes are 0, `many` includes padding and exceeds k. */
 ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64_t k) {
-    const double n_low = (double)k - many; /* negative if split is 0, where zeros behind the values are counted, too */
+    const double n_low = (double)k - many;
     const uint32_t h = many > 0 ? chunktopk_bf16(high / many) : 0;
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* *split: from where on a magnitude is high. val has zeros up to `room`. */
+/* Returns low and high. *split is the least magnitude that is high. val is padded with zeros up to `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     double all[2], high[2];
     s->sum(val, room, 0, all);
     *split = (float)(all[0] / (double)k);
-    s->sum(val, room, dense_bits(*split), high);
+    s->sum(val, room, float_bits(*split), high);
     return chunktopk_head(all[0], high[0], high[1], k);
 }
 
-/* Writes the record, and takes from `e` what it carries. e may be NULL. */
+/* Writes the record, and subtracts what it sends from e, unless e is NULL. */
 static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
     enum { AT_ONCE = 256 };
     const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
@@ -350,7 +355,7 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     memset(c->val + k, 0, (room - k) * sizeof *c->val);
     memset(c->idx + k, 0, (room - k) * sizeof *c->idx);
     const uint32_t head = chunktopk_magnitudes(s, c->val, k, room, &split);
-    const float magnitude[2] = {dense_float(head << 16), dense_float(head & 0xFFFF0000u)};
+    const float magnitude[2] = {bits_float(head << 16), bits_float(head & 0xFFFF0000u)};
     for (uint64_t at = 0; at < k; at += AT_ONCE) {
         const uint64_t n = k - at < AT_ONCE ? k - at : AT_ONCE;
         s->code(code, rest, c->val + at, c->idx + at, split, magnitude, s->width, (n + 7) / 8 * 8);
@@ -367,16 +372,15 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     memcpy(out + CHUNKTOPK_HEAD, packed, bytes);
 }
 
-/* ---- decode -------------------------------------------------------------------------------------------------------------------- */
-/* Codes, one after the other. */
+/* ---- decode ------------------------------------------------------------------------------------------------------ */
 typedef struct chunktopk_reader {
     const unsigned char *in;
     uint64_t bits, filled, width;
 } chunktopk_reader;
-/* What a code stands for. `magnitude`: low and high. */
+/* The value of a code. `magnitude` is low and high. */
 ESP_ELEMENT float chunktopk_value(uint32_t code, uint64_t width, const float magnitude[2]) {
     const uint32_t sign = code >> (width - 2) & 1u;
-    return dense_float(dense_bits(code >> (width - 1) ? magnitude[1] : magnitude[0]) ^ sign << 31);
+    return bits_float(float_bits(code >> (width - 1) ? magnitude[1] : magnitude[0]) ^ sign << 31);
 }
 ESP_INLINE uint32_t chunktopk_next(chunktopk_reader *r) {
     for (; r->filled < r->width; r->filled += 8) r->bits |= (uint64_t)*r->in++ << r->filled;
@@ -386,11 +390,12 @@ ESP_INLINE uint32_t chunktopk_next(chunktopk_reader *r) {
     return code;
 }
 
-static int chunktopk_valid_record(const chunktopk_self *s, const unsigned char *record, uint64_t n) {
+static bool chunktopk_valid_record(const chunktopk_self *s, const unsigned char *record, uint64_t n) {
     const uint32_t mask = (uint32_t)s->chunk - 1;
     chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
     uint32_t head;
-    int64_t last = -1, bad = 0;
+    int64_t last = -1;
+    bool bad = false;
     memcpy(&head, record, sizeof head);
     for (uint64_t i = 0; i < chunktopk_k(s, n); i++) {
         const int64_t at = chunktopk_next(&r) & mask;
@@ -399,7 +404,7 @@ static int chunktopk_valid_record(const chunktopk_self *s, const unsigned char *
     }
     return !bad && last < (int64_t)n && !r.bits && (head & 0xFFFFu) <= 0x7F7Fu && head >> 16 <= 0x7F7Fu;
 }
-static int chunktopk_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+static bool chunktopk_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     if (h->aux != 0) return 0;
     for (uint64_t at = 0; at < h->count; at += s->chunk, body += chunktopk_record(s, s->chunk))
@@ -416,7 +421,7 @@ static void chunktopk_add(const void *self, const dense_block *b) {
     chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
     uint32_t head;
     memcpy(&head, record, sizeof head);
-    const float magnitude[2] = {dense_float(head << 16) * b->scale, dense_float(head & 0xFFFF0000u) * b->scale};
+    const float magnitude[2] = {bits_float(head << 16) * b->scale, bits_float(head & 0xFFFF0000u) * b->scale};
     if (b->set) memset(out, 0, b->n * sizeof *out);
     for (uint64_t i = 0; i < k; i++) {
         const uint32_t code = chunktopk_next(&r);
@@ -425,10 +430,10 @@ static void chunktopk_add(const void *self, const dense_block *b) {
 }
 static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, chunktopk_valid, chunktopk_add};
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------------ */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct chunktopk_job {
     const chunktopk_self *self;
-    const esp_codec_args *args; /* with the beta and gamma that apply */
+    const esp_codec_args *args; /* with decay in place of beta where it applies */
     unsigned char *body;
     uint32_t bad;
 } chunktopk_job;
@@ -444,7 +449,7 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* without feedback: no pass has looked for it */
+        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* only without feedback */
             __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
             return;
         }
@@ -452,9 +457,9 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* All chunks. 0: an element is NaN or Inf, and the residual as it was. */
-static int chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
-    if (!dense_finite(&s->dense, j->args)) return 0;
+/* Compresses all chunks. Returns false where an element is NaN or Inf: the residual is then unchanged. */
+static bool chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
+    if (!dense_finite(&s->dense, j->args)) return false;
     dense_run(&s->dense, n, chunktopk_piece, j);
     return !j->bad;
 }
@@ -477,20 +482,13 @@ static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress_by(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
 }
 
-/* ---- model ------------------------------------------------------------------------------------------------------------------------ */
-/* Of normal numbers of variance 1, those with |x| > t are sent, as the mean m of those up to m, or of those above; with P(|x| > a) = p and
- * mean of them 2 density(a) / p. What is sent carries p_low low^2 + p_high high^2. */
+/* ---- model ------------------------------------------------------------------------------------------------------- */
+/* For normally distributed numbers of variance 1. The numbers with |x| > t are sent. Let m be the mean of their
+ * magnitudes: those up to m are sent as their mean, and those above m as theirs. E(|x|; |x| > a) is 2 density(a). The
+ * error is 1 minus the sent energy. */
 static double chunktopk_error(double ratio) {
-    const double root = sqrt(2 * 3.14159265358979323846);
-    double low = 0, high = 40;
-    for (int i = 0; i < 100; i++) {
-        const double middle = (low + high) / 2;
-        if (erfc(middle / sqrt(2.0)) > ratio)
-            low = middle;
-        else
-            high = middle;
-    }
-    const double all = 2 * exp(-low * low / 2) / root, m = all / ratio;
+    const double root = sqrt(2 * ESP_MODEL_PI), t = esp_model_quantile(ratio);
+    const double all = 2 * exp(-t * t / 2) / root, m = all / ratio;
     const double p = erfc(m / sqrt(2.0)), above = 2 * exp(-m * m / 2) / root, below = all - above;
     return 1 - above * above / p - (ratio > p ? below * below / (ratio - p) : 0);
 }
@@ -517,7 +515,8 @@ static const esp_codec chunktopk_codec = {
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
-    /* decay applies to the rank's own gradient, and payloads are small: as SparseLoCo, every rank gets all of them */
+    /* decay applies to the rank's own gradient, so nothing is summed before; payloads are small, so every rank receives
+     * all */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk),

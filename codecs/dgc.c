@@ -1,22 +1,22 @@
-/* dgc.c: deep gradient compression: top-k with momentum inside the feedback memory.
- * Knows nothing of where gradients come from or payloads go. Selection is in select.h, the body in sparse.h.
+/* dgc.c: deep gradient compression: top-k with momentum inside the feedback memory. select.h selects, sparse.h has the
+ * body.
  *
  * Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018.
- * Maths of a Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY); u is in state, v in residual:
+ * In the Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY), u is in state and v in residual:
  *     u = m u + g              nesterov=1:  u = m (u + g)
  *     v = v + u                             v = v + u + g
  *     send (i, v_i) for the k largest |v_i|, ties to the lower index; v_i = 0 there, and u_i = 0 (masking=1)
- * so all that is added to v is either sent or stays in v. Every later Comp on the path is top-k with plain feedback,
- * phi = beta e + gamma g; momentum there would count twice. Without feedback memory: top-k of g.
- * k = max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W. With ratio=0.001 this gives the
- * paper's 75%, 93.75%, ... 99.9% of zeros at every quarter of W. From step W on, and where ratio >= 0.25, r = ratio.
- * A first threshold comes from a sample (sample=0.01 of the elements: whole cache lines at a fixed stride, from a
- * start drawn for the step); then exactly k elements are kept. The sample decides the speed, never the bytes, so the
- * codec is deterministic. The trainer's own momentum must be off (plain SGD), since the codec applies it. Gradients
- * that are to be clipped are clipped before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the
- * global norm). Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux: k, from which the decoder
- * learns r. Memory traffic: 12 bytes/element to select, 20 to update u and v. Selecting writes nothing, since u and
- * v must stay unchanged where an element is not finite. */
+ * So everything that is added to v is sent or remains in v. Every later Comp on the path is top-k with plain feedback,
+ * phi = beta e + gamma g, since momentum would count twice there. Without feedback memory the codec is top-k of g. k =
+ * max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W. With ratio=0.001 this gives the paper's
+ * 75%, 93.75%, ... 99.9% of zeros at every quarter of W. From step W on, and where ratio >= 0.25, r = ratio. The first
+ * threshold comes from a sample (sample=0.01 of the elements: whole cache lines at a fixed stride, from a start drawn
+ * for the step); then exactly k elements are kept. The sample affects the speed, never the bytes, so the codec is
+ * deterministic. The trainer's own momentum must be off (plain SGD), since the codec applies it. A trainer that clips
+ * gradients must clip them before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the global norm).
+ * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux is k, from which the decoder computes r. Memory
+ * traffic: 12 bytes/element to select, 20 to update u and v. Selection writes nothing, since u and v must not change
+ * where an element is not finite. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -33,8 +33,9 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
-/* With the trainer's momentum too, gradients count 1 / (1 - m) times as much as they should, and training may diverge. */
-static void dgc_say_momentum(const esp_host *h, double momentum) {
+/* Where the trainer also applies momentum, gradients count 1 / (1 - m) times as much as they should, and training may
+ * diverge. */
+static void dgc_log_momentum(const esp_host *h, double momentum) {
     char text[200];
     const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};
     if (!(momentum > 0) || !ESP_HAS(esp_host, h, log)) return;
@@ -59,7 +60,7 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     if (!t) return ESP_E_NOMEM;
     *t = v;
     *self = t;
-    dgc_say_momentum(h, v.momentum);
+    dgc_log_momentum(h, v.momentum);
     return ESP_OK;
 }
 
@@ -75,7 +76,7 @@ static esp_status dgc_bound(void *self, const esp_tensor *like, uint32_t round, 
     return esp_bound_fill(out, sparse_body_bytes(d, k), select_scratch_bytes(d, k), d * sizeof(float));
 }
 
-/* ---- momentum -------------------------------------------------------------------------------------------------------- */
+/* ---- momentum ---------------------------------------------------------------------------------------------------- */
 typedef struct dgc_sum {
     float u, v;
 } dgc_sum;
@@ -117,7 +118,7 @@ ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, fl
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
-/* One compress: the gradient g, the method's memory u and v, and the selection. */
+/* One compress: the gradient g, the memory u and v, and the selection. */
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;
@@ -143,7 +144,7 @@ static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* ---- codec ------------------------------------------------------------------------------------------------------------ */
+/* ---- codec ------------------------------------------------------------------------------------------------------- */
 static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
     select_job s = {0};
     double n = t->sample * (double)a->tensor[0]->count;
@@ -160,7 +161,7 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
     select_job s = dgc_select(t, a);
     esp_status st;
-    int sent;
+    bool sent;
     if (!(a->flags & ESP_ARG_OWN_MEMORY) || !esp_residual_of(a, 0) || !a->state) {
         sparse_input in = sparse_input_of(a, t->simd);
         s.load = sparse_load;
@@ -170,7 +171,7 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
         return st;
     }
     if (a->state->bytes < s.count * sizeof(float))
-        return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() says");
+        return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
     dgc_memory d = {0};
     d.g = (const float *)a->tensor[0]->data.ptr;
     d.u = (float *)a->state->ptr;
@@ -203,7 +204,7 @@ static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduc
         .error = esp_model_error_largest(r),
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
-        .launches = {7, 2}, /* as topk, with 12 bytes more to read and to write */
+        .launches = {7, 2},
         .bytes = {32 + 40 * r, 4 + 76 * r},
         .momentum = ((const dgc_self *)self)->momentum,
     };
@@ -223,7 +224,7 @@ static const esp_codec dgc_codec = {
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
-    /* momentum applies to the rank's own gradient, so the first comp comes before any sum */
+    /* momentum applies to the rank's own gradient, so the first comp is before any sum */
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,

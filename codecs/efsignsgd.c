@@ -1,16 +1,17 @@
-/* efsignsgd.c: one bit an element and one scale, with error feedback.
+/* efsignsgd.c: one bit per element and one scale, with error feedback.
  * Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
  *
  *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi);   e = phi - s sign(phi)
  *     where sign(0) = sign(-0) = +1
  *
- * The paper compresses p = lr g + e and subtracts what was sent from the weights. Here all is divided by lr:
- * phi = g + e, beta = gamma = 1, and the optimiser applies lr as always. While lr stays the same, both agree to
- * rounding. When lr changes from lr0 to lr1, the residual must still stand for the same change of weights, lr0 e: call
- * esp_feedback_scale(ctx, lr0 / lr1). (Without this call the residual is applied at the new rate; nothing is lost.)
+ * The paper compresses p = lr g + e and subtracts what was sent from the weights. Here everything is divided by lr: phi
+ * = g + e, beta = gamma = 1, and the optimiser applies lr. While lr is constant, both agree to rounding. When lr
+ * changes from lr0 to lr1, call esp_feedback_scale(ctx, lr0 / lr1), so that the residual still causes the same change
+ * of weights, lr0 e. (Without this call the residual is applied at the new rate; nothing is lost.)
  *
- * Body: f32 s, then count bits, 1 for negative (bits.h). 1 + 32/d bits an element. s is computed in norm.h's order.
- * A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. count 0: no body. */
+ * Body: f32 s, then count bits, set for negative elements (bits.h). 1 + 32/d bits per element. s is computed in
+ * norm.h's order. A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. There is no body for
+ * count 0. */
 #include "codecs/common/dense.h"
 #include "codecs/common/bits.h"
 #include "codecs/common/norm.h"
@@ -20,10 +21,10 @@ enum { EFSIGN_SCALE_BYTES = 4 };
 ESP_ELEMENT float efsign_scale(double norm, uint64_t count) { return (float)(norm / (double)count); }
 ESP_ELEMENT float efsign_kept(float phi, float s) { return phi < 0 ? phi + s : phi - s; }
 ESP_ELEMENT uint64_t efsign_body(uint64_t count) { return count ? EFSIGN_SCALE_BYTES + bits_bytes(count) : 0; }
-ESP_ELEMENT int efsign_body_ok(const unsigned char *body, uint64_t count) {
-    float s;
+ESP_ELEMENT bool efsign_body_ok(const unsigned char *body, uint64_t count) {
+    uint32_t s;
     memcpy(&s, body, sizeof s);
-    return dense_bits(s) <= 0x7F7FFFFFu && bits_padding_ok(body + EFSIGN_SCALE_BYTES, count);
+    return s <= 0x7F7FFFFFu && bits_padding_ok(body + EFSIGN_SCALE_BYTES, count);
 }
 
 ESP_INLINE uint64_t efsign_residual_body(float *e, const float *phi, float s, uint64_t n) {
@@ -49,7 +50,7 @@ typedef struct efsign_job {
     float scale;
 } efsign_job;
 
-/* First pass: signs and the blocks' norms. Does not write the residual. */
+/* First pass: signs, and the norms of blocks. Does not write the residual. */
 static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
@@ -64,7 +65,7 @@ static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Second pass: the residual, which is phi minus what the signs and the scale decode to. */
+/* Second pass: the residual, which is phi minus the decoded value. */
 static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK];
@@ -92,7 +93,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-static int efsign_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+static bool efsign_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     (void)self;
     return efsign_body_ok(body, h->count);
 }
@@ -135,7 +136,7 @@ static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_re
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {EFSIGN_SCALE_BYTES, 0, 0.125, 0, 0},
-        .error = 1 - 2 / 3.14159265358979323846,
+        .error = 1 - 2 / ESP_MODEL_PI,
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(20.1), esp_model_stream(8.1)},
         .launches = {2, 2},

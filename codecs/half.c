@@ -3,12 +3,12 @@
  *     fp16   decode(code(x)) = x (1 + d), |d| <= 2^-11, between 2^-14 and 65504; below, steps of 2^-24
  *     bf16   decode(code(x)) = x (1 + d), |d| <= 2^-8, over f32's whole range
  *
- * Body: count x f16 or bf16, in which collectives can sum it (REDUCIBLE). Where a collective will sum n bodies, fp16 sends values times
- * 2^-a with a = ceil(log2 n), so that the sum of values within its range cannot overflow. header.aux is a, and decoding multiplies by
- * 2^a; bf16 has the range of f32, and a is 0.
- * Without feedback, a value beyond the range becomes Inf; with feedback, the largest finite value is sent and the rest stays in the
- * residual. A part with a NaN or Inf sends a body of NaN.
- * of=(SPEC), for example of=(topk:ratio=0.01): another codec compresses, and the f32 values in its body travel as halves (recode.h). */
+ * Body: count x f16 or bf16, which collectives can sum (REDUCIBLE). Where a collective will sum n bodies, fp16 sends
+ * values times 2^-a with a = ceil(log2 n), so that the sum of values within its range cannot overflow. header.aux is a,
+ * and decoding multiplies by 2^a. bf16 has the range of f32, so its a is 0. Without feedback, a value beyond the range
+ * becomes Inf; with feedback, the largest finite value is sent and the rest remains in the residual. A part with a NaN
+ * or Inf sends a body of NaN. With of=(SPEC), for example of=(topk:ratio=0.01), another codec compresses, and the f32
+ * values in its body are sent as halves (recode.h). */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/recode.h"
@@ -16,19 +16,19 @@
 typedef struct half_self {
     dense_self dense; /* first */
     const recode_format *format;
-    recode wrap; /* with of= */
+    recode wrap; /* used with of= */
     half_encode_fn encode;
     half_add_fn add;
 } half_self;
 
 static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
 static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};
-/* errors: measured, about 2^-22 / 5.5 for fp16; bf16 has three bits less, and 64 times the error */
+/* The errors are measured: about 2^-22 / 5.5 for fp16, and 64 times as much for bf16, which has three bits less. */
 static const recode_format fp16_format = {"fp16", 1, 1, HALF_F16_MAX, HALF_F16_NAN, 31, 4.33e-8, fp16_rounds};
 static const recode_format bf16_format = {"bf16", 1, 0, HALF_BF16_MAX, HALF_BF16_NAN, 0, 2.77e-6, bf16_rounds};
 static const char half_params[] = "of=(SPEC)";
 
-/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static esp_status half_open(const recode_format *f, const esp_host *h, const char *params, void **self) {
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     esp_status st = esp_params_take(h, f->name, params, "of", own, of);
@@ -74,7 +74,7 @@ static esp_status half_bound(void *self, const esp_tensor *like, uint32_t round,
     return esp_bound_fill(out, 2 * like->count, 0, 0);
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------ */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct half_job {
     half_encode_fn encode;
     unsigned char *body;
@@ -101,8 +101,8 @@ static esp_status half_compress(void *self, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* ---- decompress ---------------------------------------------------------------------------------------------------------- */
-static int half_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+static bool half_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     (void)body;
     return h->aux <= ((const half_self *)self)->format->most_exponent;
 }
@@ -118,7 +118,7 @@ static esp_status half_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count);
 }
 
-/* ---- the tables ---------------------------------------------------------------------------------------------------------- */
+/* ---- the codecs' tables ---- */
 static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     if (half_wrap(self)) return recode_model(half_wrap(self), like, n_reduced, d, out);

@@ -1,6 +1,6 @@
 /* none.c: no compression. decode(code(x)) == x, bit for bit.
  *
- * Body: count x f32. 32 bits an element. REDUCIBLE in f32: bodies can be summed as they are.
+ * Body: count x f32, 32 bits per element. REDUCIBLE: collectives can sum bodies as f32.
  * A part with a NaN or Inf sends a body of NaN, so that a sum of bodies is NaN too. */
 #include "codecs/common/plain.h"
 

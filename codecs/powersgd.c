@@ -1,22 +1,22 @@
-/* powersgd.c: a matrix as the product of two thin ones, both of which are summed undecoded: two rounds. Knows nothing of where
- * gradients come from or payloads go.
+/* powersgd.c: a matrix as the product of two thin ones. Collectives sum both without decoding, in two rounds.
  *
- * Maths, for phi = beta e + gamma g, m x n, and a start Q, n x r, that all ranks share:
+ * Maths, for phi = beta e + gamma g, m x n, and an initial Q, n x r, that all ranks share:
  *     round 0   P = phi Q                          summed over all ranks
  *     round 1   P^ = the orthonormal basis of P's columns; Q = phi^T P^        summed over all ranks
  *     result    P^ Q^T, which is the sum of all phi, projected on the columns of P^
- *     residual  e = phi - P^ Q_own^T
- * Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
- * NeurIPS 2019. One power iteration; with start=warm the sum of Q, each column divided by its length, is the next step's start,
- * so that the iteration goes on from step to step. With start=cold, in the first step, and for a column of Q that is zero, the
- * start is drawn: from step, seed and tensor, the same on all ranks. r = min(rank, m, n) for each matrix, or part of one.
+ *     residual  e = phi - P^ Q_rank^T, with this rank's Q before the sum
+ * Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+ * optimization", NeurIPS 2019. A step is one power iteration. With start=warm the sum of Q, each column divided by its
+ * length, is the next step's initial Q, so that the iteration continues from step to step. With start=cold, in the
+ * first step, and for a column of Q that is zero, the initial column is drawn from step, seed and tensor, the same on
+ * all ranks. r = min(rank, m, n) for each matrix, or part of one.
  *
- * A tensor that is no matrix, or one with at most `rank` columns, is sent as it is, in one round.
- * Zeros: a column of P that depends on the others becomes a zero column of P^, and so of Q: it carries nothing.
+ * A tensor that is no matrix, or has at most `rank` columns, is sent uncompressed, in one round.
+ * A column of P that depends on the others becomes a zero column of P^, and therefore of Q.
  *
- * Wire: round 0: P, f32[m][r]. Round 1: Q transposed, f32[r][n]; without a matrix f32[count]. aux: r, 0 without a matrix.
- * 32 r (m + n) / (m n) bits an element. Input with NaN or Inf: header flag, every number NaN, residual unchanged. Parts without
- * elements: header alone. */
+ * Wire: round 0: P, f32[m][r]. Round 1: Q transposed, f32[r][n]; without a matrix f32[count]. aux is r, or 0 without a
+ * matrix. 32 r (m + n) / (m n) bits per element. For input with NaN or Inf the header has a flag, every number is NaN,
+ * and the residual does not change. Parts without elements have a header only. */
 #include <float.h>
 #include "codecs/common/lowrank.h"
 #include "codecs/common/plain.h"
@@ -27,7 +27,7 @@ enum { POWERSGD_RANK_MAX = 64, POWERSGD_STATE = 64 };
 typedef struct powersgd_self {
     dense_self dense; /* first */
     uint64_t rank;
-    int warm;
+    bool warm;
 } powersgd_self;
 
 static const char powersgd_params[] = "rank=1,start=warm";
@@ -51,13 +51,13 @@ static esp_status powersgd_open(const esp_host *h, const char *params, void **se
     return ESP_OK;
 }
 
-/* The rank for one part; 0: it is sent as it is. */
+/* The rank for one part, or 0 where it is sent uncompressed. */
 static uint64_t powersgd_rank(const powersgd_self *s, const esp_tensor *t) {
     if (!t->count || !t->rows || t->cols <= s->rank) return 0;
     return t->rows < s->rank ? t->rows : s->rank;
 }
 
-/* Where a call keeps what it needs: orthonormal columns in f64, P^ in f32, Q and its partial sums. */
+/* A call's scratch memory: orthonormal columns in f64, P^ in f32, Q and its partial sums. */
 typedef struct powersgd_room {
     double *columns;
     float *p, *q;
@@ -87,22 +87,22 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
                               powersgd_room_of(NULL, like->rows, like->cols, r).bytes, state);
     }
     const esp_status st = esp_bound_fill(out, round ? like->count * sizeof(float) : 0, 0, 0);
-    if (!round) out->payload_bytes = 0; /* one round is enough */
+    if (!round) out->payload_bytes = 0; /* the part has no round 0 */
     return st;
 }
 
-/* ---- the start ------------------------------------------------------------------------------------------------------ */
+/* ---- the initial Q ----------------------------------------------------------------------------------------------- */
 static uint64_t powersgd_key(const esp_codec_args *a, uint64_t tensor) {
     return esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
 }
-/* Draws rows 4 b to 4 b + 3, below n, of column k of Q: numbers in (-1, 1). */
+/* Draws rows 4 b to 4 b + 3 of column k of Q, as far as they are below n. Numbers are in (-1, 1). */
 ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, uint64_t b, float *q, uint64_t n) {
     const esp_philox_t x = esp_philox(key, first, k << 32 | b);
     for (uint64_t i = 0; i < 4 && 4 * b + i < n; i++)
         q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
-/* The state: Q of the last step, r rows of n, behind a place for what later versions may need. Zero at the start. */
+/* The state has Q of the last step, r rows of n, behind POWERSGD_STATE reserved bytes. It is initially zero. */
 static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
     if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
     return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
@@ -113,14 +113,14 @@ static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t
     float *state = powersgd_state(a, t), *q = state ? state : room;
     for (uint64_t k = 0; k < r; k++) {
         uint32_t any = 0;
-        for (uint64_t j = 0; state && j < n; j++) any |= dense_bits(q[k * n + j]) << 1;
+        for (uint64_t j = 0; state && j < n; j++) any |= float_bits(q[k * n + j]) << 1;
         for (uint64_t b = 0; !any && b < (n + 3) / 4; b++) powersgd_draw_four(key, a->offset[t], k, b, q + k * n, n);
     }
     return q;
 }
 
-/* A number of a column that gets length 1. A column with NaN or Inf (a sum may overflow) becomes zero, and is drawn anew in the next
- * step: otherwise no later step would be finite. */
+/* Divides a column's number by the column's length. A column with NaN or Inf (a sum may overflow) becomes zero, so that
+ * the next step draws a new one: otherwise no later step would be finite. */
 ESP_ELEMENT float powersgd_unit(float q, double length) {
     return length > 0 && length <= DBL_MAX ? (float)((double)q / length) : 0;
 }
@@ -132,7 +132,7 @@ static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t
     }
 }
 
-/* ---- compress --------------------------------------------------------------------------------------------------------- */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 static lowrank_job powersgd_job(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r) {
     lowrank_job l;
     memset(&l, 0, sizeof l);
@@ -148,13 +148,13 @@ static esp_payload_header powersgd_header(const esp_codec_args *a, uint32_t t, u
     return esp_payload_header_of(esp_name_hash("powersgd"), 1, 0, a->tensor[t]->count, body * sizeof(float), r);
 }
 
-/* The numbers themselves. */
+/* Sends a tensor uncompressed, in round 1. */
 static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a, uint32_t t) {
-    const int last = a->round == 1;
+    const bool last = a->round == 1;
     esp_payload_header h = powersgd_header(a, t, 0, last ? a->tensor[t]->count : 0);
     const esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st != ESP_OK || !last) return st;
-    esp_codec_args one = *a; /* dense.h looks at the first of a list */
+    esp_codec_args one = *a; /* dense.h expects a list of one part */
     const esp_buf *e = a->residual ? &a->residual[t] : NULL;
     one.tensor = &a->tensor[t];
     one.residual = e;
@@ -172,16 +172,17 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     l.q = powersgd_first(a, t, r, room.q);
     lowrank_p(&l);
     memcpy(esp_payload_body(&a->payload[t]), l.p, h.body_bytes);
-    /* a NaN or Inf in a row of phi makes the row's products NaN or Inf */
+    /* a NaN or Inf in phi makes its row's products NaN or Inf */
     return s->dense.check(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
 }
 
-/* Reads the sum of P and makes it orthonormal. ESP_OK: room.p has it. *nan: some rank's input, or the sum, is not finite. */
+/* Reads the sum of P, and writes its orthonormal basis to room->p. *nan is set where some rank's input, or the sum, is
+ * not finite. */
 static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
-                                 const powersgd_room *room, int *nan) {
+                                 const powersgd_room *room, bool *nan) {
     const uint64_t m = a->tensor[t]->rows;
     esp_payload_header h;
-    *nan = 0;
+    *nan = false;
     if (!a->reduced) return ESP_E_CORRUPT;
     const esp_status st = esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h);
     if (st != ESP_OK || h.body_bytes != m * r * sizeof(float)) return ESP_E_CORRUPT;
@@ -200,7 +201,7 @@ static esp_status powersgd_round1(const powersgd_self *s, const esp_codec_args *
     lowrank_job l = powersgd_job(s, a, t, r);
     const powersgd_room room = powersgd_room_of((unsigned char *)a->scratch->ptr, l.m, l.n, r);
     esp_payload_header h = powersgd_header(a, t, r, l.n * r);
-    int nan;
+    bool nan;
     esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st == ESP_OK) st = powersgd_basis(s, a, t, r, &room, &nan);
     if (st != ESP_OK) return st;
@@ -229,9 +230,9 @@ static esp_status powersgd_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* ---- decompress ------------------------------------------------------------------------------------------------------- */
-/* Checks the payloads of tensor t. *nan: one of them says that its input was not finite. */
-static esp_status powersgd_check(const esp_codec_args *a, uint32_t t, uint64_t r, int *nan) {
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+/* Checks the payloads of tensor t. Sets *nan where one of them has flag NONFINITE. */
+static esp_status powersgd_check(const esp_codec_args *a, uint32_t t, uint64_t r, bool *nan) {
     const uint64_t body = (r ? r * a->tensor[t]->cols : a->tensor[t]->count) * sizeof(float);
     for (uint32_t k = 0; k < a->n_payloads; k++) {
         esp_payload_header h;
@@ -268,7 +269,7 @@ static void powersgd_decode(const powersgd_self *s, const esp_codec_args *a, uin
 static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
     const powersgd_self *s = (const powersgd_self *)self;
     for (uint32_t t = 0; t < a->n_tensors; t++) { /* everything is checked before anything is written */
-        int nan = 0;
+        bool nan = false;
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         esp_payload_header h;
         esp_status st = powersgd_check(a, t, r, &nan);
@@ -282,25 +283,25 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         powersgd_room room = {0};
-        int nan = 0, sum_nan = 0;
+        bool nan = false, sum_nan = false;
         (void)powersgd_check(a, t, r, &nan);
         if (r) {
             room = powersgd_room_of((unsigned char *)a->scratch->ptr, a->tensor[t]->rows, a->tensor[t]->cols, r);
             (void)powersgd_basis(s, a, t, r, &room, &sum_nan);
         }
         if (nan || sum_nan)
-            s->dense.fill((float *)a->tensor[t]->data.ptr, dense_float(0x7FC00000u), a->tensor[t]->count);
+            s->dense.fill((float *)a->tensor[t]->data.ptr, bits_float(0x7FC00000u), a->tensor[t]->count);
         else
             powersgd_decode(s, a, t, r, &room);
     }
     return ESP_OK;
 }
 
-/* ---- what it is --------------------------------------------------------------------------------------------------------- */
+/* ---- the codec's table------------------------------------------------------------------------------------------- */
 static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
     const powersgd_self *s = (const powersgd_self *)self;
-    const int matrix = like->rows != 0;
+    const bool matrix = like->rows != 0;
     const double bytes = 4 * (double)s->rank, passes = matrix ? esp_model_stream(28) : esp_model_stream(12);
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
@@ -309,7 +310,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .error = matrix ? -1.0 : 0,
         .begin_ns = {2000, 1000},
         .ns = {passes, esp_model_stream(8)},
-        .launches = {matrix ? 6.0 : 3.0, 3}, /* of both rounds; without a matrix the first is not there */
+        .launches = {matrix ? 6.0 : 3.0, 3}, /* of both rounds */
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
     esp_codec_model m;
@@ -327,7 +328,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     return esp_model_answer(out, &m);
 }
 
-/* Only an allreduce serves in the last round: with a warm start every rank must get the sum of all parts that it compresses. */
+/* The last round requires an allreduce: with a warm start every rank needs the sum of all parts that it compresses. */
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {

@@ -1,37 +1,43 @@
-/* quant.c: codecs "int8" and "int4": whole levels of a unit, from -127 to 127 in 8 bits an element, or from -7 to 7 in 4. Rounded to
- * nearest; no random numbers.
+/* quant.c: codecs "int8" and "int4": integer levels of a unit, from -127 to 127 in 8 bits per element, or from -7 to 7
+ * in 4. Rounded to nearest, without random numbers.
  *
- *     unit = max |phi| / most;   level = phi / unit, rounded;   decoded: unit * level;   e = phi - unit * level, exactly (quant.h)
+ *     unit = max |phi| / most;   level = phi / unit, rounded;   decoded: unit * level;   e = phi - unit * level
  *
- * Symmetric, so that 0 is exact and the largest element of either sign too. Bagua's MinMaxUInt8, ZeRO++ (qgZ: 16 levels from -8 to 7 with
- * unit = max |phi| / 8) and CGX (from the smallest to the largest element) cut the largest number, or have no level 0.
- * block=N: each block of N elements has its own unit; one round, and payloads are decoded before they are summed. Others take 32
- * (QuickReduce, with half units), 128 (QSGD's buckets), 256 (FP8 of QuickReduce), 1024 (CGX), or one unit for a whole share (Bagua; groups
- * of ZeRO++). int8: 256 is the smallest whose f32 units cost less than 2% more bytes: 8.125 bits an element. int4: of normal numbers 0.8%
- * of |x|^2 is lost with 32, 1.2% with 128, 1.7% with 1024; halving 128 costs a quarter bit and gains little.
- * int8:shared=1: one unit for a part, which all ranks share, so that levels are summed undecoded: two rounds.
+ * Symmetric, so that 0 and the largest element of either sign are exact. Bagua's MinMaxUInt8, ZeRO++ (qgZ: 16 levels
+ * from -8 to 7 with unit = max |phi| / 8) and CGX (from the smallest to the largest element) clip the largest number,
+ * or have no level 0.
+ *
+ * With block=N each block of N elements has its own unit. There is one round, and payloads are decoded before they are
+ * summed. Other systems use 32 (QuickReduce, with half units), 128 (QSGD's buckets), 256 (FP8 of QuickReduce), 1024
+ * (CGX), or one unit for a whole share (Bagua; groups of ZeRO++). For int8, 256 is the smallest N whose f32 units add
+ * less than 2% of bytes: 8.125 bits per element. For int4, normally distributed numbers lose 0.8% of |x|^2 with N = 32,
+ * 1.2% with 128, and 1.7% with 1024; 64 adds a quarter bit and gains little.
+ *
+ * With int8:shared=1 all ranks share one unit for a part, so that collectives sum levels without decoding, in two
+ * rounds:
  *     round 0   max |phi| of the rank's part              the maximum over all ranks
  *     round 1   levels of the common unit                 summed
- * Levels have 8 bits where no collective sums them, 16 where it sums up to 258 ranks' (258 * 127 < 2^15), and else 32: sums never
- * overflow. The common unit costs accuracy where parts or ranks differ in size (grace issue 14, with TernGrad on BERT): hence not
- * the default.
+ * Levels have 8 bits where no collective sums them, 16 where it sums up to 258 ranks (258 * 127 < 2^15), and otherwise
+ * 32, so sums never overflow. The common unit costs accuracy where parts or ranks differ in size (grace issue 14, with
+ * TernGrad on BERT), so it is not the default.
  *
- * Wire, block=N: f32 unit[ceil(d / N)]; then i8 level[d], or for int4 ceil(d / 2) bytes, element 2 j in the low half of byte j and 2 j + 1
- * in the high half, as two's complement; the half behind the last element is 0. aux 0. Input with NaN or Inf: header flag, no body.
- * shared=1, round 0: f32, the largest |phi|; round 1: i8, i16 or i32 level[d]; aux of both: the bits of the largest |phi|, in round 0 the
- * rank's own, in round 1 that of all ranks. Input with NaN or Inf: header flag, in round 0 a body of NaN, in round 1 a body of zeros.
- * A part without elements: header alone. Where a number is not finite, the residual stays. */
+ * Wire, block=N: f32 unit[ceil(d / N)]; then i8 level[d], or for int4 ceil(d / 2) bytes, element 2 j in the low half of
+ * byte j and 2 j + 1 in the high half, as two's complement; the half behind the last element is 0. aux is 0. For input
+ * with NaN or Inf the header has a flag, and there is no body. Wire, shared=1: in round 0 f32, the largest |phi|; in
+ * round 1 i8, i16 or i32 level[d]. aux is the bits of the largest |phi|, in round 0 the rank's own, in round 1 that of
+ * all ranks. For input with NaN or Inf the header has a flag, and the body is NaN in round 0 and zeros in round 1. A
+ * part without elements has a header only. Where a number is not finite, the residual does not change. */
 #include "codecs/common/quant.h"
 
 enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
 #define INT8_MOST 127.0f
 #define INT4_MOST 7.0f
 
-/* ---- two in a byte ---------------------------------------------------------------------------------------------------- */
+/* ---- two levels in a byte ---------------------------------------------------------------------------------------- */
 ESP_INLINE uint64_t int4_pack_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t n) {
     ESP_SIMD
     for (uint64_t i = 0; i < n / 2; i++) {
-        uint16_t pair; /* the second in its high byte */
+        uint16_t pair; /* the second level in its high byte */
         memcpy(&pair, in + 2 * i, sizeof pair);
         out[i] = (unsigned char)((pair & 0x0Fu) | (pair >> 4 & 0xF0u));
     }
@@ -40,12 +46,12 @@ ESP_INLINE uint64_t int4_pack_body(unsigned char *restrict out, const int8_t *re
 }
 ESP_KERNEL(int4_pack, (unsigned char *restrict out, const int8_t *restrict in, uint64_t n), (out, in, n))
 
-/* The level in the low half of a byte, and in the high one where `high` is 1. */
+/* The level in the low half of a byte, or in the high half where `high` is 1. */
 ESP_ELEMENT int32_t int4_level(uint32_t byte, uint32_t high) {
     const int32_t half = (int32_t)(byte >> (high * 4) & 0x0Fu);
     return (half ^ 8) - 8;
 }
-/* out := (set ? 0 : out) + unit * level */
+/* out = (set ? 0 : out) + unit * level */
 ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         const float x = unit * (float)int4_level((unsigned char)in[i / 2], (uint32_t)(i % 2));
@@ -53,12 +59,10 @@ ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in
     }
     return 0;
 }
-ESP_KERNEL_OPT static uint64_t int4_add_scalar(float *restrict out, const int8_t *restrict in, float unit, int set,
-                                               uint64_t n) {
-    return int4_add_body(out, in, unit, set, n);
-}
+ESP_KERNEL_SCALAR(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n),
+                  (out, in, unit, set, n))
 #ifdef ESP_SIMD_X86
-/* The 16 levels of 8 bytes, one in a byte, from 0 to 15. */
+/* Unpacks the 16 levels of 8 bytes to one byte each, as numbers from 0 to 15. */
 ESP_TARGET_AVX2 static inline __m128i int4_sixteen(const int8_t *in) {
     const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)in), low = _mm_set1_epi8(0x0F);
     return _mm_unpacklo_epi8(_mm_and_si128(x, low), _mm_and_si128(_mm_srli_epi16(x, 4), low));
@@ -95,21 +99,22 @@ ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const int
 #endif
 ESP_KERNEL_PICK(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n))
 
-/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 typedef struct quant_format {
     const char *name;
     float most;
-    uint32_t block, halving; /* block: the default; halving 1: two levels in a byte, else one */
+    uint32_t block;   /* default of parameter block */
+    uint32_t halving; /* log2 of the levels in a byte */
 } quant_format;
 static const quant_format int8_format = {"int8", INT8_MOST, 256, 0}, int4_format = {"int4", INT4_MOST, 128, 1};
 
 typedef struct quant_self {
     dense_self dense; /* first */
     const quant_format *format;
-    uint64_t block; /* 0: int8:shared=1 */
+    uint64_t block; /* 0 with shared=1 */
     quant_top_fn top;
     quant_encode_fn encode;
-    int4_pack_fn pack; /* NULL: one level in a byte */
+    int4_pack_fn pack; /* NULL for int8 */
     quant_add8_fn add;
     quant_widen_fn widen;
     quant_add16_fn add16;
@@ -118,8 +123,8 @@ typedef struct quant_self {
 
 static const char int8_params[] = "block=256,shared=0", int4_params[] = "block=128";
 
-/* block: as the user wrote it, or 0. */
-static esp_status quant_open(const quant_format *f, const esp_host *h, double block, int shared, void **self) {
+/* `block` is 0 where the user has not set it. */
+static esp_status quant_open(const quant_format *f, const esp_host *h, double block, bool shared, void **self) {
     const esp_status st = block > 0 ? quant_block_check(h, f->name, (uint64_t)block) : ESP_OK;
     if (st != ESP_OK) return st;
     quant_self *s = (quant_self *)esp_codec_self(h, sizeof *s);
@@ -145,17 +150,17 @@ static esp_status int8_open(const esp_host *h, const char *params, void **self) 
     esp_status st = esp_params_parse(h, "int8", params, p, 2, int8_params);
     if (st == ESP_OK && shared > 0 && block > 0)
         st = esp_codec_fail(h, "int8", ESP_E_ARG,
-                            "int8: shared=1 has one range for a whole part: leave block= out, or take shared=0");
+                            "int8: shared=1 has one range for a whole part: leave block= out, or set shared=0");
     return st == ESP_OK ? quant_open(&int8_format, h, block, shared > 0, self) : st;
 }
 static esp_status int4_open(const esp_host *h, const char *params, void **self) {
     double block = 0;
     esp_param p = {"block", &block, 1, 1e9, 0, 1, quant_takes};
     const esp_status st = esp_params_parse(h, "int4", params, &p, 1, int4_params);
-    return st == ESP_OK ? quant_open(&int4_format, h, block, 0, self) : st;
+    return st == ESP_OK ? quant_open(&int4_format, h, block, false, self) : st;
 }
 
-/* ---- what an instance is ---------------------------------------------------------------------------------------------- */
+/* ---- traits and sizes -------------------------------------------------------------------------------------------- */
 static const esp_round int8_rounds[] = {{ESP_REDUCE_MAX, ESP_F32, 0, 0}, {ESP_REDUCE_SUM, ESP_I8, 0, 0}};
 static const char quant_gathers[] = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 
@@ -168,7 +173,7 @@ static esp_status int8_traits(void *self, esp_traits *out) {
     return ESP_OK;
 }
 
-/* Bytes of a level where n ranks' are summed. */
+/* Bytes of a level where the levels of n_reduced ranks are summed. */
 static uint64_t int8_width(uint32_t n_reduced) { return n_reduced < 2 ? 1 : n_reduced <= INT8_RANKS_16 ? 2 : 4; }
 
 static uint64_t quant_body(const quant_self *s, uint64_t count, uint32_t n_reduced) {
@@ -185,8 +190,8 @@ static esp_status quant_bound(void *self, const esp_tensor *like, uint32_t round
     return st;
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------ */
-static int quant_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+static bool quant_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     const quant_self *s = (const quant_self *)self;
     const uint64_t units = quant_units(h->count, s->block);
     if (h->aux != 0 || !quant_units_ok(body, units)) return 0;
@@ -227,7 +232,7 @@ static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *
     return dense_send_nan(a->payload, &h, 0);
 }
 
-/* ---- int8:shared=1 ------------------------------------------------------------------------------------------------------ */
+/* ---- int8:shared=1 ----------------------------------------------------------------------------------------------- */
 /* One round of a compress. */
 typedef struct int8_job {
     const quant_self *self;
@@ -243,9 +248,7 @@ static void int8_top_piece(void *arg, uint64_t begin, uint64_t end) {
     const float *e = esp_residual_of(a, 0);
     const uint32_t top =
         (uint32_t)j->self->top(dense_in(a) + begin, e ? e + begin : NULL, a->beta, a->gamma, end - begin);
-    uint32_t old = __atomic_load_n(&j->top, __ATOMIC_RELAXED);
-    while (old < top && !__atomic_compare_exchange_n(&j->top, &old, top, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    esp_codec_raise(&j->top, top);
 }
 
 static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
@@ -256,7 +259,7 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     if (st != ESP_OK || !n) return st;
     dense_run(&s->dense, n, int8_top_piece, &j);
     if (j.top >= 0x7F800000u) {
-        j.top = 0x7FC00000u; /* one NaN for all of them */
+        j.top = 0x7FC00000u; /* NaN */
         h.flags = ESP_PAYLOAD_NONFINITE;
     } else {
         h.aux = j.top;
@@ -265,11 +268,11 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* Reads the bits of the largest |phi| of all ranks. *nan: it is not finite on some rank. */
-static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, int *nan) {
+/* Reads the bits of the largest |phi| of all ranks. Sets *nan where some rank's phi is not finite. */
+static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan) {
     esp_payload_header h;
     *top = 0;
-    *nan = 0;
+    *nan = false;
     if (!a->tensor[0]->count) return ESP_OK;
     if (!a->reduced || esp_payload_read(a->reduced, esp_name_hash("int8"), QUANT_WIRE, a->tensor[0]->count, &h) ||
         h.body_bytes != sizeof *top)
@@ -293,10 +296,10 @@ static void int8_shared_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* No pass that looks for NaN and Inf comes first: the range of round 0 tells. */
+/* Needs no pass that checks for NaN and Inf, since the result of round 0 then is NaN. */
 static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
-    int nan;
+    bool nan;
     int8_job j = {s, a, (unsigned char *)esp_payload_body(a->payload), int8_width(a->n_reduced), 0};
     esp_status st = int8_shared(a, &j.top, &nan);
     if (st != ESP_OK) return st;
@@ -325,8 +328,8 @@ static void int8_add_shared(const void *self, const dense_block *b) {
 }
 static const dense_format int8_shared_format = {"int8", QUANT_WIRE, 1, NULL, int8_add_shared};
 
-/* Every payload must have been made with the range that this rank knows. */
-static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, int nan) {
+/* Fails unless every payload has the range that this rank received. */
+static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, bool nan) {
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
         memset(&h, 0, sizeof h);
@@ -337,7 +340,7 @@ static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, int na
     return ESP_OK;
 }
 
-/* ---- the tables ---------------------------------------------------------------------------------------------------------- */
+/* ---- the codecs' tables------------------------------------------------------------------------------------------- */
 static esp_status quant_compress(void *self, const esp_codec_args *a) {
     const quant_self *s = (const quant_self *)self;
     return s->block ? quant_write_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
@@ -348,7 +351,7 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
     const uint64_t body = quant_body(s, a->tensor[0]->count, a->n_reduced);
     const dense_format blocks = {s->format->name, QUANT_WIRE, 0, quant_valid, quant_add};
     uint32_t top;
-    int nan;
+    bool nan;
     if (s->block) return dense_decompress(&s->dense, &blocks, a, body);
     esp_status st = int8_shared(a, &top, &nan);
     if (st == ESP_OK) st = int8_check_range(a, top, nan);
@@ -358,7 +361,7 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
-    const double part = 1 << 20, block = s->block ? (double)s->block : part; /* a part's size is not known here */
+    const double part = 1 << 20, block = s->block ? (double)s->block : part; /* assumes parts of 2^20 */
     const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,

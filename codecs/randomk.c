@@ -1,23 +1,22 @@
-/* randomk.c: k elements chosen at random, the same ones on every rank, so that payloads can be summed as they are.
- * Knows nothing of where gradients come from or payloads go.
+/* randomk.c: k elements chosen at random, the same ones on every rank, so that collectives can sum payloads without
+ * decoding.
  *
- * Maths: phi = beta e + gamma g; send phi_i for i in S, |S| = k = max(1, ceil(ratio d)), drawn without replacement;
- * e = phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS
- * 2018. unbiased=1: sends phi_i d/k, so that the decoded value is phi on average over draws; e = 0
- * (Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016).
- * S is {P(0), ..., P(k - 1)} of a permutation P of [0, d): a generalised Feistel network on pairs below (a, b) with
- * a b >= d, applied again until the result is below d, which is called walking (Black and Rogaway, "Ciphers with
- * arbitrary finite domains", CT-RSA 2002). Its round keys come from (seed, step, tensor, Comp, part), never from the
- * rank. Wire: f32[k], value j belongs to element P(j); 32 ratio bits/element. aux: the 64-bit draw key, from which P
- * follows. A sum of bodies that is not finite in one place decodes to NaN in every element, on all ranks, as with
- * the header's flag for non-finite input. */
+ * Maths: phi = beta e + gamma g; send phi_i for i in S, |S| = k = max(1, ceil(ratio d)), drawn without replacement; e =
+ * phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
+ * unbiased=1: sends phi_i d/k, so that the decoded value is phi on average over draws; e = 0 (Konecny et al.,
+ * "Federated learning: strategies for improving communication efficiency", 2016). S is {P(0), ..., P(k - 1)} of a
+ * permutation P of [0, d): a generalised Feistel network on pairs below (a, b) with a b >= d, applied again until the
+ * result is below d (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round
+ * keys depend on (seed, step, tensor, Comp, part), not on the rank. Wire: f32[k], value j belongs to element P(j); 32
+ * ratio bits/element. aux is the 64-bit draw key, which determines P. A sum of bodies that is not finite in one place
+ * decodes to NaN in every element, on all ranks, as with the header's flag for non-finite input. */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
 #include "codecs/randomk.h"
 
 enum { RANDOMK_WIRE = 1, RANDOMK_GRAIN = 16384 };
 
-/* ---- codec ----------------------------------------------------------------------------------------------------------------- */
+/* ---- codec ------------------------------------------------------------------------------------------------------- */
 typedef struct randomk_self {
     const esp_host *host;
     double ratio, unbiased;
@@ -48,7 +47,7 @@ static esp_status randomk_bound(void *self, const esp_tensor *like, uint32_t rou
     return esp_bound_fill(out, 4 * sparse_k(((randomk_self *)self)->ratio, like->count), 0, 0);
 }
 
-/* One compress: what its parallel parts share. */
+/* One compress, as its workers share it. */
 typedef struct randomk_job {
     sparse_input in;
     randomk_perm perm;
@@ -92,10 +91,10 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* The draw's key. It depends on step, tensor, Comp and part, but not on the rank, so that all ranks choose alike. */
+/* The draw's key, which is the same on all ranks. */
 static uint64_t randomk_key(const esp_codec_args *a, uint64_t tensor, uint64_t first) {
     const uint64_t key = esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
-    const esp_philox_t w = esp_philox(key, first, 0x6b6d6f646e6172ull /* "randomk": this use of the key */);
+    const esp_philox_t w = esp_philox(key, first, 0x6b6d6f646e6172ull /* "randomk" */);
     return (uint64_t)w.w[1] << 32 | w.w[0];
 }
 static float randomk_factor(const randomk_self *t, uint64_t count, uint64_t k) {
@@ -110,7 +109,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, randomk_factor(t, count, k)};
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
         return esp_codec_fail(t->host, randomk_name, ESP_E_TOO_SMALL,
-                              "the payload's capacity is less than bound() says");
+                              "the payload's capacity is less than bound() requires");
     r.body = (uint8_t *)esp_payload_body(a->payload);
     if (!sparse_finite(t->host, &r.in, count)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
@@ -128,8 +127,8 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* ---- decompress ---------------------------------------------------------------------------------------------------------------- */
-/* Adds payloads of the same draw. */
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+/* Adjacent payloads of the same draw, which are decoded together. */
 typedef struct randomk_adder {
     const esp_payload *payload;
     uint32_t n;
@@ -155,13 +154,13 @@ static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
     memset((float *)arg + begin, 0, (end - begin) * sizeof(float));
 }
 
-/* Returns 1 where the payload is valid, 0 where it is corrupt. *nan is set where it stands for non-finite input. */
-static int randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, int *nan) {
-    if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return 0;
+/* Is the payload valid? Sets *nan where its input, or a sum of bodies, was not finite. */
+static bool randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, bool *nan) {
+    if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return false;
     if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;
-    if (h->body_bytes != 4 * k) return 0;
+    if (h->body_bytes != 4 * k) return false;
     *nan |= h->flags & ESP_PAYLOAD_NONFINITE || !sparse_values_finite((const uint8_t *)esp_payload_body(p), k);
-    return 1;
+    return true;
 }
 
 static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
@@ -169,11 +168,11 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
     randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->simd), (float *)a->tensor[0]->data.ptr, a->scale};
     esp_payload_header h, next;
-    int nan = 0;
+    bool nan = false;
     for (uint32_t p = 0; p < a->n_payloads; p++)
         if (!randomk_check(&a->payload[p], count, k, &h, &nan))
             return esp_codec_fail(t->host, randomk_name, ESP_E_CORRUPT,
-                                  "the payload is corrupt, or of another codec, size or ratio");
+                                  "the payload is corrupt, or from another codec, size or ratio");
     if (nan) {
         sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
         return ESP_OK;
@@ -183,7 +182,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     for (uint32_t p = 0; p < a->n_payloads; p += r.n) {
         memcpy(&h, a->payload[p].data.ptr, sizeof h);
         r.payload = &a->payload[p];
-        for (r.n = 1; p + r.n < a->n_payloads; r.n++) { /* payloads of one draw share a pass through P */
+        for (r.n = 1; p + r.n < a->n_payloads; r.n++) {
             memcpy(&next, a->payload[p + r.n].data.ptr, sizeof next);
             if (next.aux != h.aux || next.flags != h.flags) break;
         }
@@ -206,7 +205,7 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
         .launches = {3, 3},
-        .bytes = {20 + 100 * r, 4 + 72 * r}, /* an element in a place of its own moves 32 bytes */
+        .bytes = {20 + 100 * r, 4 + 72 * r}, /* a scattered access moves 32 bytes */
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

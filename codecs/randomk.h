@@ -1,4 +1,4 @@
-/* randomk.h: the permutation by which randomk draws elements: see randomk.c. Knows nothing of payloads. */
+/* randomk.h: the permutation by which randomk draws elements: see randomk.c. */
 #ifndef ESP_RANDOMK_H
 #define ESP_RANDOMK_H
 #include "codecs/common/rng.h"
@@ -8,13 +8,13 @@ enum { RANDOMK_ROUNDS = 6, RANDOMK_BATCH = 256 };
 
 typedef struct randomk_perm {
     uint64_t count;
-    uint32_t a, b; /* a b >= count, only a little more, so that walking is rare (small counts excepted) */
+    uint32_t a, b; /* a b >= count, and for large counts only a little more */
     uint32_t key[RANDOMK_ROUNDS];
 } randomk_perm;
 
-/* The sides for `count` elements. */
-static void randomk_sides(uint64_t count, uint32_t *a, uint32_t *b) {
-    uint64_t root = 32; /* a smaller domain would leave too few permutations to draw from */
+/* Sets a and b of the permutation. Both are at least 32, since a smaller domain would have too few permutations. */
+static void randomk_domain(uint64_t count, uint32_t *a, uint32_t *b) {
+    uint64_t root = 32;
     for (uint64_t step = 1ull << 31; step; step >>= 1)
         if ((root + step) <= 0xffffffffu && (root + step - 1) * (root + step - 1) < count) root += step;
     const uint64_t side = (count + root - 1) / root;
@@ -34,7 +34,7 @@ ESP_ELEMENT randomk_perm randomk_perm_with(uint64_t draw, uint64_t count, uint32
 }
 static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
     uint32_t a, b;
-    randomk_sides(count, &a, &b);
+    randomk_domain(count, &a, &b);
     return randomk_perm_with(draw, count, a, b);
 }
 

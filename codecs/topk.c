@@ -1,13 +1,11 @@
-/* topk.c: the k elements of largest magnitude.
- * Knows nothing of where gradients come from or payloads go. Selection is in select.h, the body in sparse.h.
+/* topk.c: the k elements of largest magnitude. select.h selects, sparse.h has the body.
  *
  * Maths: phi = beta e + gamma g; send (i, phi_i) for the k = max(1, ceil(ratio d)) largest |phi_i|, ties to the lower
- * index; e = phi where not sent, 0 where sent, so that decode + e == phi to the bit.
- * Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; with memory as in
- * Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
- * Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less; ratio=0.01: 0.48. aux: k.
- * Memory traffic with feedback: 8 bytes/element to select, 12 to update e. phi is computed twice and not stored in e by
- * the first pass: e must stay unchanged where an element is not finite, and this is known only after the first pass. */
+ * index; e = phi where not sent, 0 where sent, so that decode + e == phi to the bit. Source: Aji and Heafield, "Sparse
+ * communication for distributed gradient descent", EMNLP 2017; with memory as in Stich, Cordonnier and Jaggi,
+ * "Sparsified SGD with memory", NeurIPS 2018. Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less;
+ * 0.48 for ratio=0.01. aux is k. Memory traffic with feedback: 8 bytes/element to select, 12 to update e. phi is
+ * computed twice, since e must not change where an element is not finite, which is known only after the first pass. */
 #include "espresso.h"
 #include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
@@ -46,7 +44,7 @@ static esp_status topk_compress_one(const void *self, const esp_host *h, const e
     const topk_self *t = (const topk_self *)self;
     sparse_input in = sparse_input_of(a, t->simd);
     select_job s = {0};
-    int sent;
+    bool sent;
     s.host = h;
     s.simd = t->simd;
     s.load = sparse_load;
@@ -64,7 +62,7 @@ static esp_status topk_decompress_one(const void *self, const esp_host *h, const
     return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
 }
 
-/* Lists: an option that cuts leaves a part for each rank, of which one alone may be too small for several workers. */
+/* An option that cuts a tensor gives this rank a list of parts. Each may be too small for several workers. */
 enum { TOPK_LARGE = 2 * SELECT_SPAN };
 static esp_status topk_compress(void *self, const esp_codec_args *a) {
     return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_compress_one);
@@ -76,8 +74,8 @@ static esp_status topk_decompress(void *self, const esp_codec_args *a) {
 static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     const double r = ((const topk_self *)self)->ratio;
-    /* on a GPU (codecs/cuda/common/select.h): a pass that filters, and one that writes the residual; beside them the list of the largest, and
-     * for each value a payload's bytes and, where it is added, a sector of 32 bytes read and written */
+    /* On a GPU (codecs/cuda/common/select.h) two passes filter and write the residual. Listing a value moves 40 bytes,
+     * and adding one 76, since it reads and writes a sector of 32 bytes. */
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = sparse_model_size(r),

@@ -1,16 +1,17 @@
-/* twobit.c: -t, 0 or +t for every element, two bits each, with error feedback: MXNet's "2bit" gradient compression
+/* twobit.c: -t, 0 or +t for every element, in two bits, with error feedback: MXNet's "2bit" gradient compression
  * (src/kvstore/gradient_compression.cc; the idea is Strom, "Scalable distributed DNN training using commodity GPU cloud
  * computing", Interspeech 2015).
  *
  *     r += g;   r >= t: send 11, r -= t;   r <= -t: send 10, r += t;   else send 00          (here r is phi)
  *
- * t is either a number, as in MXNet, or with relative=c it is c times the mean of |phi|, so that it fits gradients of any size
- * and grows with the residual: then every payload takes away a fixed share of phi, and the residual stays bounded. Of normal
- * numbers 1 - twobit_error(t) = 66% is taken away at c = 1.13, the best; of Laplace's 59% at 1.41; c = 1.2 is within 1.5% of both.
- * The mean is computed in norm.h's order. At least 1e-30, so that zeros decode to zeros. Each payload carries its own t.
+ * t is a number, as in MXNet, or with relative=c it is c times the mean of |phi|, so that it fits gradients of any size
+ * and grows with the residual: then every payload sends a fixed share of phi, and the residual is bounded. For normally
+ * distributed numbers the best c is 1.13, which sends 1 - twobit_error(t) = 66%; for the Laplace distribution 1.41,
+ * which sends 59%; c = 1.2 is within 1.5% of both. The mean is computed in norm.h's order. t is at least 1e-30, so that
+ * zeros decode to zeros. Each payload has its own t.
  *
- * Body, as MXNet packs it: four elements a byte, element 0 in the two highest bits; padded with 00 to whole words of 16
- * elements: 4 ceil(d/16) bytes, 2 bits an element. header.aux holds the bits of t (f32), which MXNet sends separately.
+ * Body, as MXNet packs it: four elements per byte, element 0 in the two highest bits; padded with 00 to whole words of
+ * 16 elements: 4 ceil(d/16) bytes, 2 bits per element. header.aux is the bits of t (f32), which MXNet sends separately.
  * Code 01 and padding other than 00 are corrupt. */
 #include "codecs/common/dense.h"
 #include "codecs/common/norm.h"
@@ -18,29 +19,28 @@
 #define TWOBIT_LEAST 1e-30
 
 ESP_ELEMENT uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
-/* First bit of element i in its little-endian word of 16 elements. */
+/* The lower bit of element i in its little-endian word of 16 elements. */
 ESP_ELEMENT uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-ESP_ELEMENT uint32_t twobit_code(float phi, float t) { /* without branches, which would be mispredicted */
-    return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1;
-}
-ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { /* bits of the f32: 11: t, 10: -t, 00: 0 */
-    return (0u - (code >> 1)) & (t | (~code & 1u) << 31);
-}
-/* The threshold of `count` elements whose magnitudes' sum is `norm`; NaN stays. */
+/* Without branches, which would be mispredicted. */
+ESP_ELEMENT uint32_t twobit_code(float phi, float t) { return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1; }
+/* The bits of the value of a code, where `t` is the bits of the threshold. */
+ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { return (0u - (code >> 1)) & (t | (~code & 1u) << 31); }
+/* The threshold of `count` elements whose magnitudes have the sum `norm`, or NaN where that is NaN. */
 ESP_ELEMENT float twobit_relative(double norm, double relative, uint64_t count) {
     const double t = norm * (count ? relative / (double)count : 0);
     return (float)(t < TWOBIT_LEAST ? TWOBIT_LEAST : t);
 }
-ESP_ELEMENT int twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; } /* t is finite and > 0 */
-/* Nonzero: a code of the word is 01, */
+/* Is the threshold in aux finite and positive? */
+ESP_ELEMENT bool twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; }
+/* Nonzero where a code of the word is 01. */
 ESP_ELEMENT uint32_t twobit_word_bad(uint32_t w) { return ~(w >> 1) & w & 0x55555555u; }
-/* or behind its `n` elements (0: it has all) something else than 00. */
-ESP_ELEMENT int twobit_padding_ok(uint32_t w, uint32_t n) {
+/* Is the last word padded with 00? It has `n` elements, or 16 where n is 0. */
+ESP_ELEMENT bool twobit_padding_ok(uint32_t w, uint32_t n) {
     for (uint32_t i = n; i && i < 16; i++)
-        if (w >> twobit_shift(i) & 3u) return 0;
-    return 1;
+        if (w >> twobit_shift(i) & 3u) return false;
+    return true;
 }
 /* `residual` may be NULL. */
 static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
@@ -50,15 +50,15 @@ static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *
         for (uint32_t i = 0; i < m; i++) {
             const uint32_t code = twobit_code(phi[at + i], t);
             w |= code << twobit_shift(i);
-            if (residual) residual[at + i] = phi[at + i] - dense_float(twobit_value(code, dense_bits(t)));
+            if (residual) residual[at + i] = phi[at + i] - bits_float(twobit_value(code, float_bits(t)));
         }
         memcpy(out + at / 4, &w, sizeof w);
     }
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Packs 32 elements from two masks, in which the bits of every four elements are in reverse order. `up`: elements with
- * code 11, `down`: with code 10. */
+/* Packs 32 elements from two masks, in which the bits of every four elements are in reverse order. `up` has the
+ * elements with code 11, `down` those with code 10. */
 ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
     const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
     memcpy(out, &w, sizeof w);
@@ -105,24 +105,24 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
 ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float *residual, float t, uint64_t n))
 
 /* ---- unpacking --------------------------------------------------------------------------------------------- */
-/* out := (set ? 0 : out) + value, for a word's elements; `t` is the bits of the threshold. */
+/* out = (set ? 0 : out) + value for a word's elements. `t` is the bits of the threshold. */
 ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t code = w >> twobit_shift(i) & 3u;
         const uint32_t bits = twobit_value(code, t);
-        out[i] = set ? dense_float(bits) : out[i] + dense_float(bits);
+        out[i] = set ? bits_float(bits) : out[i] + bits_float(bits);
     }
 }
 static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     uint32_t w;
     for (uint64_t at = 0; at < n; at += 16) {
         memcpy(&w, in + at / 4, sizeof w);
-        twobit_add_word(out + at, w, dense_bits(t), set, n - at < 16 ? (uint32_t)(n - at) : 16);
+        twobit_add_word(out + at, w, float_bits(t), set, n - at < 16 ? (uint32_t)(n - at) : 16);
     }
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* permutevar picks one of four numbers by a lane's two lowest bits, so it is enough to shift each code there. */
+/* permutevar selects one of four numbers by a lane's two lowest bits, to which each code is shifted. */
 ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
     const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
@@ -156,7 +156,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
 #endif
 ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
 
-/* Returns nonzero if a code of the body is 01. */
+/* Returns nonzero where a code of the body is 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
     uint32_t bad = 0, w;
     for (uint64_t i = 0; i < bytes; i += sizeof w) {
@@ -171,7 +171,7 @@ ESP_KERNEL(twobit_bad, (const unsigned char *in, uint64_t bytes), (in, bytes))
 typedef struct twobit_self {
     dense_self dense;
     float threshold;
-    double relative; /* 0: the threshold is absolute */
+    double relative; /* 0 where the threshold is absolute */
     norm_l1_fn norm;
     twobit_pack_fn pack;
     twobit_add_fn add;
@@ -204,7 +204,7 @@ static void twobit_measure(void *arg, uint64_t begin, uint64_t end) {
 
 static uint64_t twobit_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
-/* The threshold for this part. NaN or Inf: so is an element, or the sum overflows. */
+/* The threshold for this part, which is NaN or Inf where an element is, or where the sum overflows. */
 static float twobit_threshold(twobit_job *j) {
     const uint64_t n = j->args->tensor[0]->count;
     double sum = 0;
@@ -214,14 +214,14 @@ static float twobit_threshold(twobit_job *j) {
     return twobit_relative(sum, j->self->relative, n);
 }
 
-static int twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+static bool twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     uint32_t last;
     if (!twobit_header_ok(h->aux) || ((const twobit_self *)self)->bad(body, h->body_bytes)) return 0;
     memcpy(&last, body + h->body_bytes - sizeof last, sizeof last);
     return twobit_padding_ok(last, (uint32_t)(h->count % 16));
 }
 static void twobit_add(const void *self, const dense_block *b) {
-    const float t = dense_float((uint32_t)b->header->aux) * b->scale;
+    const float t = bits_float((uint32_t)b->header->aux) * b->scale;
     ((const twobit_self *)self)->add(b->out, b->body + b->at / 4, t, b->set, b->n);
 }
 static const dense_format twobit_format = {"twobit", 1, 0, twobit_valid, twobit_add};
@@ -248,7 +248,7 @@ static esp_status twobit_open(const esp_host *h, const char *params, void **self
 }
 
 static esp_status twobit_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    const int relative = ((const twobit_self *)self)->relative > 0;
+    const bool relative = ((const twobit_self *)self)->relative > 0;
     (void)round, (void)n_reduced;
     return esp_bound_fill(out, twobit_body(like->count), relative ? twobit_blocks(like->count) * sizeof(float) : 0, 0);
 }
@@ -257,9 +257,9 @@ static esp_status twobit_compress(void *self, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     twobit_job j = {(const twobit_self *)self, a, NULL, 0, (float *)(a->scratch ? a->scratch->ptr : NULL)};
     j.threshold = twobit_threshold(&j);
-    const int bad = dense_bad(j.threshold);
+    const bool bad = dense_bad(j.threshold);
     esp_payload_header h =
-        esp_payload_header_of(esp_name_hash("twobit"), 1, 0, n, twobit_body(n), bad ? 0 : dense_bits(j.threshold));
+        esp_payload_header_of(esp_name_hash("twobit"), 1, 0, n, twobit_body(n), bad ? 0 : float_bits(j.threshold));
     const esp_status st = esp_payload_begin(a->payload, &h);
     j.body = (unsigned char *)esp_payload_body(a->payload);
     if (st != ESP_OK || (!bad && dense_encode(&j.self->dense, a, &j, twobit_encode))) return st;
@@ -270,20 +270,20 @@ static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count));
 }
 
-/* For numbers of variance 1 the error is x^2 below the threshold t and (|x| - t)^2 above. */
+/* The expected error of normally distributed numbers of variance 1: x^2 below the threshold t, (|x| - t)^2 above. */
 static double twobit_error(double t) {
-    const double pi = 3.14159265358979323846, density = exp(-t * t / 2) / sqrt(2 * pi);
+    const double density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
     return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));
 }
 
 static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     const twobit_self *t = (const twobit_self *)self;
-    const int relative = t->relative > 0; /* a pass more over gradient and residual */
+    const bool relative = t->relative > 0; /* needs one more pass over gradient and residual */
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.25, 0, 0},
-        .error = twobit_error(relative ? t->relative * sqrt(2 / 3.14159265358979323846) : (double)t->threshold),
+        .error = twobit_error(relative ? t->relative * sqrt(2 / ESP_MODEL_PI) : (double)t->threshold),
         .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(relative ? 28.3 : 20.3), esp_model_stream(8.3)},
         .launches = {2, 2},

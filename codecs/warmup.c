@@ -1,12 +1,13 @@
 /* warmup.c: no compression in the first steps, then another codec: warmup:steps=100,of=(topk:ratio=0.01).
  *
- * Early in training gradients are large and change fast, and what compression delays then is stale when it arrives. Source: Tang,
- * Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang and He, "1-bit Adam", ICML 2021 (its warm-up phase sends gradients as they
- * are).
+ * Early in training gradients are large and change fast, so values that compression delays are out of date when they
+ * are sent. Source: Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang and He, "1-bit Adam", ICML 2021 (its warm-up
+ * phase sends gradients as they are).
  *
- * Steps 0 to steps - 1: the body is plain f32 (plain.h), the header has codec "warmup". From step `steps` on: the inner codec's payload,
- * header and all. The step is the same on all ranks, so all change at once. With feedback, the residual is 0 through the warm-up,
- * and a method's own memory (dgc) begins after it. Sums of payloads would need one size for both, so the codec is not REDUCIBLE. */
+ * In steps 0 to steps - 1 the body is plain f32 (plain.h), and the header has codec "warmup". From step `steps` on the
+ * payload is the inner codec's, with its header. The step is the same on all ranks, so all switch at once. With
+ * feedback, the residual is 0 during the warm-up, and a codec's own memory (dgc) begins after it. Collectives sum
+ * payloads of one size only, so the codec is not REDUCIBLE. */
 #include "codecs/common/plain.h"
 #include "codecs/common/wrap.h"
 
@@ -14,7 +15,7 @@ enum { WARMUP_WIRE = 1 };
 
 typedef struct warmup_self {
     dense_self dense;
-    dense_format format; /* of the first steps; its wire version tells the inner codec's too */
+    dense_format format; /* of the first steps */
     wrap_inner inner;
     uint64_t steps;
 } warmup_self;
@@ -74,7 +75,7 @@ static esp_status warmup_compress(void *self, const esp_codec_args *a) {
     return s->inner.table->compress(s->inner.self, a);
 }
 
-/* The payloads of a step are all of one kind, and a mixture is found corrupt by the codec of the first. */
+/* All payloads of a step are of one kind. The codec of the first one detects a mixture as corrupt. */
 static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     const warmup_self *s = (const warmup_self *)self;
     esp_payload_header h;
@@ -86,7 +87,7 @@ static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     return s->inner.table->decompress(s->inner.self, a);
 }
 
-/* The model is of the steps after the warm-up, which are most of a training run. */
+/* The model describes the steps after the warm-up, which are most of a training run. */
 static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     esp_codec_model m;

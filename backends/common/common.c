@@ -1,8 +1,8 @@
-/* common.c: messages to the host, its memory, groups, and what is refused of a call. Knows no comm. */
+/* common.c: what all backends share: log, memory, groups, and the checks of a call. */
 #include "backends/common/common.h"
 
-/* ---- the host --------------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status backend_say(const esp_host *h, const char *name, esp_status s, const char *fmt, ...) {
+/* ---- the host ---------------------------------------------------------------------------------------------------- */
+ESP__FN esp_status backend_log(const esp_host *h, const char *name, esp_status s, const char *fmt, ...) {
     char text[512];
     va_list ap;
     va_start(ap, fmt);
@@ -31,10 +31,10 @@ ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes) {
     if (p) h->free_(h->user, cpu, p, bytes);
 }
 
-/* ---- groups ----------------------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 ESP__FN esp_status backend_check_group(const esp_host *h, const char *name, const esp_group *g, int32_t most) {
     if (g->size > 0 && g->rank >= 0 && g->rank < g->size && g->size <= most) return ESP_OK;
-    return backend_say(h, name, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
+    return backend_log(h, name, ESP_E_ARG, "rank %d of %d: the group is malformed (at most %d ranks)", (int)g->rank,
                        (int)g->size, (int)most);
 }
 ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b) {
@@ -56,7 +56,7 @@ ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes
     return ESP_OK;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 ESP__FN const char *backend_op_name(uint32_t op) {
     static const char *const name[] = {"?",         "allreduce", "allgather", "alltoall", "reduce_scatter",
                                        "broadcast", "gather",    "reduce"};
@@ -83,10 +83,10 @@ ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t b
     return sum;
 }
 
-/* What the items are: payload slots, or numbers that may be reduced. */
-static esp_status backend_check_items(const backend_who *m, const esp_coll *c) {
+/* Checks the type of the items: payload slots, or numbers that may be reduced. */
+static esp_status backend_check_items(const backend_caller *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
-    int reduces = backend_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
+    const bool reduces = backend_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
     if (c->slot_bytes && reduces)
         return backend_error(m, ESP_E_ARG, "%s: payload slots cannot be reduced: set slot_bytes to 0", what);
     if (c->slot_bytes && c->slot_bytes < ESP_PAYLOAD_HEADER)
@@ -106,8 +106,8 @@ static esp_status backend_check_items(const backend_who *m, const esp_coll *c) {
                              what, (double)c->scale);
     return ESP_OK;
 }
-/* How many items there are, over how many ranks, and from which root. */
-static esp_status backend_check_shape(const backend_who *m, const esp_coll *c) {
+/* Checks the number of items, and the root. */
+static esp_status backend_check_shape(const backend_caller *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
     const uint64_t most = UINT64_MAX / 16, width = backend_max(c->width, 1);
     if (backend_op_rooted(c->op) && (c->root < 0 || c->root >= m->size))
@@ -120,29 +120,29 @@ static esp_status backend_check_shape(const backend_who *m, const esp_coll *c) {
                              (unsigned long long)c->count, (unsigned long long)width);
     return ESP_OK;
 }
-/* Has this rank's own part items? */
-static int backend_has_part(const backend_who *m, const esp_coll *c) {
+/* Has this rank's part items? */
+static bool backend_has_part(const backend_caller *m, const esp_coll *c) {
     return (uint64_t)m->rank * ((c->count + (uint64_t)m->size - 1) / (uint64_t)m->size) < c->count;
 }
-ESP__FN int backend_needs_src(const backend_who *m, const esp_coll *c) {
+ESP__FN bool backend_needs_src(const backend_caller *m, const esp_coll *c) {
     if (c->op == ESP_COLL_BROADCAST) return m->rank == c->root;
     return (c->op != ESP_COLL_ALLGATHER && c->op != ESP_COLL_GATHER) || backend_has_part(m, c);
 }
-ESP__FN int backend_needs_dst(const backend_who *m, const esp_coll *c) {
+ESP__FN bool backend_needs_dst(const backend_caller *m, const esp_coll *c) {
     if (backend_op_rooted(c->op)) return (m->rank == c->root) != (c->op == ESP_COLL_BROADCAST);
     return c->op != ESP_COLL_REDUCE_SCATTER || backend_has_part(m, c);
 }
-ESP__FN esp_status backend_check_call(const backend_who *m, const esp_coll *c) {
+ESP__FN esp_status backend_check_call(const backend_caller *m, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return backend_error(m, ESP_E_ARG, "there is no collective %u: use ESP_COLL_*", (unsigned)c->op);
     esp_status s = backend_check_items(m, c);
     if (s == ESP_OK) s = backend_check_shape(m, c);
     if (s != ESP_OK || !c->count) return s;
-    const int no_src = backend_needs_src(m, c) && !c->src.ptr, no_dst = backend_needs_dst(m, c) && !c->dst.ptr;
+    const bool no_src = backend_needs_src(m, c) && !c->src.ptr, no_dst = backend_needs_dst(m, c) && !c->dst.ptr;
     if (!no_src && !no_dst) return ESP_OK;
     return backend_error(m, ESP_E_ARG, "%s: %s is NULL", backend_op_name(c->op), no_src ? "src" : "dst");
 }
-ESP__FN esp_status backend_check(const backend_who *m, const esp_coll *c) {
+ESP__FN esp_status backend_check(const backend_caller *m, const esp_coll *c) {
     const esp_status s = backend_check_call(m, c);
     if (s != ESP_OK || (c->src.dev.kind <= ESP_CPU && c->dst.dev.kind <= ESP_CPU)) return s;
     return backend_error(m, ESP_E_UNSUPPORTED, "%s: moves host memory only: copy to the CPU first",

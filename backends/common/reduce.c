@@ -1,32 +1,33 @@
-/* reduce.c: reductions, with the scale in the same pass. Same bytes from all instruction sets.
+/* reduce.c: reductions, with the scale in the same pass. All instruction sets give the same bytes.
  *
- * Sums of halves are widened, added in f32 and rounded once (to nearest, ties to even) by the kernels of half.h, block by block, so that
- * the f32 numbers stay in the nearest cache. All other numbers keep their own format: integers wrap. The largest and the least of floats
- * are compared by their bits, in the order -Inf .. -0, +0 .. +Inf, so that halves need no conversion and two zeros give the same bits
- * whichever comes first. A NaN gives the one quiet NaN without sign and payload. */
+ * Halves are summed in f32 and rounded once (to nearest, ties to even) by the kernels of half.h, block by block, so
+ * that the f32 numbers fit the first-level cache. All other numbers are reduced in their own format, in which integers
+ * wrap. MAX and MIN compare floats by their bits, in the order -Inf .. -0, +0 .. +Inf, so that halves need no
+ * conversion, and -0 and +0 give the same bits in either order. Any NaN gives the quiet NaN without sign and
+ * payload. */
 #include "backends/common/common.h"
 #include "codecs/common/half.h"
 
-/* For a loop whose result may be its first input: no number depends on an earlier one. */
+/* Before a loop whose iterations are independent although out may be its first input. */
 #if defined(__clang__)
-#define BACKEND_APART _Pragma("clang loop vectorize(assume_safety)")
+#define BACKEND_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
-#define BACKEND_APART _Pragma("GCC ivdep")
+#define BACKEND_INDEPENDENT _Pragma("GCC ivdep")
 #else
-#define BACKEND_APART
+#define BACKEND_INDEPENDENT
 #endif
 
 typedef float backend_f32 __attribute__((may_alias));
 
-/* out = (a + b) scale; b NULL: out = a scale */
+/* out = (a + b) scale, or a scale where b is NULL */
 ESP_INLINE uint64_t backend_sum_f32_body(void *out, const void *a, const void *b, uint64_t n, float scale) {
     backend_f32 *o = (backend_f32 *)out;
     const backend_f32 *x = (const backend_f32 *)a, *y = (const backend_f32 *)b;
     if (y) {
-        BACKEND_APART
+        BACKEND_INDEPENDENT
         for (uint64_t i = 0; i < n; i++) o[i] = (x[i] + y[i]) * scale;
     } else {
-        BACKEND_APART
+        BACKEND_INDEPENDENT
         for (uint64_t i = 0; i < n; i++) o[i] = x[i] * scale;
     }
     return n;
@@ -40,38 +41,38 @@ ESP_INLINE uint64_t backend_round_bf16_body(half_u16 *out, const float *x, uint6
 ESP_KERNEL(backend_sum_f32, (void *out, const void *a, const void *b, uint64_t n, float scale), (out, a, b, n, scale))
 ESP_KERNEL(backend_round_bf16, (half_u16 * out, const float *x, uint64_t n, float scale), (out, x, n, scale))
 
-/* acc = x, or acc + x */
-static void backend_widen(const backend_sums *s, float *acc, const uint8_t *x, uint64_t n, int set) {
+/* acc = x where `set`, else acc + x */
+static void backend_widen(const backend_reduction *s, float *acc, const uint8_t *x, uint64_t n, bool set) {
     const half_u16 *h = (const half_u16 *)(const void *)x;
     half_add_for(s->type == ESP_F16, s->level)(acc, h, 1.0f, set, n);
 }
 /* out = x scale, rounded. */
-static void backend_round(const backend_sums *s, uint8_t *out, const float *x, uint64_t n, float scale) {
+static void backend_round(const backend_reduction *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
     if (s->type == ESP_BF16)
         backend_round_bf16_for(s->level)(h, x, n, scale);
     else
         half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
 }
-/* acc = a + b, or acc + b where a is NULL; then out, if it is not NULL, is acc scale. */
-static void backend_sum_halves(const backend_sums *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,
+/* acc = a + b, or acc + b where a is NULL. Then out = acc scale, unless out is NULL. */
+static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,
                                uint64_t n, float scale) {
     for (uint64_t at = 0; at < n; at += BACKEND_BLOCK) {
         const uint64_t some = n - at < BACKEND_BLOCK ? n - at : BACKEND_BLOCK;
-        if (a) backend_widen(s, acc + at, a + 2 * at, some, 1);
-        if (b) backend_widen(s, acc + at, b + 2 * at, some, 0);
+        if (a) backend_widen(s, acc + at, a + 2 * at, some, true);
+        if (b) backend_widen(s, acc + at, b + 2 * at, some, false);
         if (out) backend_round(s, out + 2 * at, acc + at, some, scale);
     }
 }
-/* Kernels for numbers of `bits` bits. pick: the larger, or where `least`, the lesser; inf and nan: 0 for integers, else the bits of
- * Inf and of the NaN to write. */
+/* Kernels for numbers of `bits` bits. backend_pick takes the larger one, or the smaller one where `least`. inf and nan
+ * are the bits of Inf and of the NaN to write, and 0 for integers. */
 #define BACKEND_LOOPS(bits)                                                                                            \
     typedef int##bits##_t backend_s##bits __attribute__((may_alias));                                                  \
     typedef uint##bits##_t backend_w##bits __attribute__((may_alias));                                                 \
     ESP_INLINE uint64_t backend_add_##bits##_body(void *out, const void *a, const void *b, uint64_t n) {               \
         backend_w##bits *o = (backend_w##bits *)out;                                                                   \
         const backend_w##bits *x = (const backend_w##bits *)a, *y = (const backend_w##bits *)b;                        \
-        BACKEND_APART                                                                                                  \
+        BACKEND_INDEPENDENT                                                                                            \
         for (uint64_t i = 0; i < n; i++) o[i] = (uint##bits##_t)(x[i] + y[i]);                                         \
         return n;                                                                                                      \
     }                                                                                                                  \
@@ -82,22 +83,22 @@ static void backend_sum_halves(const backend_sums *s, uint8_t *out, float *acc, 
                                                    int32_t inf, int32_t nan) {                                         \
         backend_s##bits *o = (backend_s##bits *)out;                                                                   \
         const backend_s##bits *px = (const backend_s##bits *)a, *py = (const backend_s##bits *)b;                      \
-        const int##bits##_t turn = (int##bits##_t)(least ? -1 : 0), above = (int##bits##_t)inf;                        \
+        const int##bits##_t flip = (int##bits##_t)(least ? -1 : 0), above = (int##bits##_t)inf;                        \
         if (!inf) {                                                                                                    \
-            BACKEND_APART                                                                                              \
+            BACKEND_INDEPENDENT                                                                                        \
             for (uint64_t i = 0; i < n; i++) {                                                                         \
-                const int##bits##_t x = (int##bits##_t)(px[i] ^ turn), y = (int##bits##_t)(py[i] ^ turn);              \
-                o[i] = (int##bits##_t)((x > y ? x : y) ^ turn);                                                        \
+                const int##bits##_t x = (int##bits##_t)(px[i] ^ flip), y = (int##bits##_t)(py[i] ^ flip);              \
+                o[i] = (int##bits##_t)((x > y ? x : y) ^ flip);                                                        \
             }                                                                                                          \
             return n;                                                                                                  \
         }                                                                                                              \
-        BACKEND_APART                                                                                                  \
+        BACKEND_INDEPENDENT                                                                                            \
         for (uint64_t i = 0; i < n; i++) {                                                                             \
             const int##bits##_t x = px[i], y = py[i];                                                                  \
             const int##bits##_t kx = backend_key_##bits(x), ky = backend_key_##bits(y);                                \
             const int##bits##_t r = least ? (kx < ky ? kx : ky) : (kx > ky ? kx : ky);                                 \
             const int##bits##_t mx = (int##bits##_t)(x & INT##bits##_MAX), my = (int##bits##_t)(y & INT##bits##_MAX);  \
-            const int##bits##_t bad = (int##bits##_t) - ((mx > my ? mx : my) > above); /* all bits, where a NaN is */  \
+            const int##bits##_t bad = (int##bits##_t) - ((mx > my ? mx : my) > above); /* a NaN sets all bits */       \
             o[i] = (int##bits##_t)((backend_key_##bits(r) & ~bad) | (nan & bad));                                      \
         }                                                                                                              \
         return n;                                                                                                      \
@@ -110,8 +111,8 @@ BACKEND_LOOPS(8)
 BACKEND_LOOPS(16)
 BACKEND_LOOPS(32)
 
-/* out = a and b reduced, in their own format; out may be a. b NULL, floats only: out = a scale. Only sums of f32 have a scale. */
-static void backend_reduce_same(const backend_sums *s, void *out, const void *a, const void *b, uint64_t n,
+/* As backend_reduce, for all but sums of halves. */
+static void backend_reduce_same(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                                 float scale) {
     const int least = s->op == ESP_REDUCE_MIN, level = s->level;
     if (s->op == ESP_REDUCE_SUM) switch (s->type) {
@@ -129,7 +130,8 @@ static void backend_reduce_same(const backend_sums *s, void *out, const void *a,
     default: backend_pick_32_for(level)(out, a, b, n, least, 0x7f800000, 0x7fc00000); return;
     }
 }
-ESP__FN void backend_reduce(const backend_sums *s, void *out, const void *a, const void *b, uint64_t n, float scale) {
+ESP__FN void backend_reduce(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
+                            float scale) {
     float acc[BACKEND_BLOCK];
     if (!backend_sums_halves(s)) {
         backend_reduce_same(s, out, a, b, n, scale);
@@ -141,15 +143,15 @@ ESP__FN void backend_reduce(const backend_sums *s, void *out, const void *a, con
                            b ? (const uint8_t *)b + 2 * at : NULL, some, scale);
     }
 }
-ESP__FN void backend_reduce_step(const backend_sums *s, void *out, void *acc, const void *a, const void *b, uint64_t n,
-                                 float scale) {
+ESP__FN void backend_reduce_step(const backend_reduction *s, void *out, void *acc, const void *a, const void *b,
+                                 uint64_t n, float scale) {
     if (backend_sums_halves(s))
         backend_sum_halves(s, (uint8_t *)out, (float *)acc, (const uint8_t *)a, (const uint8_t *)b, n, scale);
     else
         backend_reduce_same(s, out ? out : acc, a ? a : acc, b, n, out ? scale : 1.0f);
 }
-ESP__FN void backend_alone(const esp_coll *c, int simd_level) {
-    const backend_sums s = backend_sums_of(c, simd_level);
+ESP__FN void backend_single_rank(const esp_coll *c, int simd_level) {
+    const backend_reduction s = backend_reduction_of(c, simd_level);
     const uint64_t bytes = c->count * backend_item(c);
     if (!bytes || c->op == ESP_COLL_BROADCAST) return;
     if (backend_op_sums(c->op) && backend_scales(c))

@@ -1,10 +1,11 @@
-/* host.c: collectives on host memory. NCCL moves the device's memory only, so they pass it in pieces: into pinned memory, to the
- * device, through NCCL, and back. Two pieces are on their way at a time. In a piece all parts have the same length, whatever the
- * buffer's parts have; what is beyond a part's end travels and is not used. Knows nothing of streams of others. */
+/* host.c: collectives on host memory. NCCL moves device memory only, so this file copies pieces into pinned memory, to
+ * the device, through NCCL, and back. Two pieces are in progress at a time. In a piece all parts have the same length:
+ * behind the end of a shorter part, unused bytes are sent. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
-static int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
+/* An integer that orders as the float at `p`. A NaN is above all numbers for MAX, and below them for MIN. */
+static int32_t nccl_order_key(esp_dtype d, const uint8_t *p, bool max) {
     uint16_t h;
     float x;
     int32_t bits;
@@ -12,13 +13,13 @@ static int32_t nccl_order(esp_dtype d, const uint8_t *p, int max) {
     if (d == ESP_F32)
         memcpy(&x, p, 4);
     else
-        x = d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
-    if (x != x) return max ? INT32_MAX : INT32_MIN; /* beyond both infinities */
+        x = d == ESP_F16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
+    if (x != x) return max ? INT32_MAX : INT32_MIN;
     memcpy(&bits, &x, 4);
     return bits < 0 ? bits ^ INT32_MAX : bits;
 }
-static void nccl_disorder(esp_dtype d, int32_t order, uint8_t *p) {
-    const int nan = order == INT32_MAX || order == INT32_MIN;
+static void nccl_from_order_key(esp_dtype d, int32_t order, uint8_t *p) {
+    const bool nan = order == INT32_MAX || order == INT32_MIN;
     const int32_t bits = nan ? 0x7FC00000 : order < 0 ? order ^ INT32_MAX : order;
     float x;
     memcpy(&x, &bits, 4);
@@ -31,8 +32,9 @@ static void nccl_disorder(esp_dtype d, int32_t order, uint8_t *p) {
         memcpy(p, &h, 2);
 }
 
-/* ---- shape ----------------------------------------------------------------------------------------------------------------- */
-/* Numbers, or bytes, of an item in the caller's memory; and their size there and in a piece. */
+/* ---- shape ------------------------------------------------------------------------------------------------------- */
+/* An item consists of units: numbers of a reduction, otherwise bytes. A unit's size in a piece may differ from that in
+ * the caller's memory. */
 static uint64_t nccl_host_units(const esp_coll *c) {
     return backend_op_sums(c->op) ? backend_max(c->width, 1) : backend_item(c);
 }
@@ -41,18 +43,18 @@ static uint64_t nccl_staged_bytes(const nccl_comm *m, const esp_coll *c) {
     return nccl_ordered(m, c) ? 4 : nccl_host_bytes(c);
 }
 ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
-    return (nccl_parted(c) ? nccl_part(m, c, 0) : c->count) * nccl_host_units(c);
+    return (nccl_has_parts(c) ? nccl_part(m, c, 0) : c->count) * nccl_host_units(c);
 }
 static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
-    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_parted(c) ? (uint64_t)m->who.size : 1);
+    return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_has_parts(c) ? (uint64_t)m->who.size : 1);
 }
-/* How many of the piece's units part p has, and where they begin in the whole buffer, in bytes. */
+/* Returns how many of the piece's units part p has. *at is their offset in the whole buffer, in bytes. */
 static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
-    const uint64_t units = nccl_host_units(c), all = nccl_parted(c) ? nccl_part(m, c, p) * units : c->count * units;
-    *at = ((nccl_parted(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
+    const uint64_t units = nccl_host_units(c), all = nccl_has_parts(c) ? nccl_part(m, c, p) * units : c->count * units;
+    *at = ((nccl_has_parts(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
     return s->at >= all ? 0 : all - s->at < s->n ? all - s->at : s->n;
 }
-/* ---- moving ---------------------------------------------------------------------------------------------------------------- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 static void nccl_put(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
     const uint64_t e = nccl_host_bytes(c);
     if (!nccl_ordered(m, c)) {
@@ -60,18 +62,18 @@ static void nccl_put(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
         return;
     }
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t order = nccl_order(c->dtype, from + i * e, c->reduce == ESP_REDUCE_MAX);
+        const int32_t order = nccl_order_key(c->dtype, from + i * e, c->reduce == ESP_REDUCE_MAX);
         memcpy(to + i * 4, &order, 4);
     }
 }
 static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from, uint8_t *to, uint64_t n) {
     const uint64_t e = nccl_host_bytes(c);
-    const int scale = nccl_has_scale(c) && !nccl_scales_first(c);
+    const bool scale = nccl_has_scale(c) && !nccl_scales_first(c);
     if (!nccl_ordered(m, c) && !scale && n) memcpy(to, from, (size_t)(n * e));
     for (uint64_t i = 0; i < n && nccl_ordered(m, c); i++) {
         int32_t order;
         memcpy(&order, from + i * 4, 4);
-        nccl_disorder(c->dtype, order, to + i * e);
+        nccl_from_order_key(c->dtype, order, to + i * e);
     }
     for (uint64_t i = 0; i < n && scale; i++) {
         float x;
@@ -81,27 +83,27 @@ static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
     }
 }
 
-/* Copies a piece from the source into pinned memory (in), or from there to the result. */
-static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int in) {
-    const int rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
+/* Copies a piece from the source into pinned memory where `in`, otherwise from there to the result. */
+static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, bool in) {
+    const bool rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
     for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
-        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or there are no parts */
+        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer is this rank's part, or has no parts */
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
         if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
     }
 }
-/* The next piece: into pinned memory, to the device and to NCCL. */
+/* Copies the next piece to the device, and begins its collective. */
 static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[m->slot_next % NCCL_SLOTS];
     const uint64_t most = nccl_host_most(m, c), e = nccl_staged_bytes(m, c),
-                   rows = nccl_parted(c) ? (uint64_t)m->who.size : 1;
+                   rows = nccl_has_parts(c) ? (uint64_t)m->who.size : 1;
     s->at = r->filled;
     s->n = r->total - r->filled < most ? r->total - r->filled : most;
-    if (backend_needs_src(&m->who, c)) nccl_piece_copy(m, c, s, 1);
+    if (backend_needs_src(&m->who, c)) nccl_piece_copy(m, c, s, true);
     esp_coll inner = *c;
     inner.slot_bytes = 0, inner.width = 1;
     inner.dtype = nccl_ordered(m, c) ? ESP_I32 : backend_op_sums(c->op) ? c->dtype : ESP_I8;
@@ -116,22 +118,22 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     if (!st) st = nccl_issue(m, &inner, m->stream);
     r->filled += s->n;
     m->slot_next++;
-    m->launching = 1;
+    m->launching = true;
     return st;
 }
-/* NCCL has enqueued the newest piece: its way back follows. */
+/* Enqueues the copy back of the newest piece, whose collective NCCL has enqueued. */
 static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
     nccl_slot *s = &m->slots[(m->slot_next - 1) % NCCL_SLOTS];
     const uint64_t bytes = s->n * nccl_staged_bytes(m, c) * (nccl_rows_out(c) ? (uint64_t)m->who.size : 1);
     esp_status st = ESP_OK;
-    m->launching = 0;
+    m->launching = false;
     if (backend_needs_dst(&m->who, c))
         st = nccl_check_cuda(m, "cuMemcpyDtoHAsync", l->cuMemcpyDtoHAsync_v2(s->out, s->device_out, bytes, m->stream));
     return st ? st : nccl_check_cuda(m, "cuEventRecord", l->cuEventRecord(s->event, m->stream));
 }
-/* Is the oldest piece back? Then into the caller's memory. */
+/* Copies the oldest piece to the caller's memory, if it has arrived. */
 static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     const esp_coll *c = &r->c;
     const nccl_slot *s = &m->slots[m->slot_first % NCCL_SLOTS];
@@ -139,7 +141,7 @@ static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     if (passed == CUDA_NOT_READY) return ESP_PENDING;
     const esp_status st = nccl_check_cuda(m, "cuEventQuery", passed);
     if (st) return st;
-    if (backend_needs_dst(&m->who, c)) nccl_piece_copy(m, c, s, 0);
+    if (backend_needs_dst(&m->who, c)) nccl_piece_copy(m, c, s, false);
     r->drained += s->n;
     m->slot_first++;
     return ESP_OK;
@@ -149,6 +151,6 @@ ESP__FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r) {
     if (m->launching) return nccl_piece_return(m, r);
     if (r->filled < r->total && m->slot_next - m->slot_first < NCCL_SLOTS) return nccl_piece_begin(m, r);
     if (r->drained < r->total) return nccl_piece_end(m, r);
-    r->done = 1;
+    r->done = true;
     return ESP_OK;
 }

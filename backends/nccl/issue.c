@@ -1,8 +1,9 @@
-/* issue.c: one collective on the device's memory as calls of NCCL. Knows nothing of requests and of host memory.
+/* issue.c: one collective on device memory as calls of NCCL.
  *
- * NCCL wants equal parts for allgather, reduce_scatter and gather; ours are ceil(count / n) items each, the last ones shorter or
- * empty. Unequal parts go as a group of broadcasts, reductions, or sends and receives, one for each part. Payload slots travel
- * whole: their used lengths lie in the device's memory, where the host would have to wait for them, and the others' lengths too. */
+ * NCCL requires equal parts for allgather, reduce_scatter and gather; ours are ceil(count / n) items each, the last
+ * ones shorter or empty. Unequal parts are sent by a group of broadcasts, reductions, or sends and receives, one for
+ * each part. Payload slots are sent whole: their used lengths are in device memory, and the host would have to wait for
+ * them. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
@@ -14,18 +15,19 @@ static int nccl_type(esp_dtype d) {
                            : NCCL_INT8;
 }
 
-/* ---- scale ------------------------------------------------------------------------------------------------------------- */
-static int nccl_power_of_two(float x) {
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
+/* Is x a normal number without a fraction? */
+static bool nccl_power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    return !(bits & 0x7FFFFFu) && bits >> 23 & 255u; /* no fraction, and not 0 or denormal */
+    return !(bits & 0x7FFFFFu) && bits >> 23 & 255u;
 }
-/* NCCL multiplies what each rank sends, and not the sum. With a power of two this is the same. Halves are multiplied so in any case:
- * NCCL rounds their sums to halves, which might overflow. Other sums of f32 are multiplied when they are there. */
-ESP__FN int nccl_scales_first(const esp_coll *c) {
+/* NCCL multiplies each rank's input, and not the sum. A power of two gives the same result. For halves this is always
+ * used, since NCCL rounds their sums to halves, which might overflow. Other sums of f32 are multiplied afterwards. */
+ESP__FN bool nccl_scales_first(const esp_coll *c) {
     return nccl_has_scale(c) && (c->dtype != ESP_F32 || nccl_power_of_two(c->scale));
 }
-/* The number as NCCL wants it, in the type of the sum. */
+/* Writes x in the type of the sum, as NCCL requires. */
 static void nccl_scalar(esp_dtype d, float x, void *out) {
     const uint16_t half = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
     if (d == ESP_F32)
@@ -33,7 +35,7 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
     else
         memcpy(out, &half, 2);
 }
-/* NCCL's operation of a reduction, into *op. */
+/* Sets *op to NCCL's operation for the reduction. Caches up to NCCL_OPS operations with a scale. */
 static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     if (!backend_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
@@ -49,13 +51,13 @@ static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     const int result = m->library->ncclRedOpCreatePreMulSum(&s->op, &scalar, s->type, NCCL_SCALAR_IN_HOST, m->handle);
     s->made = result == NCCL_SUCCESS;
     *op = s->op;
-    return s->made
-               ? ESP_OK
-               : nccl_broken(m, nccl_failed(m->who.host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
+    return s->made ? ESP_OK
+                   : nccl_mark_failed(
+                         m, nccl_failed(m->who.host, m->library, "ncclRedOpCreatePreMulSum", result, m->handle));
 }
 
-/* ---- the calls ---------------------------------------------------------------------------------------------------------- */
-/* The collective in the units in which NCCL counts: numbers of a reduction, otherwise bytes. */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
+/* The collective in the units that NCCL counts: numbers of a reduction, otherwise bytes. */
 typedef struct nccl_call {
     const esp_coll *c;
     const uint8_t *src;
@@ -68,12 +70,12 @@ typedef struct nccl_call {
 static uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_part(m, k->c, part) * k->unit;
 }
-/* Where a part begins, in bytes. */
+/* A part's offset in bytes. */
 static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
-/* Parts that differ in length: one call for each. */
+/* The call for part q, where parts differ in length. */
 static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
     const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
@@ -102,19 +104,19 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
-    const int end = m->library->ncclGroupEnd(); /* in any case: groups nest */
+    const int end = m->library->ncclGroupEnd(); /* also after an error, since groups nest */
     return r ? r : end;
 }
 
-static int nccl_call_it(nccl_comm *m, const nccl_call *k) {
+static int nccl_dispatch(nccl_comm *m, const nccl_call *k) {
     const nccl_library *l = m->library;
-    const int equal = k->c->count % (uint64_t)m->who.size == 0, root = k->c->root == m->who.rank;
+    const bool equal = k->c->count % (uint64_t)m->who.size == 0, root = k->c->root == m->who.rank;
     const uint64_t all = k->c->count * k->unit, part = nccl_units(m, k, 0);
     switch (k->c->op) {
     case ESP_COLL_ALLREDUCE: return l->ncclAllReduce(k->src, k->dst, all, k->type, k->op, m->handle, k->stream);
     case ESP_COLL_REDUCE:
         return l->ncclReduce(k->src, root ? k->dst : NULL, all, k->type, k->op, k->c->root, m->handle, k->stream);
-    case ESP_COLL_BROADCAST: /* the root has no result: in place */
+    case ESP_COLL_BROADCAST: /* at the root, which has no dst, in place */
         return l->ncclBroadcast(root ? k->src : k->dst, root ? (uint8_t *)(uintptr_t)k->src : k->dst, all, k->type,
                                 k->c->root, m->handle, k->stream);
     case ESP_COLL_ALLGATHER:
@@ -138,27 +140,27 @@ ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
     if (backend_op_sums(c->op))
         k.unit = backend_max(c->width, 1), k.bytes = esp_dtype_bytes(c->dtype), k.type = nccl_type(c->dtype);
     const esp_status s = nccl_operation(m, c, &k.op);
-    return s ? s : nccl_check(m, backend_op_name(c->op), nccl_call_it(m, &k));
+    return s ? s : nccl_check(m, backend_op_name(c->op), nccl_dispatch(m, &k));
 }
 
-/* ---- traffic ------------------------------------------------------------------------------------------------------------- */
-static void nccl_came(nccl_comm *m, int32_t from, uint64_t bytes) {
+/* ---- traffic ----------------------------------------------------------------------------------------------------- */
+static void nccl_received(nccl_comm *m, int32_t from, uint64_t bytes) {
     if (from != m->who.rank) m->level_bytes[m->level[from] - 1] += bytes;
 }
-/* NCCL does not tell what it moves. Alltoall and gather bring each rank's part from that rank; all else is counted as by a ring in
- * rank order, in which all comes from the rank before. */
+/* NCCL does not report what it moves. Alltoall and gather receive each rank's part from that rank. Other collectives
+ * are counted as a ring in rank order, in which a rank receives from the rank before it. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c) {
     const uint64_t item = backend_item(c), all = c->count * item, own = nccl_part(m, c, m->who.rank) * item;
     const int32_t before = (m->who.rank + m->who.size - 1) % m->who.size;
-    const int root = m->who.rank == c->root;
+    const bool root = m->who.rank == c->root;
     switch (c->op) {
-    case ESP_COLL_ALLREDUCE: nccl_came(m, before, 2 * (all - all / (uint64_t)m->who.size)); break;
-    case ESP_COLL_REDUCE_SCATTER: nccl_came(m, before, all - all / (uint64_t)m->who.size); break;
-    case ESP_COLL_ALLGATHER: nccl_came(m, before, all - own); break;
-    case ESP_COLL_BROADCAST: nccl_came(m, before, root ? 0 : all); break;
-    case ESP_COLL_REDUCE: nccl_came(m, before, before == c->root ? 0 : all); break; /* the chain ends at the root */
+    case ESP_COLL_ALLREDUCE: nccl_received(m, before, 2 * (all - all / (uint64_t)m->who.size)); break;
+    case ESP_COLL_REDUCE_SCATTER: nccl_received(m, before, all - all / (uint64_t)m->who.size); break;
+    case ESP_COLL_ALLGATHER: nccl_received(m, before, all - own); break;
+    case ESP_COLL_BROADCAST: nccl_received(m, before, root ? 0 : all); break;
+    case ESP_COLL_REDUCE: nccl_received(m, before, before == c->root ? 0 : all); break;
     default:
         for (int32_t q = 0; q < m->who.size; q++)
-            if (c->op == ESP_COLL_ALLTOALL || root) nccl_came(m, q, nccl_part(m, c, q) * item);
+            if (c->op == ESP_COLL_ALLTOALL || root) nccl_received(m, q, nccl_part(m, c, q) * item);
     }
 }

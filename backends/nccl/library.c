@@ -1,15 +1,15 @@
-/* library.c: opens libnccl and the CUDA driver at run time, and tells their errors. */
+/* library.c: opens libnccl and the CUDA driver at run time, and logs their errors. */
 #include "backends/nccl/nccl.h"
 #include <dlfcn.h>
 #include <pthread.h>
 
-/* Loads `name`, or adds to `why` the reason and what to do. */
+/* Loads library `name`. Returns NULL where that fails, and appends the reason and the advice to `why`. */
 static void *nccl_load(const char *name, const char *advice, char *why, size_t cap) {
     void *p = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!p) snprintf(why + strlen(why), cap - strlen(why), "%s%s: %s", *why ? "; " : "", dlerror(), advice);
     return p;
 }
-ESP__FN int nccl_find(void *from, const char *name, void *to) {
+ESP__FN bool nccl_find(void *from, const char *name, void *to) {
     void *p = dlsym(from, name);
     memcpy(to, &p, sizeof p);
     return p != NULL;
@@ -18,7 +18,7 @@ ESP__FN int nccl_find(void *from, const char *name, void *to) {
 ESP__FN const nccl_library *nccl_open_libraries(char *why, size_t cap) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static nccl_library all;
-    static int opened;
+    static bool opened;
     const char *path = getenv("ESPRESSO_NCCL"), *missing = NULL;
     void *nccl, *cuda;
     *why = 0;
@@ -56,7 +56,7 @@ ESP__FN const nccl_library *nccl_open_libraries(char *why, size_t cap) {
     return opened ? &all : NULL;
 }
 
-/* ---- errors --------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 ESP__FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
                                nccl_handle comm) {
     const char *more = l->ncclGetLastError ? l->ncclGetLastError(comm) : NULL;
@@ -64,12 +64,12 @@ ESP__FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const c
                          : result == NCCL_REMOTE_ERROR ? ESP_E_PEER
                          : result == NCCL_BAD_ARGUMENT ? ESP_E_ARG
                                                        : ESP_E_COMM;
-    return nccl_say(
+    return nccl_log(
         h, s, "%s: %s%s%.300s%s", call, l->ncclGetErrorString(result), more && *more ? ": " : "", more ? more : "",
-        result == NCCL_BAD_USAGE ? " (NCCL wants a GPU of its own for each rank: see the parameter device=)" : "");
+        result == NCCL_BAD_USAGE ? " (NCCL needs a GPU of its own for each rank: see the parameter device=)" : "");
 }
 ESP__FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result) {
     const char *text = NULL;
     if (l->cuGetErrorString(result, &text) || !text) text = "unknown error";
-    return nccl_say(h, ESP_E_DEVICE, "%s: CUDA error %d: %s", call, result, text);
+    return nccl_log(h, ESP_E_DEVICE, "%s: CUDA error %d: %s", call, result, text);
 }

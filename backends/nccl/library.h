@@ -1,23 +1,24 @@
-/* library.h: libnccl and the CUDA driver, opened at run time. Their interfaces are declared here, as far as the backend uses them, so
- * that it compiles without their headers and loads on a machine without a GPU. tests/compile/test_nccl_header.sh compares the
- * declarations with nccl.h and cuda.h. Knows nothing of collectives. */
+/* library.h: libnccl and the CUDA driver, opened at run time. This file declares the parts of their interfaces that the
+ * backend uses, so that it compiles without their headers and loads on a machine without a GPU.
+ * tests/compile/test_nccl_header.sh compares the declarations with nccl.h and cuda.h. */
 #ifndef NCCL_LIBRARY_H
 #define NCCL_LIBRARY_H
 #include <limits.h>
 #include <stddef.h>
 
-/* ---- what nccl.h says ---------------------------------------------------------------------------------------------- */
+/* ---- from nccl.h ------------------------------------------------------------------------------------------------- */
 enum { NCCL_SUCCESS = 0, NCCL_CUDA_ERROR = 1, NCCL_BAD_ARGUMENT = 4, NCCL_BAD_USAGE = 5 };
 enum { NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_INT8 = 0, NCCL_INT32 = 2, NCCL_FLOAT16 = 6, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 };
 enum { NCCL_SCALAR_IN_HOST = 1 };
-/* 2.14: the first with communicators that do not block. 2.17: the first whose configuration has min_ctas and max_ctas */
+/* Version 2.14 is the first with non-blocking communicators, 2.17 the first whose configuration has min_ctas and
+ * max_ctas. */
 enum { NCCL_OLDEST = 21400, NCCL_WITH_CTAS = 21700, NCCL_ID_BYTES = 128, NCCL_UNSET = INT_MIN };
 typedef struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 } nccl_id;
-/* ncclConfig_t of version 2.17. Other versions read as much of it as they know. */
+/* ncclConfig_t of version 2.17. Other versions read the members that they know. */
 typedef struct nccl_config {
     size_t size;
     unsigned magic, version;
@@ -26,7 +27,7 @@ typedef struct nccl_config {
 } nccl_config;
 typedef void *nccl_handle; /* ncclComm_t */
 
-/* name, arguments. Results are ncclResult_t */
+/* X(name, arguments). Functions return ncclResult_t. */
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(ncclGetVersion, (int *version))                                                                                  \
     X(ncclGetUniqueId, (nccl_id * id))                                                                                 \
@@ -46,14 +47,14 @@ typedef void *nccl_handle; /* ncclComm_t */
     X(ncclAllGather, (const void *src, void *dst, size_t n, int type, nccl_handle comm, void *stream))                 \
     X(ncclSend, (const void *src, size_t n, int type, int peer, nccl_handle comm, void *stream))                       \
     X(ncclRecv, (void *dst, size_t n, int type, int peer, nccl_handle comm, void *stream))
-/* of versions 2.19 and 2.28 */
+/* Functions of versions 2.19 and 2.28, which are optional. */
 #define NCCL_NEWER_FUNCTIONS(X)                                                                                        \
     X(ncclCommRegister, (nccl_handle comm, void *at, size_t bytes, void **handle))                                     \
     X(ncclCommDeregister, (nccl_handle comm, void *handle))                                                            \
     X(ncclAlltoAll, (const void *src, void *dst, size_t n, int type, nccl_handle comm, void *stream))                  \
     X(ncclGather, (const void *src, void *dst, size_t n, int type, int root, nccl_handle comm, void *stream))
 
-/* ---- what cuda.h says: the driver, which needs no runtime library. Results are CUresult ------------------------------ */
+/* ---- from cuda.h, the driver's interface. Functions return CUresult ---------------------------------------------- */
 enum { CUDA_SUCCESS_ = 0, CUDA_NOT_READY = 600 };
 enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE = 1 };
 #define CUDA_FUNCTIONS(X)                                                                                              \
@@ -81,7 +82,7 @@ enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE
     X(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t bytes, void *stream))                           \
     X(cuGetErrorString, (int error, const char **text))
 
-/* ---- both, opened ------------------------------------------------------------------------------------------------------ */
+/* ---- both, opened ------------------------------------------------------------------------------------------------ */
 typedef struct nccl_library {
 #define NCCL_MEMBER(name, arguments) int(*name) arguments;
     NCCL_FUNCTIONS(NCCL_MEMBER)
@@ -89,7 +90,7 @@ typedef struct nccl_library {
     CUDA_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER
     const char *(*ncclGetErrorString)(int result);
-    const char *(*ncclGetLastError)(nccl_handle comm); /* NULL: an older library */
+    const char *(*ncclGetLastError)(nccl_handle comm); /* NULL in old versions */
     int version;
 } nccl_library;
 #endif

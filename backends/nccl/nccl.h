@@ -1,5 +1,5 @@
-/* nccl.h: the parts of backend nccl: library.c opens NCCL and CUDA, comm.c holds a communicator and announced memory, issue.c calls
- * NCCL's collectives, host.c passes host memory through the device. */
+/* nccl.h: the parts of backend nccl: plugin.c has its table, library.c opens NCCL and CUDA, comm.c has communicators
+ * and registered memory, issue.c calls NCCL's collectives, host.c copies host memory through the device. */
 #ifndef NCCL_H
 #define NCCL_H
 #include "backends/common/common.h"
@@ -7,103 +7,107 @@
 #include <pthread.h>
 
 enum {
-    NCCL_QUEUE = 64,          /* requests open at the same time on one comm                         */
-    NCCL_PIECE = 1024 * 1024, /* bytes of host memory that pass the device at once                  */
-    NCCL_SLOTS = 2,           /* pieces on their way                                                */
-    NCCL_OPS = 8              /* sums with a scale that are kept                                    */
+    NCCL_QUEUE = 64,          /* requests open at the same time on one comm */
+    NCCL_PIECE = 1024 * 1024, /* bytes of a piece of host memory */
+    NCCL_SLOTS = 2,           /* pieces in progress */
+    NCCL_OPS = 8              /* cached operations with a scale */
 };
 
 typedef struct nccl_req {
     esp_coll c;
-    void *stream; /* of the caller; host memory: this comm's own                                        */
-    uint32_t used, done;
-    uint32_t host, issued;           /* host memory; enqueued                                              */
-    uint64_t total, filled, drained; /* host memory: numbers of a rank's part; of these sent and received */
+    void *stream; /* the caller's, or for host memory this comm's own */
+    bool used, done;
+    bool host;   /* the buffers are in host memory */
+    bool issued; /* the collective is enqueued */
+    /* for host memory: units of a rank's part; those sent; those received */
+    uint64_t total, filled, drained;
 } nccl_req;
 
-/* A piece of host memory on its way through the device. */
+/* A piece of host memory in progress: `n` units of each part, from unit `at` on. in and out are pinned. */
 typedef struct nccl_slot {
-    uint8_t *in, *out; /* pinned */
+    uint8_t *in, *out;
     unsigned long long device_in, device_out;
     void *event;
-    uint64_t at, n; /* the piece: n numbers of each part, from `at` on                                     */
+    uint64_t at, n;
 } nccl_slot;
 
-/* A sum that multiplies by `scale` first. */
+/* An operation of NCCL that multiplies inputs by `scale` and sums. */
 typedef struct nccl_scaled {
-    int type, op, made;
+    int type, op;
+    bool made;
     float scale;
 } nccl_scaled;
 
-/* The same for all comms that have the same parent: one thread drives them. */
+/* Shared by the comms of one job. One thread drives them. */
 typedef struct nccl_job {
     const nccl_library *library;
-    int refs, event; /* eventfd: wake() */
+    int refs, event; /* event: an eventfd that wake() makes readable */
     int ordinal, device;
     void *context;
     uint32_t open; /* requests that are not done */
     struct nccl_comm *comms;
-    struct nccl_memory *memory; /* that the host announced */
+    struct nccl_memory *memory; /* registered memory */
 } nccl_job;
 
 typedef struct nccl_comm {
-    backend_who who;
+    backend_caller who;
     const nccl_library *library;
     nccl_job *job;
     struct nccl_comm *next_comm; /* of the job */
-    uint8_t *level;       /* [size] the outermost level at which the rank's place differs                        */
-    pthread_mutex_t lock; /* of the handle: abort() comes from any thread                                  */
+    uint8_t *level;              /* [size] outermost level at which places differ */
+    pthread_mutex_t lock;        /* of the handle: any thread may call abort() */
     nccl_handle handle;
     uint32_t aborted;
-    pthread_t ender; /* ends the handle after abort() */
-    int ending;
+    pthread_t abort_thread;
+    bool aborting; /* abort_thread must be joined */
     esp_status error;
     nccl_req reqs[NCCL_QUEUE];
-    uint64_t first, next; /* the request that runs; the next free one                                      */
+    uint64_t first, next; /* the request that runs; the next free one */
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;
-    int launching; /* slot_next - 1 was given to NCCL, and its way back is not enqueued                    */
+    bool launching; /* the newest piece's copy back is not enqueued yet */
     nccl_scaled scaled[NCCL_OPS];
     int n_scaled;
     uint64_t level_bytes[ESP_LEVELS]; /* received */
 } nccl_comm;
 
-/* Passes the error text to the host and returns `s`; ESP_OK: for information. */
-#define nccl_say(host, ...) backend_say((host), "nccl", __VA_ARGS__)
+#define nccl_log(host, ...) backend_log((host), "nccl", __VA_ARGS__)
 
 /* ---- library.c ---- */
-/* Opens both libraries. NULL: *why says what was tried. They stay open. */
+/* Opens both libraries for the rest of the process. Returns NULL with an error text in *why where one of them cannot be
+ * used. */
 ESP__FN const nccl_library *nccl_open_libraries(char *why, size_t cap);
-/* The function `name`, into *to. 0: it is not there. */
-ESP__FN int nccl_find(void *from, const char *name, void *to);
-/* Tell the host that a call failed. */
+/* Looks up function `name`. Returns false where it does not exist. */
+ESP__FN bool nccl_find(void *from, const char *name, void *to);
+/* Log that a call failed. */
 ESP__FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
                                nccl_handle comm);
 ESP__FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result);
 
 /* ---- comm.c ---- */
-/* Calls of NCCL and CUDA stand between these two: the thread has the device's context, and gets back its own. */
+/* Calls of NCCL and CUDA are made between these two, which set the thread's CUDA context and restore the previous
+ * one. */
 ESP__FN void nccl_enter(nccl_comm *m);
 ESP__FN void nccl_leave(nccl_comm *m);
-/* The comm is of no use any more. Returns `s`. */
-ESP__FN esp_status nccl_broken(nccl_comm *m, esp_status s);
+/* Marks the comm as failed with status `s`, which it returns. */
+ESP__FN esp_status nccl_mark_failed(nccl_comm *m, esp_status s);
 ESP__FN esp_status nccl_check(nccl_comm *m, const char *call, int result);
 ESP__FN esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result);
-/* Has NCCL done what it was told? ESP_OK: what was started is in its stream, and the next call may follow. It also finds what
- * failed since. */
+/* NCCL's calls do not block. Returns ESP_OK when the previous one has enqueued its work, so that the next one may
+ * follow, ESP_PENDING until then, or an asynchronous error. */
 ESP__FN esp_status nccl_settled(nccl_comm *m);
-/* Waits for the end of the handle that abort() began. */
-ESP__FN void nccl_ended(nccl_comm *m);
-/* Ends NCCL's communicator with all that it still does. The lock is held. */
-ESP__FN void nccl_drop(nccl_comm *m);
+/* Waits for the thread that abort() started. */
+ESP__FN void nccl_join_abort(nccl_comm *m);
+/* Aborts NCCL's communicator. The caller holds the lock. */
+ESP__FN void nccl_abort_locked(nccl_comm *m);
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh);
 ESP__FN esp_status nccl_dereg(void *comm, void *mh);
-/* This comm is about to close: gives up what announced memory it has registered. */
-ESP__FN void nccl_memory_leave(const nccl_comm *m);
+/* Ends all of this comm's registrations, before it closes. */
+ESP__FN void nccl_deregister_all(const nccl_comm *m);
 
-/* ---- facts of a collective ---- */
-/* Where part p begins, in items. */
+/* ---- properties of a collective ---- */
+/* The first item of part p. */
 static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
     const uint64_t n = (uint64_t)m->who.size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
@@ -111,35 +115,37 @@ static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t
 static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
     return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
 }
-/* Does each rank have a part of its own, in the source or in the result? Else the pieces are of the whole buffer. */
-static inline int nccl_parted(const esp_coll *c) {
+/* Does the source or the result consist of a part for each rank? Otherwise pieces are cut from the whole buffer. */
+static inline bool nccl_has_parts(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
-/* Has a piece a row for each rank on its way in, or out? */
-static inline int nccl_rows_in(const esp_coll *c) {
+/* Does a piece have a row for each rank when it is copied to the device, or back? */
+static inline bool nccl_rows_in(const esp_coll *c) {
     return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL;
 }
-static inline int nccl_rows_out(const esp_coll *c) {
+static inline bool nccl_rows_out(const esp_coll *c) {
     return c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER || c->op == ESP_COLL_ALLTOALL;
 }
 
-static inline int nccl_has_scale(const esp_coll *c) { return backend_op_sums(c->op) && backend_scales(c); }
-/* MAX and MIN of floats go as integers of the same order: NCCL's own leave out NaNs, and take -0 and +0 as they come. */
-static inline int nccl_ordered(const nccl_comm *m, const esp_coll *c) {
+static inline bool nccl_has_scale(const esp_coll *c) { return backend_op_sums(c->op) && backend_scales(c); }
+/* Is this MAX or MIN of floats? They are reduced as integers of the same order, since NCCL ignores NaNs and the order
+ * of -0 and +0. */
+static inline bool nccl_ordered(const nccl_comm *m, const esp_coll *c) {
     return m->who.size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 
 /* ---- issue.c: on the device's memory ---- */
-/* Is the scale a part of NCCL's operation? Otherwise it is applied to the result. */
-ESP__FN int nccl_scales_first(const esp_coll *c);
-/* Enqueues the collective, of at least one item; nccl_settled() says when it is in the stream. */
+/* Does NCCL's operation multiply by the scale? Otherwise the result is multiplied afterwards. */
+ESP__FN bool nccl_scales_first(const esp_coll *c);
+/* Begins to enqueue the collective, of at least one item. nccl_settled() returns ESP_OK when it is in the stream. */
 ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream);
-/* Counts what it brings to this rank. */
+/* Adds the bytes that this rank receives to level_bytes. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c);
 
 /* ---- host.c: on host memory ---- */
-/* What pieces cover: units of the longest part, or of the whole buffer. */
+/* The units that pieces must cover: of the longest part, or of the whole buffer. */
 ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c);
-/* Does what can be done now for the running request. ESP_OK: something moved; ESP_PENDING: nothing. NCCL is settled. */
+/* Advances the running request, after nccl_settled(). Returns ESP_OK where something moved, otherwise ESP_PENDING or an
+ * error. */
 ESP__FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r);
 #endif

@@ -1,10 +1,10 @@
-/* plugin.c: backend "nccl": ranks with a GPU each. Collectives on the device's memory are enqueued on the caller's stream and done when
- * the stream has passed them; those on host memory pass the device in pieces. One NCCL communicator for each group, all of the kind
- * that does not block. Knows NCCL and the CUDA driver, which nccl/library.c opens at run time.
+/* plugin.c: backend "nccl": each rank has a GPU. Collectives on device memory are enqueued on the caller's stream;
+ * those on host memory are copied through the device in pieces. Each group has a non-blocking NCCL communicator.
  *
- * A group's communicator is made from an id of its own and not by ncclCommSplit: a split is a call of all ranks of the parent, and
- * ranks can agree on an error only within their group. Nor are resources shared: groups of several levels move data at a time. After
- * ranks were lost, those that are left open again in the same way, and not by ncclCommShrink. */
+ * A group's communicator is created from an id of its own and not by ncclCommSplit: a split is a call of all ranks of
+ * the parent, but ranks can agree on an error only within their group. Communicators share no resources, since groups
+ * of several levels move data at the same time. After ranks were lost, the others open new communicators in the same
+ * way, and not by ncclCommShrink. */
 #include "backends/nccl/nccl.h"
 #include <errno.h>
 #include <poll.h>
@@ -13,18 +13,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NCCL_RANKS = 65536, NCCL_LOOK_US = 50, NCCL_CLOSE_MS = 2000, NCCL_TIMEOUT_MS = 300000 };
+enum { NCCL_RANKS = 65536, NCCL_POLL_US = 50, NCCL_CLOSE_MS = 2000, NCCL_TIMEOUT_MS = 300000 };
 enum { NCCL_DEVICE_LOCAL = -1, NCCL_DEVICE_CURRENT = -2 };
 
 typedef struct nccl_params {
     int device, ctas;
-    uint64_t timeout_ms; /* for NCCL to connect the ranks */
+    uint64_t timeout_ms; /* within which NCCL must connect the ranks */
 } nccl_params;
 
-/* What a rank tells the group when it opens. */
+/* What ranks exchange when a group opens. Rank 0's id is the group's. */
 typedef struct nccl_hello {
     int32_t status, version;
-    nccl_id id; /* rank 0's */
+    nccl_id id;
 } nccl_hello;
 
 static void nccl_pause(void) {
@@ -32,18 +32,17 @@ static void nccl_pause(void) {
     nanosleep(&moment, NULL);
 }
 
-/* Without cuInit: a process that has called it cannot use CUDA in its children. So a driver without a GPU is noticed by open(). */
+/* Does not call cuInit, after which a process cannot use CUDA in its children. So only open() detects a driver without
+ * a GPU. The score is below that of shm, since tensors are in host memory unless their descriptions name a device. */
 static esp_status nccl_probe(const esp_host *h, int32_t *score) {
     char why[512];
-    *score = nccl_open_libraries(why, sizeof why)
-                 ? 5
-                 : 0; /* less than shm: a job's memory is the host's unless it says so */
-    if (!*score) nccl_say(h, ESP_OK, "cannot run here: %s", why);
+    *score = nccl_open_libraries(why, sizeof why) ? 5 : 0;
+    if (!*score) nccl_log(h, ESP_OK, "cannot run here: %s", why);
     return ESP_OK;
 }
 
-/* ---- parameters --------------------------------------------------------------------------------------------------------- */
-/* A whole number; -1: it is none, or not in [0, most]. */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+/* Reads a whole number. Returns -1 where it is malformed, or not in [0, most]. */
 static long long nccl_number(const char *text, long long most) {
     char *end;
     const long long x = strtoll(text, &end, 10);
@@ -64,18 +63,18 @@ static esp_status nccl_read_params(const esp_host *h, const char *params, nccl_p
         else if (!strcmp(key, "ctas") && x >= 0 && x <= 64)
             p->ctas = (int)x;
         else
-            return nccl_say(
+            return nccl_log(
                 h, ESP_E_ARG,
                 "does not know %s=%s: it takes device=local (or current, or a number), timeout=150000 (ms), "
                 "ctas=0 (to 64)",
                 key, val);
     }
-    return more < 0 ? nccl_say(h, ESP_E_ARG, "parameters are malformed: write device=local,timeout=150000,ctas=0")
+    return more < 0 ? nccl_log(h, ESP_E_ARG, "parameters are malformed: write device=local,timeout=150000,ctas=0")
                     : ESP_OK;
 }
 
-/* ---- the device ----------------------------------------------------------------------------------------------------------- */
-/* This rank's number on its machine. */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+/* This rank's number among the ranks of its machine. */
 static int32_t nccl_local_rank(const esp_group *g) {
     int32_t n = 0;
     if (g->place && g->n_levels > 0) return g->place[g->rank * g->n_levels];
@@ -102,8 +101,8 @@ static esp_status nccl_pick_device(nccl_comm *m, const esp_group *g, const nccl_
     r = l->cuDevicePrimaryCtxRetain(&m->job->context, m->job->device);
     return r ? nccl_cuda_failed(m->who.host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
 }
-/* Streams, events and the memory that pieces pass. The context is entered. */
-static esp_status nccl_take_memory(nccl_comm *m) {
+/* Allocates the stream, events and buffers of pieces. Called between nccl_enter and nccl_leave. */
+static esp_status nccl_alloc_memory(nccl_comm *m) {
     const nccl_library *l = m->library;
     esp_status s = nccl_check_cuda(m, "cuStreamCreate", l->cuStreamCreate(&m->stream, CUDA_STREAM_NON_BLOCKING));
     for (int i = 0; i < NCCL_SLOTS && !s; i++) {
@@ -117,7 +116,7 @@ static esp_status nccl_take_memory(nccl_comm *m) {
     }
     return s;
 }
-static void nccl_give_memory(nccl_comm *m) {
+static void nccl_free_memory(nccl_comm *m) {
     const nccl_library *l = m->library;
     if (m->stream) l->cuStreamSynchronize(m->stream);
     for (int i = 0; i < NCCL_SLOTS; i++) {
@@ -131,12 +130,12 @@ static void nccl_give_memory(nccl_comm *m) {
     if (m->stream) l->cuStreamDestroy_v2(m->stream);
 }
 
-/* ---- closing --------------------------------------------------------------------------------------------------------------- */
-/* Ends NCCL's communicator in peace, if all is done and the others do the same within NCCL_CLOSE_MS; else by force. The context is
- * entered. */
+/* ---- closing ----------------------------------------------------------------------------------------------------- */
+/* Finalizes NCCL's communicator if no request is open and the other ranks do the same within NCCL_CLOSE_MS; otherwise
+ * aborts it. Called between nccl_enter and nccl_leave. */
 static void nccl_disconnect(nccl_comm *m) {
     const uint64_t end = backend_now_ns() / 1000000u + NCCL_CLOSE_MS;
-    const int idle = m->first == m->next && nccl_settled(m) == ESP_OK;
+    const bool idle = m->first == m->next && nccl_settled(m) == ESP_OK;
     int r = idle ? m->library->ncclCommFinalize(m->handle) : NCCL_BAD_USAGE, state = NCCL_IN_PROGRESS;
     while ((r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS) && state == NCCL_IN_PROGRESS &&
            backend_now_ns() / 1000000u < end) {
@@ -146,7 +145,7 @@ static void nccl_disconnect(nccl_comm *m) {
     if (r == NCCL_SUCCESS && state == NCCL_SUCCESS && !m->library->ncclCommDestroy(m->handle))
         m->handle = NULL;
     else
-        nccl_drop(m);
+        nccl_abort_locked(m);
 }
 static void nccl_close(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
@@ -156,12 +155,12 @@ static void nccl_close(void *comm) {
     nccl_comm **at = j ? &j->comms : NULL;
     while (at && *at && *at != m) at = &(*at)->next_comm;
     if (at && *at) *at = m->next_comm;
-    nccl_ended(m);
-    if (j) nccl_memory_leave(m);
+    nccl_join_abort(m);
+    if (j) nccl_deregister_all(m);
     if (m->library && j && j->context) {
         nccl_enter(m);
         nccl_disconnect(m);
-        nccl_give_memory(m);
+        nccl_free_memory(m);
         nccl_leave(m);
     }
     if (j && --j->refs == 0) {
@@ -174,11 +173,11 @@ static void nccl_close(void *comm) {
     backend_release(h, m, sizeof *m);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     nccl_comm *m = (nccl_comm *)backend_alloc(h, sizeof *m);
     if (!m) return NULL;
-    m->who = (backend_who){h, "nccl", g->rank, g->size};
+    m->who = (backend_caller){h, "nccl", g->rank, g->size};
     pthread_mutex_init(&m->lock, NULL);
     m->level = (uint8_t *)backend_alloc(h, (uint64_t)g->size);
     if (g->parent)
@@ -192,7 +191,7 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     return NULL;
 }
 
-/* What this rank can do alone. */
+/* The part of opening that needs no other rank. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
     esp_status s = nccl_read_params(m->who.host, params, p);
@@ -203,18 +202,18 @@ static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *par
     if (!g->parent) s = nccl_pick_device(m, g, p);
     if (s) return s;
     nccl_enter(m);
-    s = nccl_take_memory(m);
+    s = nccl_alloc_memory(m);
     nccl_leave(m);
     return s;
 }
 
-/* Every rank tells the others how it fared: fails on all of them, or on none. */
+/* Exchanges the ranks' statuses, so that all ranks of the group fail together. */
 static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, nccl_hello *all) {
     nccl_hello hello = all[0];
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a rank that died explains what else failed */
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a dead rank explains this rank's failure too */
     for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].status)
             return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);
@@ -226,7 +225,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     return ESP_OK;
 }
 
-/* Connects the ranks; gives up after the timeout, since a rank that failed never comes. */
+/* Connects the ranks. Fails after the timeout, since NCCL waits for a failed rank forever. */
 static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
     nccl_config config = {
         sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
@@ -235,7 +234,7 @@ static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_param
                               m->library->ncclCommInitRankConfig(&m->handle, m->who.size, *id, m->who.rank, &config));
     while (!s && (s = nccl_settled(m)) == ESP_PENDING && backend_now_ns() / 1000000u < end) nccl_pause(), s = ESP_OK;
     if (s == ESP_PENDING)
-        s = nccl_broken(
+        s = nccl_mark_failed(
             m, backend_error(&m->who, ESP_E_TIMEOUT,
                              "NCCL has not connected the %d ranks within %llu ms: set NCCL_DEBUG=INFO to see what "
                              "it waits for, or timeout=",
@@ -254,7 +253,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (!m || !all) {
         nccl_close(m);
         backend_release(h, all, bytes);
-        return nccl_say(h, ESP_E_NOMEM, "no memory for a communicator");
+        return nccl_log(h, ESP_E_NOMEM, "no memory for a communicator");
     }
     s = nccl_prepare(m, g, params, &p);
     if (!s && m->who.rank == 0) {
@@ -265,7 +264,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (!s) {
         nccl_enter(m);
         s = nccl_connect(m, &all[0].id, &p);
-        if (s) nccl_drop(m); /* ranks that wait for this one notice it */
+        if (s) nccl_abort_locked(m); /* ends the wait of ranks that connect to this one */
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
@@ -277,32 +276,32 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     return s;
 }
 
-/* ---- collectives -------------------------------------------------------------------------------------------------------------- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s) {
     const esp_host *h = m->who.host;
     const char *what = backend_op_name(c->op);
     const esp_status st = backend_check_call(&m->who, c);
     if (st) return st;
     if (backend_op_sums(c->op) && c->dtype == ESP_I16)
-        return nccl_say(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
+        return nccl_log(h, ESP_E_UNSUPPORTED, "%s: reduces f32, f16, bf16, i8 and i32 by SUM, MAX and MIN", what);
     const int sends = backend_needs_src(&m->who, c), receives = backend_needs_dst(&m->who, c);
     if ((sends && c->src.dev.kind != s.dev.kind && c->src.dev.kind + s.dev.kind > 1) ||
         (receives && c->dst.dev.kind != s.dev.kind && c->dst.dev.kind + s.dev.kind > 1))
-        return nccl_say(h, ESP_E_ARG, "%s: the buffers and the stream must be of one device", what);
+        return nccl_log(h, ESP_E_ARG, "%s: the buffers and the stream must be on the same device", what);
     if (s.dev.kind <= ESP_CPU) return ESP_OK;
     if (s.dev.kind != ESP_CUDA || s.dev.ordinal != m->job->ordinal)
-        return nccl_say(h, ESP_E_ARG,
+        return nccl_log(h, ESP_E_ARG,
                         "%s: the memory is of device %u:%d, but this rank's communicator is on CUDA device %d: "
                         "see the parameter device=",
                         what, (unsigned)s.dev.kind, (int)s.dev.ordinal, m->job->ordinal);
     if (nccl_ordered(m, c))
-        return nccl_say(h, ESP_E_UNSUPPORTED,
+        return nccl_log(h, ESP_E_UNSUPPORTED,
                         "%s: MAX and MIN of floats in a device's memory: NCCL's leave out NaNs: reduce in host memory",
                         what);
     return ESP_OK;
 }
 
-/* Sums of f32 with a scale that is no power of two: multiplies the result. */
+/* Multiplies the result by the scale, where nccl_scales_first() is false. */
 static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_coll *c = &r->c;
     const esp_device_table *t = NULL;
@@ -315,23 +314,24 @@ static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
                        ? m->who.host->device(m->who.host->user, c->dst.dev, &t, &self)
                        : backend_error(&m->who, ESP_E_UNSUPPORTED, "the host has no devices");
     if (!s) s = t->convert(self, c->dst.ptr, ESP_F32, c->dst.ptr, ESP_F32, c->scale, 0, n, stream);
-    return s ? nccl_broken(m, s) : ESP_OK;
+    return s ? nccl_mark_failed(m, s) : ESP_OK;
 }
 static esp_status nccl_device_drive(nccl_comm *m, nccl_req *r) {
     if (!r->issued) {
-        r->issued = 1;
+        r->issued = true;
         return nccl_issue(m, &r->c, r->stream);
     }
-    r->done = 1;
+    r->done = true;
     return nccl_has_scale(&r->c) && !nccl_scales_first(&r->c) ? nccl_scale_after(m, r) : ESP_OK;
 }
-/* Does a piece of work for the oldest request: NCCL wants collectives in the same order on all ranks. ESP_OK: something moved. */
+/* Advances the oldest request: NCCL requires that all ranks call collectives in the same order. Returns ESP_OK where
+ * something moved. */
 static esp_status nccl_drive(nccl_comm *m) {
     esp_status s = nccl_settled(m);
     if (s || m->first == m->next) return s ? s : ESP_PENDING;
     nccl_req *r = &m->reqs[m->first % NCCL_QUEUE];
     if (!r->c.count)
-        r->done = 1;
+        r->done = true;
     else
         s = r->host ? nccl_host_drive(m, r) : nccl_device_drive(m, r);
     if (s || !r->done) return s;
@@ -345,7 +345,7 @@ static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void *
     nccl_comm *m = (nccl_comm *)comm;
     nccl_req *r = &m->reqs[m->next % NCCL_QUEUE];
     esp_coll copy;
-    backend_whole_call(c, &copy);
+    backend_copy_call(c, &copy);
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     if (m->error) return m->error;
     const esp_status st = nccl_check_call(m, &copy, s);
@@ -356,7 +356,7 @@ static esp_status nccl_start(void *comm, const esp_coll *c, esp_stream s, void *
     r->host = s.dev.kind <= ESP_CPU;
     r->stream = r->host ? m->stream : s.native;
     r->total = r->host ? nccl_host_total(m, &copy) : 0;
-    r->used = 1;
+    r->used = true;
     m->next++;
     __atomic_add_fetch(&m->job->open, 1u, __ATOMIC_SEQ_CST);
     *req = r;
@@ -371,19 +371,20 @@ static esp_status nccl_test(void *comm, void *req) {
     nccl_leave(m);
     if (s < 0) return s;
     if (!r->done) return ESP_PENDING;
-    r->used = 0;
+    r->used = false;
     return ESP_OK;
 }
 
-/* NCCL tells nobody when it has moved something: looks again soon while requests are open. Errors are told by test(). */
+/* NCCL does not notify when it has moved something, so this polls while requests are open. Errors are returned by
+ * test(). */
 static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     nccl_job *j = ((nccl_comm *)comm)->job;
-    const struct timespec look = {0, NCCL_LOOK_US * 1000};
+    const struct timespec interval = {0, NCCL_POLL_US * 1000};
     struct pollfd p = {j->event, POLLIN, 0};
     uint64_t drop;
-    const int soon = BACKEND_LOAD(&j->open) && timeout_us; /* then it does not wait for wake() */
-    if (soon) nanosleep(&look, NULL);
-    if (poll(&p, 1, soon ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
+    const bool polls = BACKEND_LOAD(&j->open) && timeout_us;
+    if (polls) nanosleep(&interval, NULL);
+    if (poll(&p, 1, polls ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
     while (read(j->event, &drop, sizeof drop) > 0) {
     }
     for (nccl_comm *m = j->comms; m; m = m->next_comm) {
@@ -396,9 +397,9 @@ static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
 }
 static void nccl_wake(void *comm) {
     const uint64_t one = 1;
-    if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* full: it is readable already */
+    if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* EAGAIN: it is readable already */
 }
-static void *nccl_end(void *comm) {
+static void *nccl_abort_thread(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     void *before;
     pthread_mutex_lock(&m->lock);
@@ -410,27 +411,28 @@ static void *nccl_end(void *comm) {
     m->library->cuCtxPopCurrent_v2(&before);
     return NULL;
 }
-/* At once, and not at the next test(): streams wait for what NCCL still does, and those who wait for the streams call nothing. In a
- * thread: ncclCommAbort waits for its kernels, which may wait in a stream for another comm's, and that one is aborted next. */
+/* Aborts at once and not at the next test(), since a thread that waits for a stream calls no test(), and the stream
+ * waits for NCCL. Uses a thread, since ncclCommAbort waits for its kernels, which may be queued in a stream behind
+ * those of a comm that is aborted next. */
 static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     pthread_mutex_lock(&m->lock);
-    const int again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
+    const bool again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
     if (!again) {
-        sigset_t all, old; /* signals are for the program's threads */
+        sigset_t all, old; /* the program's own threads handle signals */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
-        m->ending = pthread_create(&m->ender, NULL, nccl_end, m) == 0;
+        m->aborting = pthread_create(&m->abort_thread, NULL, nccl_abort_thread, m) == 0;
         pthread_sigmask(SIG_SETMASK, &old, NULL);
     }
-    const int alone = !again && !m->ending;
+    const bool no_thread = !again && !m->aborting;
     pthread_mutex_unlock(&m->lock);
-    if (alone) nccl_end(m);
+    if (no_thread) nccl_abort_thread(m);
     nccl_wake(comm);
     return ESP_OK;
 }
-/* NCCL does not tell whom it waits for; of two ranks it is the other. */
-static int32_t nccl_late(void *comm, void *req) {
+/* NCCL does not report the rank that it waits for. Of two ranks it is the other one. */
+static int32_t nccl_straggler(void *comm, void *req) {
     const nccl_comm *m = (nccl_comm *)comm;
     return m->who.size == 2 && !((nccl_req *)req)->done ? 1 - m->who.rank : -1;
 }
@@ -456,7 +458,7 @@ static const esp_backend nccl_backend = {
     .progress = nccl_progress,
     .wake = nccl_wake,
     .abort = nccl_abort,
-    .straggler = nccl_late,
+    .straggler = nccl_straggler,
     .traffic = nccl_traffic,
     .reg = nccl_reg,
     .dereg = nccl_dereg,

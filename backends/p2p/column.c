@@ -1,12 +1,12 @@
-/* column.c: cuts a collective into columns, and moves one column: posts its messages, and goes on as they come through. Nothing blocks.
- * A column knows no other column. */
+/* column.c: cuts a collective into columns, and runs one column: posts its messages, and advances as they complete.
+ * Nothing blocks. */
 #include "backends/p2p/p2p.h"
 
-/* ---- plan: all ranks must make the same one from the same call ----------------------------------------------------------- */
+/* ---- plan -------------------------------------------------------------------------------------------------------- */
 static uint64_t p2p_part_at(const p2p_req *r, int32_t p) {
     return backend_min((uint64_t)p * r->part, r->c.count) * r->unit;
 }
-/* Column `i` of part `p`: offset in the part, and bytes; 0: the part is shorter. */
+/* Returns the bytes of column `i` of part `p`, which are 0 behind the part's end. *at is its offset in the part. */
 static uint64_t p2p_piece(const p2p_req *r, int32_t p, uint64_t i, uint64_t *at) {
     const uint64_t len = p2p_part_at(r, p + 1) - p2p_part_at(r, p);
     *at = i * r->width;
@@ -24,25 +24,27 @@ ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r) {
     r->scale = c->scale != 0 ? c->scale : 1.0f;
     r->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
     r->unit = backend_item(c);
-    r->how = backend_sums_of(c, m->simd);
+    r->reduction = backend_reduction_of(c, m->simd);
     r->kind = (uint32_t)((backend_call_hash(c) + c->op * 0x9e3779b97f4a7c15ull) >> 56); /* below P2P_KINDS */
     const uint64_t bytes = c->count * r->unit;
-    const int broadcast = c->op == ESP_COLL_BROADCAST, little = bytes * (n - 1) <= P2P_SMALL && bytes <= widest;
-    r->sums = (uint8_t)backend_op_sums(c->op);
-    r->whole = (uint8_t)((r->sums && c->op != ESP_COLL_REDUCE_SCATTER && little) ||
-                         (broadcast && (little || c->slot_bytes || n == 2)));
-    r->scatter = (uint8_t)(broadcast && !r->whole);
-    r->gets = (uint8_t)(!r->sums || (c->op != ESP_COLL_REDUCE_SCATTER && !r->whole));
+    const bool broadcast = c->op == ESP_COLL_BROADCAST, little = bytes * (n - 1) <= P2P_SMALL && bytes <= widest;
+    r->sums = backend_op_sums(c->op);
+    r->whole =
+        (r->sums && c->op != ESP_COLL_REDUCE_SCATTER && little) || (broadcast && (little || c->slot_bytes || n == 2));
+    r->scatter = broadcast && !r->whole;
+    r->gets = !r->sums || (c->op != ESP_COLL_REDUCE_SCATTER && !r->whole);
     r->part = r->whole ? c->count : (c->count + n - 1) / n;
     const uint64_t longest = r->part * r->unit;
-    if (c->slot_bytes) /* a column has one slot of each part, so that each message has the length that its slot uses */
+    /* A column has one slot of each part, so that each message has its slot's used length. Long parts have at least
+     * four columns, so that stages overlap. */
+    if (c->slot_bytes)
         r->width = c->slot_bytes;
-    else /* at least four columns of a long part, so that stages overlap */
+    else
         r->width = backend_min(backend_max((longest / 4 + 63) / 64 * 64, P2P_NARROW), r->sums ? widest : P2P_WIDE);
     r->cols = (longest + r->width - 1) / r->width;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 static uint32_t p2p_tag(const p2p_column *x, uint32_t stage) {
     return (x->r->kind * P2P_COLUMNS + (uint32_t)(x->seq % P2P_COLUMNS)) * 2 + stage;
 }
@@ -51,7 +53,7 @@ static uint32_t p2p_tag(const p2p_column *x, uint32_t stage) {
 static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uint32_t stage, const void *p,
                     uint64_t bytes) {
     const uint32_t place = m->free[m->n_free - 1];
-    const int in = what == P2P_IN || what == P2P_GET;
+    const bool in = what == P2P_INPUT_IN || what == P2P_RESULT_IN;
     const int s = in ? m->wire->recv(m->self, place, peer, p2p_tag(x, stage), (void *)(uintptr_t)p, bytes)
                      : m->wire->send(m->self, place, peer, p2p_tag(x, stage), p, bytes);
     if (s) return s;
@@ -59,34 +61,34 @@ static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uin
     m->messages[place] = (p2p_message){(uint32_t)(x - m->columns), what, peer};
     return 0;
 }
-/* Bytes of a piece that travel: of a payload slot, the used ones. */
+/* Bytes of a piece that are sent: of a payload slot, the used ones. */
 static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
     return r->c.slot_bytes && len ? backend_slot_used(p, len) : len;
 }
-/* ---- who does what --------------------------------------------------------------------------------------------------- */
-/* The ranks whose contributions meet at this one in stage 1. */
-static int p2p_adds(const p2p_comm *m, const p2p_req *r) {
+/* ---- which ranks send what --------------------------------------------------------------------------------------- */
+/* Does this rank add inputs in stage 1? */
+static bool p2p_adds(const p2p_comm *m, const p2p_req *r) {
     return r->sums && (!r->whole || r->c.op == ESP_COLL_ALLREDUCE || m->who.rank == r->c.root);
 }
-/* Does stage 2 bring `to` the piece of `from`? */
-static int p2p_wants(const p2p_req *r, int32_t from, int32_t to) {
-    if (from == to || !r->gets) return 0;
+/* Does stage 2 send the piece of `from` to `to`? */
+static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
+    if (from == to || !r->gets) return false;
     switch (r->c.op) {
     case ESP_COLL_REDUCE:
     case ESP_COLL_GATHER: return to == r->c.root;
     case ESP_COLL_BROADCAST: return to != r->c.root && (!r->whole || from == r->c.root);
-    default: return 1;
+    default: return true;
     }
 }
-/* The piece of dst that `from` fills in stage 2; NULL: it is empty. */
-static uint8_t *p2p_get_at(const p2p_comm *m, const p2p_req *r, int32_t from, uint64_t i, uint64_t *len) {
+/* The piece of dst that stage 2 receives from `from`, or NULL where it is empty. */
+static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from, uint64_t i, uint64_t *len) {
     const int32_t part = r->whole ? 0 : r->c.op == ESP_COLL_ALLTOALL ? m->who.rank : from;
     uint64_t at;
     *len = p2p_piece(r, part, i, &at);
     if (!*len) return NULL;
     return (uint8_t *)r->c.dst.ptr + (r->whole ? 0 : p2p_part_at(r, from)) + at;
 }
-/* Where the sum of this rank's piece goes: dst, or the own place of the staging where dst has no room for it. */
+/* Where this rank writes the sum of its piece: dst, or where it has no dst, this rank's entry of the staging. */
 static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) {
     const p2p_req *r = x->r;
     uint8_t *dst = (uint8_t *)r->c.dst.ptr;
@@ -94,8 +96,8 @@ static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) 
     if (r->c.op == ESP_COLL_REDUCE && m->who.rank != r->c.root) return x->cell + (uint64_t)m->who.rank * r->width;
     return dst + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
 }
-/* Where this rank's piece for stage 2 to `to` lies; NULL: it is empty. */
-static const uint8_t *p2p_give_at(const p2p_comm *m, const p2p_column *x, int32_t to, uint64_t *len) {
+/* The piece that this rank sends to `to` in stage 2, or NULL where it is empty. */
+static const uint8_t *p2p_result_at(const p2p_comm *m, const p2p_column *x, int32_t to, uint64_t *len) {
     const p2p_req *r = x->r;
     const uint8_t *src = (const uint8_t *)r->c.src.ptr;
     uint64_t at;
@@ -108,42 +110,42 @@ static const uint8_t *p2p_give_at(const p2p_comm *m, const p2p_column *x, int32_
     return src + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
 }
 
-/* ---- stages ------------------------------------------------------------------------------------------------------------ */
-static int p2p_get(p2p_comm *m, p2p_column *x, int32_t from) {
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+static int p2p_receive_result(p2p_comm *m, p2p_column *x, int32_t from) {
     uint64_t len;
-    uint8_t *to = p2p_wants(x->r, from, m->who.rank) ? p2p_get_at(m, x->r, from, x->i, &len) : NULL;
+    uint8_t *to = p2p_delivers(x->r, from, m->who.rank) ? p2p_result_to(m, x->r, from, x->i, &len) : NULL;
     if (!to) return 0;
-    x->gets++;
-    return p2p_post(m, x, P2P_GET, from, 1, to, len);
+    x->results_in++;
+    return p2p_post(m, x, P2P_RESULT_IN, from, 1, to, len);
 }
-/* Peers in an order that begins behind this rank, so that ranks do not all send to the same one. */
+/* The k-th peer, counted from this rank on, so that ranks do not all send to the same one first. */
 static int32_t p2p_peer(const p2p_comm *m, int32_t k) { return (m->who.rank + k) % m->who.size; }
 
-static int p2p_give_all(p2p_comm *m, p2p_column *x) {
+static int p2p_send_results(p2p_comm *m, p2p_column *x) {
     for (int32_t k = 1; k < m->who.size; k++) {
         const int32_t to = p2p_peer(m, k);
         uint64_t len;
-        const uint8_t *from = p2p_wants(x->r, m->who.rank, to) ? p2p_give_at(m, x, to, &len) : NULL;
+        const uint8_t *from = p2p_delivers(x->r, m->who.rank, to) ? p2p_result_at(m, x, to, &len) : NULL;
         if (!from) continue;
-        x->gives++;
-        const int s = p2p_post(m, x, P2P_GIVE, to, 1, from, p2p_used(x->r, from, len));
+        x->results_out++;
+        const int s = p2p_post(m, x, P2P_RESULT_OUT, to, 1, from, p2p_used(x->r, from, len));
         if (s) return s;
     }
     return 0;
 }
-/* The own piece, where stage 2 does not bring it. */
-static void p2p_own(p2p_comm *m, p2p_column *x) {
+/* Copies this rank's own piece to dst where no stage does. */
+static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
-    const int root = m->who.rank == r->c.root;
+    const bool root = m->who.rank == r->c.root;
     if (r->sums || r->c.op == ESP_COLL_BROADCAST || (r->c.op == ESP_COLL_GATHER && !root)) return;
     uint64_t len, to_len;
-    uint8_t *to = p2p_get_at(m, r, m->who.rank, x->i, &to_len);
-    const uint8_t *from = p2p_give_at(m, x, m->who.rank, &len);
+    uint8_t *to = p2p_result_to(m, r, m->who.rank, x->i, &to_len);
+    const uint8_t *from = p2p_result_at(m, x, m->who.rank, &len);
     if (to && from && to != from) memcpy(to, from, p2p_used(r, from, len));
 }
 
-/* Stage 1: sends each rank its part of the source. */
-static int p2p_deal(p2p_comm *m, p2p_column *x) {
+/* Stage 1: sends each rank its part of src. */
+static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     int s = 0;
     for (int32_t k = 1; k < m->who.size && !s; k++) {
@@ -152,37 +154,39 @@ static int p2p_deal(p2p_comm *m, p2p_column *x) {
         const uint64_t len = p2p_piece(r, r->whole ? 0 : to, x->i, &at);
         const uint8_t *from = (const uint8_t *)r->c.src.ptr + (r->whole ? 0 : p2p_part_at(r, to)) + at;
         if (!len || (r->whole && r->c.op == ESP_COLL_REDUCE && to != r->c.root)) continue;
-        x->outs++;
-        s = p2p_post(m, x, P2P_OUT, to, 0, from, len);
+        x->inputs_out++;
+        s = p2p_post(m, x, P2P_INPUT_OUT, to, 0, from, len);
     }
     return s;
 }
-/* Stage 1 of sums: inputs go to the ranks of their parts; those for this rank arrive in the cell. */
+/* Stage 1 of sums: sends inputs to the owners of their parts, and receives those of this rank's part in the cell. Stage
+ * 2 may overwrite the input of a part, so its receive is posted when that input has been sent: see p2p_message_done. */
 static int p2p_begin_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, r->whole ? 0 : m->who.rank, x->i, &at);
     int s = 0;
     for (int32_t k = 1; k < m->who.size && own && p2p_adds(m, r) && !s; k++) {
         const int32_t from = p2p_peer(m, m->who.size - k);
-        x->ins++;
-        s = p2p_post(m, x, P2P_IN, from, 0, x->cell + (uint64_t)from * r->width, own);
+        x->inputs_in++;
+        s = p2p_post(m, x, P2P_INPUT_IN, from, 0, x->cell + (uint64_t)from * r->width, own);
     }
-    if (!s) s = p2p_deal(m, x);
-    return s; /* a result may overwrite the input of its part, so it is asked for when that input has been sent */
+    return s ? s : p2p_send_inputs(m, x);
 }
-/* Stage 1 of a broadcast: the root deals out the parts. */
+/* Stage 1 of a broadcast: the root sends each rank its part. */
 static int p2p_begin_scatter(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, m->who.rank, x->i, &at);
     if (m->who.rank != r->c.root) {
         if (!own) return 0;
-        x->ins++;
-        return p2p_post(m, x, P2P_IN, r->c.root, 0, (uint8_t *)r->c.dst.ptr + p2p_part_at(r, m->who.rank) + at, own);
+        x->inputs_in++;
+        return p2p_post(m, x, P2P_INPUT_IN, r->c.root, 0, (uint8_t *)r->c.dst.ptr + p2p_part_at(r, m->who.rank) + at,
+                        own);
     }
-    return p2p_deal(m, x);
+    return p2p_send_inputs(m, x);
 }
 
-/* Adds the inputs of the own piece in rank order. The own input is read where it lies. */
+/* Adds all inputs of this rank's piece in rank order. Works on a block of all inputs at a time, which fits the
+ * first-level cache. */
 static void p2p_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     float acc[BACKEND_BLOCK];
@@ -190,14 +194,13 @@ static void p2p_sum(p2p_comm *m, p2p_column *x) {
     const uint8_t *own = (const uint8_t *)r->c.src.ptr + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
     const uint8_t *first = m->who.rank ? x->cell : own;
     uint8_t *out = p2p_sum_at(m, x, at);
-    /* a block of all inputs at a time: it stays in a near cache */
-    const uint64_t block = backend_sums_halves(&r->how) ? sizeof acc / 2 : sizeof acc;
+    const uint64_t block = backend_sums_halves(&r->reduction) ? sizeof acc / 2 : sizeof acc;
     for (uint64_t b = 0; b < len; b += block) {
         const uint64_t count = backend_min(block, len - b) / r->esize;
         for (int32_t q = 1; q < m->who.size; q++) {
             const uint8_t *in = q == m->who.rank ? own : x->cell + (uint64_t)q * r->width;
-            backend_reduce_step(&r->how, q == m->who.size - 1 ? out + b : NULL, acc, q == 1 ? first + b : NULL, in + b,
-                                count, r->scale);
+            backend_reduce_step(&r->reduction, q == m->who.size - 1 ? out + b : NULL, acc, q == 1 ? first + b : NULL,
+                                in + b, count, r->scale);
         }
     }
 }
@@ -206,34 +209,35 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     int s = 0;
     if (r->sums) return p2p_begin_sum(m, x);
-    for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_get(m, x, p2p_peer(m, m->who.size - k));
+    for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter || m->who.rank == r->c.root) { /* the others give when their piece is there */
-        p2p_own(m, x);
-        x->summed = 1;
-        if (!s) s = p2p_give_all(m, x);
+    if (!r->scatter || m->who.rank == r->c.root) { /* the others send when they have received their piece */
+        p2p_copy_own(m, x);
+        x->summed = true;
+        if (!s) s = p2p_send_results(m, x);
     }
     return s;
 }
 
-ESP__FN int p2p_through(p2p_comm *m, p2p_column *x, const p2p_message *t) {
+ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t) {
     switch (t->what) {
-    case P2P_IN: x->ins--; return 0;
-    case P2P_GET: x->gets--; return 0;
-    case P2P_GIVE: x->gives--; return 0;
-    default: x->outs--; return x->r->sums ? p2p_get(m, x, t->peer) : 0;
+    case P2P_INPUT_IN: x->inputs_in--; return 0;
+    case P2P_RESULT_IN: x->results_in--; return 0;
+    case P2P_RESULT_OUT: x->results_out--; return 0;
+    default: x->inputs_out--; return x->r->sums ? p2p_receive_result(m, x, t->peer) : 0;
     }
 }
-ESP__FN int p2p_go_on(p2p_comm *m, p2p_column *x) {
+ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
-    if (!x->summed && !x->ins && !(r->whole && x->outs)) { /* a small sum may lie where the input is being sent from */
-        x->summed = 1;
+    /* an in-place small sum must not overwrite its input before it has been sent */
+    if (!x->summed && !x->inputs_in && !(r->whole && x->inputs_out)) {
+        x->summed = true;
         uint64_t at;
         if (p2p_adds(m, r) && p2p_piece(r, r->whole ? 0 : m->who.rank, x->i, &at)) p2p_sum(m, x);
         if (r->gets) {
-            const int s = p2p_give_all(m, x);
+            const int s = p2p_send_results(m, x);
             if (s) return s;
         }
     }
-    return x->summed && !x->ins && !x->outs && !x->gets && !x->gives;
+    return x->summed && !x->inputs_in && !x->inputs_out && !x->results_in && !x->results_out;
 }

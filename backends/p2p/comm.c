@@ -1,6 +1,6 @@
-/* comm.c: the collectives of a comm, those of all comms of a job, the functions of the backend table, and waiting. A wire tells nobody
- * when a message comes through: a thread that waits looks after naps, at first short ones. A timer is the descriptor on which it sleeps,
- * so it can sleep on other backends as well. */
+/* comm.c: runs the collectives of a comm and the comms of a job, opens and closes a comm, and waits. A wire does not
+ * notify when a message completes, so a waiting thread polls it after naps that grow. It sleeps on a timer's
+ * descriptor, so that it can sleep on other backends as well. */
 #include "backends/p2p/p2p.h"
 #include "codecs/common/simd.h"
 #include <poll.h>
@@ -8,21 +8,21 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* ---- moving what has been started ------------------------------------------------------------------------------------- */
-static int p2p_pending(const p2p_comm *m) { return m->first != m->next_req; }
+/* ---- running requests -------------------------------------------------------------------------------------------- */
+static bool p2p_pending(const p2p_comm *m) { return m->first != m->next_req; }
 
-/* No message under way touches this rank's memory afterwards. */
+/* Marks the comm as failed, and cancels its messages, so that none accesses this rank's memory afterwards. */
 static esp_status p2p_fail(p2p_comm *m, esp_status s) {
     if (m->error != ESP_OK) return m->error;
     m->error = s;
-    m->wire->drop(m->self);
+    m->wire->cancel(m->self);
     return s;
 }
 
-/* How many messages a column may have under way. */
+/* A column has at most this many posted messages. */
 static uint32_t p2p_most_messages(int32_t n) { return 4 * (uint32_t)n; }
 
-/* Begins the columns for which there is room, in the order of requests. Returns 1 when it began one. */
+/* Begins columns while fewer than P2P_AHEAD are in progress, in the order of requests. Returns 1 when it began one. */
 static int p2p_begin_some(p2p_comm *m) {
     int began = 0;
     while (m->next_begin != m->next_req) {
@@ -45,22 +45,22 @@ static int p2p_begin_some(p2p_comm *m) {
     return began;
 }
 
-/* Ends requests whose columns are all done. They become done in the order in which they end. */
+/* Marks the requests whose columns are all done. */
 static void p2p_end_some(p2p_comm *m) {
     for (uint64_t k = m->first; k != m->next_req; k++) {
         p2p_req *r = &m->reqs[k % P2P_QUEUE];
-        if (!r->done && r->ended == r->cols) r->done = 1, m->ready++;
+        if (!r->done && r->ended == r->cols) r->done = true, m->ready++;
     }
     while (m->first != m->next_req && m->reqs[m->first % P2P_QUEUE].done) m->first++;
 }
 
-/* Lets columns go on until none can. Returns 1 when one did. */
-static int p2p_go_all(p2p_comm *m) {
+/* Advances all columns. Returns 1 when one of them is done. */
+static int p2p_advance_all(p2p_comm *m) {
     int any = 0;
     for (uint32_t k = 0; k < P2P_AHEAD; k++) {
         p2p_column *x = &m->columns[k];
         if (!x->r) continue;
-        const int s = p2p_go_on(m, x);
+        const int s = p2p_advance(m, x);
         if (s < 0) return s;
         if (!s) continue;
         x->r->ended++;
@@ -70,17 +70,18 @@ static int p2p_go_all(p2p_comm *m) {
     return any;
 }
 
-static int p2p_take(p2p_comm *m) {
+/* Handles completed messages. Returns their number, or an error. */
+static int p2p_poll(p2p_comm *m) {
     uint32_t places[P2P_DONE];
     uint64_t bytes[P2P_DONE];
-    const int n = m->wire->some(m->self, places, bytes, P2P_DONE);
+    const int n = m->wire->poll(m->self, places, bytes, P2P_DONE);
     for (int k = 0; k < n; k++) {
         const p2p_message t = m->messages[places[k]];
         p2p_column *x = &m->columns[t.column];
         m->free[m->n_free++] = places[k];
         m->messages[places[k]].what = P2P_FREE;
-        if (t.what == P2P_IN || t.what == P2P_GET) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
-        const int s = p2p_through(m, x, &t);
+        if (t.what == P2P_INPUT_IN || t.what == P2P_RESULT_IN) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
+        const int s = p2p_message_done(m, x, &t);
         if (s) return s;
     }
     return n;
@@ -88,7 +89,7 @@ static int p2p_take(p2p_comm *m) {
 
 /* Moves what can be moved now. Returns 1 when something moved, 0 when not, or an error. */
 static int p2p_drive(p2p_comm *m) {
-    static int (*const steps[3])(p2p_comm *) = {p2p_begin_some, p2p_take, p2p_go_all};
+    static int (*const steps[3])(p2p_comm *) = {p2p_begin_some, p2p_poll, p2p_advance_all};
     const uint64_t until = backend_now_ns() + P2P_BUDGET_NS;
     int moved = 0;
     if (m->error != ESP_OK) return m->error;
@@ -106,45 +107,45 @@ static int p2p_drive(p2p_comm *m) {
         p2p_end_some(m);
         if (!p2p_pending(m) || backend_now_ns() >= until) break;
     }
-    p2p_end_some(m); /* those without columns too */
+    p2p_end_some(m); /* a request may have no columns */
     return moved;
 }
 
-/* Drives every comm of the job. Returns 1 where something moved, or a request waits for its test(). *pending: messages are under
- * way. */
-static int p2p_drive_all(p2p_job *j, int *pending) {
-    int again = 0;
-    *pending = 0;
+/* Drives every comm of the job. Returns true where something moved, or a finished request waits for its test().
+ * *pending becomes true where requests are open. */
+static bool p2p_drive_all(p2p_job *j, bool *pending) {
+    bool again = false;
+    *pending = false;
     for (p2p_comm *m = j->comms; m; m = m->next) {
-        if (p2p_pending(m) && p2p_drive(m)) again = 1;
-        if (m->ready) again = 1;
+        if (p2p_pending(m) && p2p_drive(m)) again = true;
+        if (m->ready) again = true;
         *pending |= p2p_pending(m) && m->error == ESP_OK;
     }
     return again;
 }
 
-/* ---- the backend table -------------------------------------------------------------------------------------------------- */
-enum { P2P_LOOKS = 32 }; /* with a yield between, before the first nap */
+/* ---- the backend table ------------------------------------------------------------------------------------------- */
+enum { P2P_POLLS = 32 }; /* with yields between them, before the first nap */
 
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     p2p_comm *m = (p2p_comm *)comm;
     p2p_req *r = &m->reqs[m->next_req % P2P_QUEUE];
     esp_coll call;
-    (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
+    (void)s; /* work on a CPU stream has ended when this is called */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
-    backend_whole_call(c, &call);
+    backend_copy_call(c, &call);
     esp_status st = backend_check(&m->who, &call);
     if (st != ESP_OK) return st;
     if (call.slot_bytes > P2P_MESSAGE)
         return backend_error(&m->who, ESP_E_UNSUPPORTED,
-                             "payload slots of %llu bytes: at most %d go into one message: cut the tensor into chunks",
+                             "payload slots of %llu bytes: a message has at most %d: cut the tensor into chunks",
                              (unsigned long long)call.slot_bytes, (int)P2P_MESSAGE);
     if (r->used)
         return backend_error(&m->who, ESP_E_STATE, "%d requests are open: test them before starting more", P2P_QUEUE);
     p2p_plan(m, &call, r);
-    if (m->who.size == 1) backend_alone(&call, m->simd), r->cols = 0;
-    r->used = 1;
+    if (m->who.size == 1) backend_single_rank(&call, m->simd), r->cols = 0;
+    r->used = true;
     m->next_req++;
     m->job->nap_ns = P2P_NAP_LEAST_NS;
     *req = r;
@@ -160,7 +161,7 @@ ESP__FN esp_status p2p_test(void *comm, void *req) {
         if (s < 0) return s;
         if (!r->done) return ESP_PENDING;
     }
-    r->used = 0;
+    r->used = false;
     m->ready--;
     return ESP_OK;
 }
@@ -171,16 +172,16 @@ static void p2p_timer(p2p_job *j, uint64_t ns) {
     at.it_value.tv_sec = (time_t)(ns / 1000000000u), at.it_value.tv_nsec = (long)(ns % 1000000000u);
     if (j->timer >= 0) timerfd_settime(j->timer, 0, &at, NULL);
 }
-/* Makes the timer unreadable, moves what can be moved, and sets it for the next look; off where nothing is under way. */
+/* Makes the timer unreadable, moves what can be moved, and sets the timer for the next poll while requests are open. */
 static void p2p_arm(p2p_job *j) {
-    int pending, again;
-    p2p_timer(j, 0);              /* setting it also makes it unreadable */
-    BACKEND_STORE(&j->woken, 0u); /* the caller looks at everything now */
+    bool pending, again;
+    p2p_timer(j, 0);
+    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request now */
     again = p2p_drive_all(j, &pending);
     j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
-    if (BACKEND_LOAD(&j->woken)) again = 1;
+    if (BACKEND_LOAD(&j->woken)) again = true;
     p2p_timer(j, again ? 1 : pending ? j->nap_ns : 0);
-    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* wake() came before the line above */
+    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* the line above undid wake()'s setting */
 }
 ESP__FN int32_t p2p_wait_fd(void *comm) { return ((p2p_comm *)comm)->job->timer; }
 
@@ -189,19 +190,19 @@ ESP__FN esp_status p2p_progress(void *comm, uint64_t timeout_us) {
     const uint64_t until = backend_now_ns() + backend_min(timeout_us, 3600000000u) * 1000u;
     uint64_t nap = P2P_NAP_LEAST_NS;
     if (!timeout_us) return p2p_arm(j), ESP_OK;
-    for (int looks = 0;; looks++) {
-        int pending;
+    for (int polls = 0;; polls++) {
+        bool pending;
         if (__atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) || p2p_drive_all(j, &pending)) return ESP_OK;
         const uint64_t now = backend_now_ns();
         if (now >= until) return ESP_OK;
-        if (pending && looks < P2P_LOOKS) {
+        if (pending && polls < P2P_POLLS) {
             sched_yield();
             continue;
         }
         struct pollfd fd = {j->timer, POLLIN, 0};
         const uint64_t ns = pending ? backend_min(nap, until - now) : until - now;
         p2p_timer(j, ns);
-        if (BACKEND_LOAD(&j->woken)) continue; /* wake() may have come before the timer was set */
+        if (BACKEND_LOAD(&j->woken)) continue; /* the line above may have undone wake()'s setting */
         poll(&fd, 1, (int)(ns / 1000000u) + 1);
         nap = backend_min(nap * 2, P2P_NAP_MOST_NS);
     }
@@ -217,19 +218,19 @@ ESP__FN esp_status p2p_abort(void *comm) {
     return ESP_OK;
 }
 
-/* The peer of the oldest message that has not come to a column of the request. */
+/* The peer from which the request's oldest missing message must come. */
 ESP__FN int32_t p2p_straggler(void *comm, void *req) {
     const p2p_comm *m = (const p2p_comm *)comm;
-    int32_t late = -1;
+    int32_t straggler = -1;
     uint64_t oldest = UINT64_MAX;
     for (uint32_t k = 0; k < m->places; k++) {
         const p2p_message *t = &m->messages[k];
         const p2p_column *x = &m->columns[t->column];
-        if (t->what != P2P_IN && t->what != P2P_GET) continue;
-        if (x->r != req || x->seq > oldest || (x->seq == oldest && t->what == P2P_GET)) continue;
-        oldest = x->seq, late = t->peer;
+        if (t->what != P2P_INPUT_IN && t->what != P2P_RESULT_IN) continue;
+        if (x->r != req || x->seq > oldest || (x->seq == oldest && t->what == P2P_RESULT_IN)) continue;
+        oldest = x->seq, straggler = t->peer;
     }
-    return late;
+    return straggler;
 }
 
 ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out) {
@@ -238,7 +239,7 @@ ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out) {
                            P2P_AHEAD * m->cell_bytes + m->places * (sizeof *m->messages + sizeof *m->free));
 }
 
-/* ---- open and close --------------------------------------------------------------------------------------------------- */
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 static void p2p_free(p2p_comm *m) {
     const esp_host *h = m->who.host;
     const uint64_t n = (uint64_t)m->who.size;
@@ -269,8 +270,8 @@ ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *na
     const esp_status s = backend_check_group(h, name, g, BACKEND_RANKS);
     if (s != ESP_OK) return s;
     p2p_comm *m = (p2p_comm *)backend_alloc(h, sizeof *m), *parent = (p2p_comm *)g->parent;
-    if (!m) return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator");
-    m->who = (backend_who){h, name, g->rank, g->size};
+    if (!m) return backend_log(h, name, ESP_E_NOMEM, "no memory for a communicator");
+    m->who = (backend_caller){h, name, g->rank, g->size};
     m->simd = esp_simd_level();
     m->places = P2P_AHEAD * p2p_most_messages(g->size);
     m->cell_bytes = n * p2p_widest(g->size);
@@ -283,7 +284,7 @@ ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *na
     if (m->job) m->job->refs++;
     if (!m->level || !m->staging || !m->messages || !m->free || !m->job || m->job->timer < 0) {
         p2p_free(m);
-        return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
+        return backend_log(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
     }
     for (uint32_t k = 0; k < m->places; k++) m->free[m->n_free++] = m->places - 1 - k;
     for (int32_t q = 0; q < g->size; q++) m->level[q] = backend_level(g, q, g->rank);

@@ -1,9 +1,8 @@
-/* gloo.cc: backend "gloo": ranks are processes on any number of machines, connected by TCP; no launcher is needed but one that says
- * who the ranks are. This file moves messages by the library gloo; backends/p2p makes collectives of them, so results have the same
- * bits as with the other backends.
+/* gloo.cc: backend "gloo": ranks are processes on up to 32 machines, connected by TCP, without MPI. This file is the
+ * p2p transport's wire for messages of the library gloo.
  *
- * gloo's calls wait until a message is through, and offer no look at it. So each message that may be under way has a thread that
- * waits for it: 16 times as many threads as the group has members. That serves small clusters; for others there is MPI. */
+ * gloo's calls block until a message completes, and cannot be polled. So each message that may be posted has a thread
+ * that waits for it, 16 threads for each member of the group. That suits small clusters; MPI serves larger ones. */
 #include "backends/p2p/p2p.h"
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -24,9 +23,9 @@ namespace {
 using Buffer = gloo::transport::UnboundBuffer;
 const std::chrono::milliseconds gloo_forever = std::chrono::hours(24 * 365);
 
-/* ---- how the ranks of a group find each other --------------------------------------------------------------------------- */
-/* gloo asks for a store of keys and values. Each rank sets one value, its addresses, and reads those of the others: that is one
- * exchange. */
+/* ---- addresses of the ranks -------------------------------------------------------------------------------------- */
+/* gloo requires a store of keys and values, in which each rank sets its addresses and reads those of the others. One
+ * exchange of the group implements it. */
 class Store : public gloo::rendezvous::Store {
   public:
     Store(const esp_group *g, uint64_t bytes) : group(g), most(bytes), all((bytes + 8) * (uint64_t)g->size) {}
@@ -56,8 +55,8 @@ class Store : public gloo::rendezvous::Store {
     std::vector<char> all;
 };
 
-/* This host's address in the network that reaches `root`, HOST:PORT; "": unknown. A host's own name often stands for a loopback
- * address, which the others cannot reach. Sends nothing. */
+/* This host's address in the network that reaches `root`, which is HOST:PORT. Returns "" where it is unknown. A host's
+ * own name often resolves to a loopback address, which the others cannot reach. Sends nothing. */
 std::string gloo_address_towards(const char *root) {
     const char *colon = root ? strrchr(root, ':') : NULL;
     if (!colon || !strncmp(root, "unix:", 5)) return "";
@@ -80,17 +79,19 @@ std::string gloo_address_towards(const char *root) {
     return found;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 struct Wire;
 
-/* What may be under way at one place: its length, then its bytes. Both have gloo's slots of their own, so that a receiver that offers
- * more room than is sent learns the length. */
+enum Work { NONE, SEND, RECEIVE, END_THREAD };
+
+/* One message, as two of gloo's: its length, then its bytes. A receiver, which posts room for the longest message,
+ * needs the length. */
 struct Place {
     Wire *wire;
     uint32_t number;
     std::unique_ptr<Buffer> head, body;
     uint64_t length;
-    int work; /* 0: none, 1: a send, 2: a receive, -1: the thread ends */
+    Work work;
     pthread_t thread;
     pthread_cond_t go;
 };
@@ -100,36 +101,37 @@ struct Wire {
     p2p_comm *comm;
     std::unique_ptr<gloo::rendezvous::Context> context;
     std::vector<Place> places;
-    std::vector<uint32_t> through; /* places that are through and not yet handed on: a ring                      */
-    uint32_t n_threads, n_through, first, active;
-    int failed, dropped;
+    std::vector<uint32_t> done; /* ring of completed places */
+    uint32_t n_threads, n_done, first, active;
+    bool failed, cancelled;
     char why[256];
     pthread_mutex_t lock;
 };
 
-/* All of memory: a message's address is its offset in this buffer, so that a place needs one buffer for all its messages. */
+/* A buffer that covers all memory: a message's address is its offset, so that a place needs one buffer for all its
+ * messages. */
 std::unique_ptr<Buffer> gloo_memory(Wire *w) { return w->context->createUnboundBuffer(NULL, SIZE_MAX); }
 
-/* Waits until the place's message is through. */
-void gloo_await(Place *p, int work) {
+/* Waits until the place's message completes. */
+void gloo_await(Place *p, Work work) {
     Wire *w = p->wire;
     const char *why = NULL;
     std::string text;
     try {
-        const bool done = work == 1 ? p->head->waitSend(NULL, gloo_forever) && p->body->waitSend(NULL, gloo_forever)
-                                    : p->head->waitRecv(NULL, gloo_forever) && p->body->waitRecv(NULL, gloo_forever);
-        if (!done) why = "given up";
+        const bool done = work == SEND ? p->head->waitSend(NULL, gloo_forever) && p->body->waitSend(NULL, gloo_forever)
+                                       : p->head->waitRecv(NULL, gloo_forever) && p->body->waitRecv(NULL, gloo_forever);
+        if (!done) why = "cancelled";
     } catch (const std::exception &e) {
         text = e.what();
         why = text.c_str();
     }
     pthread_mutex_lock(&w->lock);
     if (why && !w->failed) {
-        w->failed = 1;
+        w->failed = true;
         snprintf(w->why, sizeof w->why, "%s", why);
     }
-    p->work = 0;
-    w->through[(w->first + w->n_through++) % w->through.size()] = p->number;
+    p->work = NONE;
+    w->done[(w->first + w->n_done++) % w->done.size()] = p->number;
     pthread_cond_broadcast(&p->go);
     pthread_mutex_unlock(&w->lock);
     p2p_wake(w->comm);
@@ -139,20 +141,20 @@ void *gloo_thread(void *arg) {
     Place *p = (Place *)arg;
     for (;;) {
         pthread_mutex_lock(&p->wire->lock);
-        while (!p->work) pthread_cond_wait(&p->go, &p->wire->lock);
-        const int work = p->work;
+        while (p->work == NONE) pthread_cond_wait(&p->go, &p->wire->lock);
+        const Work work = p->work;
         pthread_mutex_unlock(&p->wire->lock);
-        if (work < 0) return NULL;
+        if (work == END_THREAD) return NULL;
         gloo_await(p, work);
     }
 }
 
-/* Gives the place's thread its work, once gloo has the message. */
-int gloo_post(Wire *w, uint32_t place, int work, int32_t peer, uint32_t tag, const void *p, uint64_t bytes) {
+/* Posts the message to gloo, then starts the wait of the place's thread. */
+int gloo_post(Wire *w, uint32_t place, Work work, int32_t peer, uint32_t tag, const void *p, uint64_t bytes) {
     Place &at = w->places[place];
     const uint64_t head = (uint64_t)tag * 2, body = head + 1;
     try {
-        if (work == 1) {
+        if (work == SEND) {
             at.length = bytes;
             at.head->send(peer, head, (size_t)&at.length, sizeof at.length);
             at.body->send(peer, body, (size_t)p, bytes);
@@ -161,7 +163,7 @@ int gloo_post(Wire *w, uint32_t place, int work, int32_t peer, uint32_t tag, con
             at.body->recv(peer, body, (size_t)p, bytes);
         }
     } catch (const std::exception &e) {
-        return backend_say(w->host, GLOO_NAME, ESP_E_PEER, "a message %s rank %d: %.300s", work == 1 ? "to" : "from",
+        return backend_log(w->host, GLOO_NAME, ESP_E_PEER, "a message %s rank %d: %.300s", work == SEND ? "to" : "from",
                            (int)peer, e.what());
     }
     pthread_mutex_lock(&w->lock);
@@ -172,78 +174,77 @@ int gloo_post(Wire *w, uint32_t place, int work, int32_t peer, uint32_t tag, con
     return 0;
 }
 int gloo_send(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes) {
-    return gloo_post((Wire *)self, place, 1, to, tag, p, bytes);
+    return gloo_post((Wire *)self, place, SEND, to, tag, p, bytes);
 }
 int gloo_recv(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room) {
-    return gloo_post((Wire *)self, place, 2, from, tag, p, room);
+    return gloo_post((Wire *)self, place, RECEIVE, from, tag, p, room);
 }
-int gloo_some(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
+int gloo_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
     Wire *w = (Wire *)self;
     uint32_t n = 0;
     if (!w->active) return 0;
     pthread_mutex_lock(&w->lock);
-    const int failed = w->failed;
-    for (; n < most && w->n_through && !failed; n++, w->n_through--) {
-        places[n] = w->through[w->first];
+    const bool failed = w->failed;
+    for (; n < most && w->n_done && !failed; n++, w->n_done--) {
+        places[n] = w->done[w->first];
         bytes[n] = w->places[places[n]].length;
-        w->first = (w->first + 1) % (uint32_t)w->through.size();
+        w->first = (w->first + 1) % (uint32_t)w->done.size();
     }
     pthread_mutex_unlock(&w->lock);
     w->active -= n;
-    /* usually as the peer's process has ended */
-    return failed ? backend_say(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
+    return failed ? backend_log(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
 }
 
-/* Closes the connections; then every thread that waits for a message gives up. */
-void gloo_drop(void *self) {
+/* Closes the connections, and ends every thread's wait. */
+void gloo_cancel(void *self) {
     Wire *w = (Wire *)self;
-    if (!w->context || w->dropped) return;
-    w->dropped = 1;
+    if (!w->context || w->cancelled) return;
+    w->cancelled = true;
     w->context->closeConnections();
     pthread_mutex_lock(&w->lock);
     for (uint32_t k = 0; k < w->n_threads; k++) {
         Place &p = w->places[k];
-        if (p.work <= 0) continue;
+        if (p.work == NONE) continue;
         for (Buffer *b : {p.head.get(), p.body.get()}) {
             pthread_mutex_unlock(&w->lock);
             b->abortWaitSend();
             b->abortWaitRecv();
             pthread_mutex_lock(&w->lock);
         }
-        while (p.work > 0) pthread_cond_wait(&p.go, &w->lock);
+        while (p.work != NONE) pthread_cond_wait(&p.go, &w->lock);
     }
     pthread_mutex_unlock(&w->lock);
 }
 
-/* gloo resets its connections when it closes them, and data on the way would be lost: so the ranks say goodbye first. A rank that
- * does not say it within a while is late, and its data has come long since. */
-void gloo_goodbye(Wire *w) {
+/* gloo resets its connections when it closes them, which would lose data in transit. So ranks first exchange final
+ * messages, and wait for them up to 5 s. */
+void gloo_final_messages(Wire *w) {
     const uint64_t slot = (uint64_t)1 << 32;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     static char byte;
     try {
         std::vector<std::unique_ptr<Buffer>> sends, recvs;
-        std::vector<char> came((size_t)w->context->size);
+        std::vector<char> received((size_t)w->context->size);
         for (int q = 0; q < w->context->size; q++) {
             if (q == w->context->rank) continue;
             sends.push_back(w->context->createUnboundBuffer(&byte, 1));
-            recvs.push_back(w->context->createUnboundBuffer(&came[(size_t)q], 1));
+            recvs.push_back(w->context->createUnboundBuffer(&received[(size_t)q], 1));
             recvs.back()->recv(q, slot);
             sends.back()->send(q, slot);
         }
         for (auto &b : recvs) b->waitRecv(until);
         for (auto &b : sends) b->waitSend(until);
-    } catch (const std::exception &) { /* a peer is gone: nobody waits for its data */
+    } catch (const std::exception &) { /* a peer has ended: no data for it are needed */
     }
 }
 
-void gloo_wire_close(void *self, int failed) {
+void gloo_wire_close(void *self, bool failed) {
     Wire *w = (Wire *)self;
-    if (w->context && !failed && !w->active) gloo_goodbye(w);
-    gloo_drop(w);
+    if (w->context && !failed && !w->active) gloo_final_messages(w);
+    gloo_cancel(w);
     pthread_mutex_lock(&w->lock);
     for (uint32_t k = 0; k < w->n_threads; k++) {
-        w->places[k].work = -1;
+        w->places[k].work = END_THREAD;
         pthread_cond_broadcast(&w->places[k].go);
     }
     pthread_mutex_unlock(&w->lock);
@@ -253,9 +254,9 @@ void gloo_wire_close(void *self, int failed) {
     pthread_mutex_destroy(&w->lock);
     delete w;
 }
-const p2p_wire gloo_messages = {gloo_send, gloo_recv, gloo_some, gloo_drop, gloo_wire_close};
+const p2p_wire gloo_messages = {gloo_send, gloo_recv, gloo_poll, gloo_cancel, gloo_wire_close};
 
-/* ---- open ------------------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 struct Params {
     std::string address, iface;
 };
@@ -269,18 +270,17 @@ esp_status gloo_params(const esp_host *h, const char *params, Params *out) {
         else if (!strcmp(key, "iface"))
             out->iface = val;
         else
-            return backend_say(
+            return backend_log(
                 h, GLOO_NAME, ESP_E_ARG,
                 "does not know %s=%s: it takes address=, this host's in the network between the hosts, or "
                 "iface=, as in iface=eth0",
                 key, val);
     }
-    if (more < 0) return backend_say(h, GLOO_NAME, ESP_E_ARG, "parameters are malformed: write iface=eth0, or none");
+    if (more < 0) return backend_log(h, GLOO_NAME, ESP_E_ARG, "parameters are malformed: write iface=eth0, or none");
     if (out->address.empty() && out->iface.empty()) out->address = gloo_address_towards(getenv("ESPRESSO_ROOT"));
     return ESP_OK;
 }
 
-/* Connects every rank of the group with every other. */
 esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
     try {
         gloo::transport::tcp::attr attr;
@@ -291,7 +291,7 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
         w->context->connectFullMesh(store, device);
     } catch (const std::exception &e) {
         w->context.reset();
-        return backend_say(w->host, GLOO_NAME, ESP_E_COMM,
+        return backend_log(w->host, GLOO_NAME, ESP_E_COMM,
                            "cannot connect the ranks: %.300s. This host's address is taken to be '%s': if that is not "
                            "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
                            e.what(), params.address.c_str());
@@ -299,18 +299,18 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
     return ESP_OK;
 }
 
-/* A thread for each place. */
+/* Starts a thread for each place. It blocks all signals, which the program's own threads handle. */
 esp_status gloo_threads(Wire *w) {
     pthread_attr_t attr;
     sigset_t all, old;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, GLOO_STACK);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = 0;
     for (uint32_t k = 0; k < w->places.size() && rc == 0; k++) {
         Place &p = w->places[k];
-        p.wire = w, p.number = k, p.work = 0;
+        p.wire = w, p.number = k, p.work = NONE;
         pthread_cond_init(&p.go, NULL);
         p.head = gloo_memory(w), p.body = gloo_memory(w);
         rc = pthread_create(&p.thread, &attr, gloo_thread, &p);
@@ -318,12 +318,12 @@ esp_status gloo_threads(Wire *w) {
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    return rc ? backend_say(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
+    return rc ? backend_log(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
                             strerror(rc))
               : ESP_OK;
 }
 
-/* Before ranks wait for each other all tell how they are. */
+/* Exchanges the ranks' statuses, so that all ranks of the group fail together. */
 esp_status gloo_agree(const esp_host *h, const esp_group *g, esp_status mine) {
     int32_t status = mine;
     std::vector<int32_t> all((size_t)g->size);
@@ -331,7 +331,7 @@ esp_status gloo_agree(const esp_host *h, const esp_group *g, esp_status mine) {
     for (int q = 0; q < g->size && s == ESP_OK; q++)
         if (all[(size_t)q] != ESP_OK)
             s = mine != ESP_OK ? mine
-                               : backend_say(h, GLOO_NAME, (esp_status)all[(size_t)q],
+                               : backend_log(h, GLOO_NAME, (esp_status)all[(size_t)q],
                                              "rank %d could not open: see its own error", q);
     return s;
 }
@@ -343,7 +343,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     *comm = NULL;
     esp_status s = gloo_params(h, params, &own);
     if (s == ESP_OK && g->size > GLOO_RANKS)
-        s = backend_say(h, GLOO_NAME, ESP_E_UNSUPPORTED,
+        s = backend_log(h, GLOO_NAME, ESP_E_UNSUPPORTED,
                         "%d ranks: at most %d are connected. Use levels, as in levels:intra=(shm),inter=(gloo), or mpi",
                         (int)g->size, (int)GLOO_RANKS);
     if (s == ESP_OK) s = p2p_new(h, g, GLOO_NAME, &m);
@@ -353,10 +353,10 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
             w->host = h, w->comm = m;
             pthread_mutex_init(&w->lock, NULL);
             w->places = std::vector<Place>(g->size > 1 ? m->places : 0);
-            w->through.resize(m->places);
+            w->done.resize(m->places);
             m->wire = &gloo_messages, m->self = w;
         } else {
-            s = backend_say(h, GLOO_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
+            s = backend_log(h, GLOO_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
         }
     }
     if (g->size > 1) {
@@ -367,12 +367,12 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        m->error = s, p2p_close(m); /* no goodbye: not all ranks are connected */
+        m->error = s, p2p_close(m); /* without final messages: some ranks are not connected */
     return s;
 }
 
 esp_status gloo_probe(const esp_host *, int32_t *score) {
-    *score = 1; /* others are better where they run */
+    *score = 1; /* all other backends are faster */
     return ESP_OK;
 }
 

@@ -1,9 +1,10 @@
-/* p2p.h: collectives made of messages between pairs of ranks, for backends without shared memory. A backend brings a wire: it
- * sends, receives, and says which messages are through. This folder does the rest of the backend table.
+/* p2p.h: the p2p transport: collectives by messages between pairs of ranks, for backends without shared memory. A
+ * backend defines a wire, which sends and receives messages. The transport implements the rest of the backend table.
  *
- * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. A column has up to two stages:
+ * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. A column has up to two
+ * stages:
  *
- *     op              stage 1: to a part's rank    stage 2: a part's rank to those that want it
+ *     op              stage 1: to a part's owner   stage 2: from a part's owner
  *     ALLREDUCE       inputs, summed there         result to all
  *     REDUCE          inputs, summed there         result to the root
  *     REDUCE_SCATTER  inputs, summed there         -
@@ -14,12 +15,14 @@
  *       small sums    whole inputs to all (REDUCE: to the root), which add; no stage 2
  *       BROADCAST of payload slots or little data: stage 2 only, from the root
  *
- * Inputs are added in rank order, as in the backends loop and shm: same bits. A rank's link carries (n-1)/n of the data in each
- * direction and stage, as in a ring. Payload slots travel with their used length: the receiver offers room for a slot.
+ * Inputs are added in rank order, as in the backends loop and shm, so results have the same bits. A rank sends and
+ * receives (n-1)/n of the data in each stage, as in a ring. Payload slots are sent with their used length, and the
+ * receiver posts room for a whole slot.
  *
- * Up to P2P_AHEAD columns are under way, those of later collectives too. They begin and are numbered in the same order on all
- * ranks, so a column's number is in its messages' tag; and so is a hash of what the collective is: where ranks run different ones
- * at the same time, their messages seldom meet (1 in P2P_KINDS), and the wait ends with ESP_E_TIMEOUT instead of a wrong sum.
+ * Up to P2P_AHEAD columns are in progress, also those of later collectives. They begin and are numbered in the same
+ * order on all ranks, so a message's tag contains its column's number. It also contains a hash of the collective: where
+ * ranks run different collectives at the same time, their messages seldom match (1 in P2P_KINDS), and the result is
+ * ESP_E_TIMEOUT instead of a wrong sum.
  */
 #ifndef P2P_H
 #define P2P_H
@@ -29,88 +32,91 @@ extern "C" {
 #endif
 
 enum {
-    P2P_QUEUE = 64,         /* requests open at the same time on one comm                                 */
-    P2P_AHEAD = 4,          /* columns under way at the same time                                         */
-    P2P_WIDE = 512 * 1024,  /* widest column                                                              */
-    P2P_NARROW = 32 * 1024, /* a part is not cut into narrower columns                                    */
-    P2P_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive, unless P2P_LEAST needs more      */
-    P2P_LEAST = 4096,       /* narrowest column of many ranks                                             */
-    P2P_SMALL = 64 * 1024,  /* a sum takes one hop while a rank sends no more than this                   */
-    P2P_COLUMNS = 2048,     /* numbers of columns before they repeat; 2 tags each                         */
-    P2P_KINDS = 256,        /* of collectives, by a hash; P2P_COLUMNS tags each                          */
+    P2P_QUEUE = 64,         /* requests open at the same time on one comm */
+    P2P_AHEAD = 4,          /* columns in progress at the same time */
+    P2P_WIDE = 512 * 1024,  /* widest column */
+    P2P_NARROW = 32 * 1024, /* a part is not cut into narrower columns */
+    P2P_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive */
+    P2P_LEAST = 4096,       /* narrowest column, even if it exceeds P2P_STAGING */
+    P2P_SMALL = 64 * 1024,  /* up to here every rank of a sum adds all */
+    P2P_COLUMNS = 2048,     /* column numbers before they repeat */
+    P2P_KINDS = 256,        /* values of a collective's hash */
     P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
-    P2P_MESSAGE = 1 << 30,      /* longest message                                                            */
-    P2P_DONE = 64,              /* messages taken from the wire at once                                       */
-    P2P_BUDGET_NS = 200 * 1000, /* test() returns after about this time                                       */
+    P2P_MESSAGE = 1 << 30,      /* bytes of the longest message */
+    P2P_DONE = 64,              /* messages that one poll of the wire returns */
+    P2P_BUDGET_NS = 200 * 1000, /* test() returns after about this time */
     P2P_NAP_LEAST_NS = 20 * 1000,
     P2P_NAP_MOST_NS = 250 * 1000
 };
 
-/* How messages travel; a backend's part. A message under way has a place, a number below `places`, which the mesh chooses. Messages
- * of one tag between two ranks arrive in order. Nothing blocks. Functions return 0 or an error, which they have logged. */
+/* What a backend defines. The transport identifies a posted message by its place, a number below `places`. Messages of
+ * one tag between two ranks arrive in order. Nothing blocks. Functions return 0 or an error, which they have logged. */
 typedef struct p2p_wire {
     int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
     int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
-    /* Finds messages that are through, at most `most`: their places, and bytes received. Returns how many, or an error. */
-    int (*some)(void *self, uint32_t *places, uint64_t *bytes, uint32_t most);
-    /* Gives up all messages under way: afterwards none writes into memory of this rank. */
-    void (*drop)(void *self);
-    void (*close)(void *self, int failed);
+    /* Finds up to `most` completed messages: their places, and bytes received. Returns their number, or an error. */
+    int (*poll)(void *self, uint32_t *places, uint64_t *bytes, uint32_t most);
+    /* Cancels all posted messages: afterwards none writes into memory of this rank. */
+    void (*cancel)(void *self);
+    void (*close)(void *self, bool failed);
 } p2p_wire;
 
 typedef struct p2p_req {
     esp_coll c;
-    uint64_t unit, part;         /* bytes of an item, items of a part                                       */
-    uint64_t width, cols;        /* bytes of a column of a part; columns                                     */
-    uint64_t begun, ended;       /* columns that began, that are done                                        */
-    uint32_t esize;              /* bytes of a number; 1: payload slots                                      */
-    uint32_t kind;               /* below P2P_KINDS: of what must be the same on all ranks                   */
-    uint8_t used, done, whole;   /* whole: there is one part, which all ranks have                           */
-    uint8_t sums, scatter, gets; /* stage 1 adds; stage 1 is the root's scatter; there is a stage 2          */
+    uint64_t unit, part;   /* bytes of an item, items of a part */
+    uint64_t width, cols;  /* bytes of a column of a part; columns */
+    uint64_t begun, ended; /* columns that have begun, that are done */
+    uint32_t esize;        /* bytes of a number, or 1 for payload slots */
+    uint32_t kind;         /* hash of the collective, below P2P_KINDS */
+    bool used, done;
+    bool whole;   /* one part, which all ranks process */
+    bool sums;    /* stage 1 adds inputs */
+    bool scatter; /* stage 1 scatters the root's data */
+    bool gets;    /* there is a stage 2 */
     float scale;
-    backend_sums how;
+    backend_reduction reduction;
 } p2p_req;
 
-/* One column under way. */
+/* One column in progress, with its posted messages of stage 1 and 2 to and from this rank. */
 typedef struct p2p_column {
-    p2p_req *r; /* NULL: free */
+    p2p_req *r; /* NULL where this entry is free */
     uint64_t i, seq;
-    uint32_t ins, outs;   /* messages of stage 1 under way, to this rank and from it                          */
-    uint32_t gets, gives; /* the same of stage 2                                                              */
-    uint8_t summed;       /* stage 1 is over */
-    uint8_t *cell;        /* staging: one width for each rank                                                        */
+    uint32_t inputs_in, inputs_out, results_in, results_out;
+    bool summed;   /* stage 1 is over */
+    uint8_t *cell; /* staging: one width for each rank */
 } p2p_column;
 
-/* What a place of the wire carries. */
+enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
 typedef struct p2p_message {
-    uint32_t column, what; /* MESH_* */
+    uint32_t column, what; /* what: P2P_FREE and so on */
     int32_t peer;
 } p2p_message;
-enum { P2P_FREE, P2P_IN, P2P_OUT, P2P_GET, P2P_GIVE };
 
 struct p2p_comm;
-/* Shared by the comms of one job: one thread drives all of them. */
+/* Shared by the comms of one job. One thread drives them. A wire has no descriptor, so the thread sleeps on a
+ * timerfd and polls the wire after short naps. */
 typedef struct p2p_job {
     struct p2p_comm *comms;
     uint32_t refs, woken;
-    int32_t timer; /* timerfd: what a thread sleeps on. A wire has no descriptor, so it is looked at after short naps */
+    int32_t timer;
     uint64_t nap_ns;
 } p2p_job;
 
 typedef struct p2p_comm {
-    backend_who who;
+    backend_caller who;
     p2p_job *job;
     struct p2p_comm *next;
     const p2p_wire *wire;
     void *self;     /* the wire's */
-    uint8_t *level; /* per rank: the outermost level at which its place differs from this rank's             */
+    uint8_t *level; /* per rank: outermost level at which its place differs */
     p2p_req reqs[P2P_QUEUE];
-    uint64_t first, next_begin,
-        next_req; /* oldest request that is not done; that still begins columns; next free one */
-    uint64_t seq; /* columns begun                                                    */
+    uint64_t first;      /* the oldest request that is not done */
+    uint64_t next_begin; /* the oldest one with columns to begin */
+    uint64_t next_req;   /* the next free one */
+    uint64_t seq;        /* columns begun */
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
-    uint64_t cell_bytes;   /* staging of a column                                                           */
+    uint64_t cell_bytes;   /* staging of a column */
     p2p_message *messages; /* [places] */
     uint32_t *free;        /* free places, a stack */
     uint32_t places, n_free;
@@ -121,19 +127,19 @@ typedef struct p2p_comm {
     int simd;
 } p2p_comm;
 
-/* ---- column.c: a collective in columns, and one column ---- */
-/* Cuts a collective into columns. All ranks must make the same plan from the same call. */
+/* ---- column.c: cuts a collective into columns, and runs one column ---- */
+/* All ranks must make the same plan from the same call. */
 ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
-/* The widest column whose inputs fit the staging of one. */
+/* The widest column whose inputs fit its staging. */
 ESP__FN uint64_t p2p_widest(int32_t ranks);
-/* Begins a column: everything that needs no message of this column first. */
+/* Posts all messages of a column that depend on no other message of it. */
 ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x);
-/* A message came through. */
-ESP__FN int p2p_through(p2p_comm *m, p2p_column *x, const p2p_message *t);
-/* Goes on where stage 1 is complete. Returns 1 when the column is done. */
-ESP__FN int p2p_go_on(p2p_comm *m, p2p_column *x);
+/* Counts a completed message. */
+ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t);
+/* Begins stage 2 where stage 1 is complete. Returns 1 when the column is done. */
+ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x);
 
-/* ---- comm.c: makes a comm without a wire; the backend table ---- */
+/* ---- comm.c: opens a comm, to which the backend adds its wire; the backend table ---- */
 ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *name, p2p_comm **out);
 ESP__FN void p2p_close(void *comm);
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req);
@@ -144,7 +150,7 @@ ESP__FN int32_t p2p_wait_fd(void *comm);
 ESP__FN esp_status p2p_abort(void *comm);
 ESP__FN int32_t p2p_straggler(void *comm, void *req);
 ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out);
-/* The table of backend `id`: id_probe and id_open are its own; meet_with: how its ranks meet, or NULL. */
+/* The table of backend `id`, which defines id_probe and id_open. meet_with is the table's meet, or NULL. */
 #define P2P_TABLE(id, more_caps, text, parameters, meet_with)                                                          \
     {                                                                                                                  \
         .struct_size = sizeof(esp_backend),                                                                            \

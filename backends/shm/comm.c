@@ -1,4 +1,4 @@
-/* comm.c: requests, in the order in which they were started, and how a comm opens and closes: exchanges hellos, lays out the region. */
+/* comm.c: opens and closes a comm, and starts and tests its requests. */
 #include "backends/shm/transport.h"
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
@@ -6,21 +6,21 @@
 ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     shm_comm *m = (shm_comm *)comm;
     shm_req *r = &m->reqs[m->req_next % SHM_QUEUE];
-    (void)s; /* a CPU stream has no work queued: its work is done when the call is made */
+    (void)s; /* work on a CPU stream has ended when this is called */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     if (r->used)
         return backend_error(m, ESP_E_STATE, "%d requests are open: test them before starting more", SHM_QUEUE);
-    backend_whole_call(c, &r->c);
-    const backend_who who = {m->host, m->name, m->rank, m->size};
+    backend_copy_call(c, &r->c);
+    const backend_caller who = {m->host, m->name, m->rank, m->size};
     const esp_status st = backend_check(&who, &r->c);
     if (st != ESP_OK) return st;
-    r->used = 1, r->done = 0;
+    r->used = true, r->done = false;
     r->start_ns = m->pace.on ? backend_now_ns() : 0;
     m->req_next++;
     shm_next(m);
-    if (m->op.puts && shm_put(m)) shm_tell(m);
-    shm_poke_self(m->job); /* there may be more to move */
+    if (m->op.puts && shm_put(m)) shm_notify_peers(m);
+    shm_notify_self(m->job); /* more may be ready to move */
     *req = r;
     return ESP_OK;
 }
@@ -35,7 +35,7 @@ ESP__FN esp_status shm_test(void *comm, void *req) {
         if (m->moved >= SHM_BUDGET || (!s && spins <= 0)) return ESP_PENDING;
         if (!s) shm_relax();
     }
-    r->used = 0;
+    r->used = false;
     m->ready--;
     return ESP_OK;
 }
@@ -49,39 +49,38 @@ ESP__FN int32_t shm_straggler(void *comm, void *req) {
     shm_comm *m = (shm_comm *)comm;
     return ((shm_req *)req)->done || !shm_running(m) ? -1 : m->waits_for;
 }
-/* The arrays of a comm, beside the region: name, and how many for each rank. */
+/* The arrays of a comm outside the region: X(name, entries for each rank). */
 #define SHM_ARRAYS(X)                                                                                                  \
     X(job_rank, 1)                                                                                                     \
     X(level, 1)                                                                                                        \
-    X(bells, 1) X(nics, 1) X(outer.nics, 1) X(used, 1) X(ring_rank, 1) X(order, 1) X(pid, 1) X(hello, 1) X(flows, 2)
+    X(doorbells, 1) X(nics, 1) X(outer.nics, 1) X(used, 1) X(ring_rank, 1) X(order, 1) X(pid, 1) X(hello, 1) X(flows, 2)
 #define SHM_BYTES(array, each) +(uint64_t)m->size *each * sizeof *m->array
 ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out) {
     shm_comm *m = (shm_comm *)comm;
-    return backend_traffic(out, m->level_bytes,
-                           m->region_bytes / (uint64_t)m->size + m->scratch_bytes SHM_ARRAYS(SHM_BYTES));
+    return backend_traffic(out, m->level_bytes, m->region_bytes / (uint64_t)m->size + SHM_SUMS SHM_ARRAYS(SHM_BYTES));
 }
 
 /* ---- the region ---- */
-/* Cells of a window. Measured: this many keep most of what a peer reads in a near cache. */
+/* Cells of a window. Measured: with these, most of what a peer reads is still in a cache. */
 static uint64_t shm_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 ESP__FN uint64_t shm_region_bytes(int32_t n) {
     uint64_t each =
-        sizeof(shm_bell) + SHM_NICS * sizeof(shm_nic) + sizeof(shm_line) + shm_cells(n) * (uint64_t)SHM_CELL;
+        sizeof(shm_doorbell) + SHM_NICS * sizeof(shm_nic) + sizeof(shm_published) + shm_cells(n) * (uint64_t)SHM_CELL;
     return (sizeof(shm_head) + (uint64_t)n * each + 8191) / 4096 * 4096;
 }
-static shm_bell *shm_bells(shm_head *h) { return (shm_bell *)(void *)(h + 1); }
-static shm_nic *shm_nics(shm_head *h, int32_t n) { return (shm_nic *)(void *)(shm_bells(h) + n); }
+static shm_doorbell *shm_doorbells(shm_head *h) { return (shm_doorbell *)(void *)(h + 1); }
+static shm_nic *shm_nics(shm_head *h, int32_t n) { return (shm_nic *)(void *)(shm_doorbells(h) + n); }
 
 /* ---- closing ---- */
 static void shm_free(shm_comm *m) {
     if (m->head) m->drop_region(m);
-    backend_release(m->host, m->scratch, m->scratch_bytes);
+    backend_release(m->host, m->sum_acc, SHM_SUMS);
 #define SHM_RELEASE(array, each) backend_release(m->host, m->array, SHM_BYTES(array, each));
     SHM_ARRAYS(SHM_RELEASE)
     backend_release(m->host, m, sizeof *m);
 }
-/* The comm of level 0 owns the bells and links of all comms, so its memory stays until the last comm of the job is
- * closed. */
+/* The comm of level 0 owns the doorbells and NICs of all comms, so its memory is freed when the job's last comm
+ * closes. */
 ESP__FN void shm_close(void *comm) {
     shm_comm *m = (shm_comm *)comm;
     if (!m) return;
@@ -106,33 +105,29 @@ static esp_status shm_new(const esp_host *h, const esp_group *g, const char *nam
     const esp_status s = backend_check_group(h, name, g, BACKEND_RANKS);
     if (s != ESP_OK) return s;
     shm_comm *m = (shm_comm *)backend_alloc(h, sizeof *m);
-    if (!m) return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator");
+    if (!m) return backend_log(h, name, ESP_E_NOMEM, "no memory for a communicator");
     m->host = h, m->name = name, m->rank = g->rank, m->size = g->size, m->waits_for = -1, m->simd = esp_simd_level();
-    m->scratch_bytes = 4 * (uint64_t)SHM_CHUNK;
-    m->scratch = backend_alloc(h, m->scratch_bytes);
-    bool all = m->scratch != NULL;
+    m->sum_acc = backend_alloc(h, SHM_SUMS);
+    bool all = m->sum_acc != NULL;
 #define SHM_ALLOC(array, each) all &= (m->array = backend_alloc(h, SHM_BYTES(array, each))) != NULL;
     SHM_ARRAYS(SHM_ALLOC)
     if (all) {
-        m->sum_acc = (uint8_t *)m->scratch; /* halves are summed as f32: twice the bytes */
-        m->sum_in = m->sum_acc + 2 * SHM_CHUNK;
         m->outer.on = g->place && g->n_levels > 2;
         for (int32_t q = 0; q < m->size; q++) m->level[q] = backend_level(g, q, m->rank);
         *out = m;
         return ESP_OK;
     }
     shm_free(m);
-    return backend_say(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
+    return backend_log(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
 }
 
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
-                                      shm_pull pull, shm_meet meet, void **comm) {
+                                      shm_rendezvous rendezvous, void **comm) {
     shm_comm *m;
     esp_status s = shm_new(h, g, name, &m);
     *comm = NULL;
     if (s != ESP_OK) return s;
-    m->pull = pull;
-    s = meet(m, g, shm_params(m, params), params);
+    s = rendezvous(m, g, shm_params(m, params), params);
     if (s == ESP_OK)
         *comm = m;
     else
@@ -158,7 +153,7 @@ ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello
     for (int32_t q = 0; q < m->size; q++) {
         m->pid[q] = all[q].pid, m->job_rank[q] = all[q].job_rank;
         if (all[q].job_rank < 0 || all[q].job_rank >= ranks)
-            return backend_error(m, ESP_E_MISMATCH, "rank %d says it is rank %d of a job of %d", (int)q,
+            return backend_error(m, ESP_E_MISMATCH, "rank %d sent that it is rank %d of a job of %d", (int)q,
                                  (int)all[q].job_rank, (int)ranks);
         if (all[q].status == ESP_OK) continue;
         if (mine->status != ESP_OK) return mine->status;
@@ -179,8 +174,8 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     uint64_t n = (uint64_t)m->size;
     m->head = (shm_head *)region;
     m->region_bytes = shm_region_bytes(m->size);
-    m->lines = (shm_line *)(void *)(shm_nics(m->head, m->size) + SHM_NICS * n);
-    m->windows = (uint8_t *)(m->lines + n);
+    m->published = (shm_published *)(void *)(shm_nics(m->head, m->size) + SHM_NICS * n);
+    m->windows = (uint8_t *)(m->published + n);
     m->cells = shm_cells(m->size);
     shm_ring_order(m, g);
     if (parent) {
@@ -190,17 +185,17 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
         if (!m->job) return backend_error(m, ESP_E_NOMEM, "no memory for a communicator");
         m->job->owner = m;
         m->job->wait_fd = m->job->socket = m->job->timer = m->job->sender = -1;
-        m->job->bell = shm_bells(m->head) + m->rank;
+        m->job->doorbell = shm_doorbells(m->head) + m->rank;
         m->job->spin = m->size <= (int32_t)esp__cores();
     }
     for (int32_t q = 0; q < m->size; q++) {
-        m->bells[q] = parent ? parent->bells[m->job_rank[q]] : shm_bells(m->head) + q;
+        m->doorbells[q] = parent ? parent->doorbells[m->job_rank[q]] : shm_doorbells(m->head) + q;
         m->nics[q] = parent ? parent->nics[m->job_rank[q]] : shm_nics(m->head, m->size) + shm_unit(g, 1, q);
     }
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on) m->reach = SHM_REACH_WINDOW; /* the emulated link is slower than any copy, so windows do */
+    if (m->pace.on) m->direct = false; /* the emulated link is slower than any copy */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

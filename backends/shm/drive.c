@@ -1,30 +1,30 @@
-/* drive.c: moves the collectives of a comm, in the order in which they were started, and those of all comms of a job. Knows
- * requests, not callers. */
+/* drive.c: runs the collectives of a comm in the order in which they were started, and the comms of a job. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 
-/* ---- ranks that run different collectives at the same time, such as a barrier on one rank and a tensor's allreduce on the others, are
- * noticed: every rank shows the number and kind of its collective; each compares it with its peers' ---- */
-/* Number of the collective in the high 32 bits, its op in 8, a hash of what else must agree in 24. */
+/* ---- detecting ranks that run different collectives at the same time, such as a barrier and an allreduce ---- */
+/* A word that describes a collective: its number in the high 32 bits, its op in 8, a hash of what else must agree in
+ * 24. */
 static uint64_t shm_call_word(uint64_t number, const esp_coll *c) {
     return number << 32 | (uint64_t)(c->op & 255u) << 24 | backend_call_hash(c) >> 40;
 }
-/* A collective begins: shows it to the peers, before any of its data. */
-static void shm_call_show(shm_comm *m) {
+/* Publishes the collective that begins, before any of its data. */
+static void shm_publish_call(shm_comm *m) {
     m->begun++;
-    __atomic_store_n(&m->lines[m->rank].call[m->begun % SHM_CALLS], shm_call_word(m->begun, &m->op.c),
+    __atomic_store_n(&m->published[m->rank].call[m->begun % SHM_CALLS], shm_call_word(m->begun, &m->op.c),
                      __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with its peers' of the same number. A peer that is behind is looked at again later; one that is
- * ahead, as the root of a broadcast may be, still shows it. */
-static esp_status shm_call_compare(shm_comm *m) {
-    const uint64_t at = m->begun % SHM_CALLS, mine = m->lines[m->rank].call[at];
-    int behind = 0;
+/* Compares this rank's collective with its peers' of the same number. Where a peer has not begun its own, the next call
+ * compares again. A peer that is ahead, as the root of a broadcast may be, still has it among its SHM_CALLS published
+ * ones. */
+static esp_status shm_compare_call(shm_comm *m) {
+    const uint64_t at = m->begun % SHM_CALLS, mine = m->published[m->rank].call[at];
+    bool behind = false;
     if (m->op.compared || !m->op.begun) return ESP_OK;
     for (int32_t q = 0; q < m->size; q++) {
-        const uint64_t theirs = BACKEND_LOAD(&m->lines[q].call[at]);
-        behind += (int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(mine >> 32)) < 0;
+        const uint64_t theirs = BACKEND_LOAD(&m->published[q].call[at]);
+        behind |= (int32_t)((uint32_t)(theirs >> 32) - (uint32_t)(mine >> 32)) < 0;
         if (theirs >> 32 != mine >> 32 || theirs == mine) continue;
         const uint32_t op = (uint32_t)(theirs >> 24) & 255u;
         return backend_error(
@@ -41,7 +41,7 @@ static esp_status shm_call_compare(shm_comm *m) {
 ESP__FN esp_status shm_fail(shm_comm *m, esp_status s) {
     if (m->error == ESP_OK) {
         m->error = s;
-        shm_give_up(m);
+        shm_publish_failure(m);
     }
     return m->error;
 }
@@ -53,22 +53,22 @@ ESP__FN void shm_next(shm_comm *m) {
     if (m->size > 1)
         shm_ring_plan(m, &m->op);
     else
-        backend_alone(&m->op.c, m->simd), m->op.cols = 0;
-    shm_call_show(m);
+        backend_single_rank(&m->op.c, m->simd), m->op.cols = 0;
+    shm_publish_call(m);
     shm_begin(m, backend_max(r->start_ns, m->logical_end_ns));
-    shm_tell(m);
+    shm_notify_peers(m);
 }
 static void shm_done(shm_comm *m) {
     shm_req *r = shm_running(m);
-    r->done = 1;
+    r->done = true;
     m->ready++;
     m->req_first++;
-    m->op.begun = 0;
+    m->op.begun = false;
     m->logical_end_ns = m->op.end_ns;
     m->waits_for = -1;
 }
 
-/* Tries each stage once. */
+/* Tries each stage once. Returns as a stage does. */
 static int shm_stages(shm_comm *m) {
     if (m->op.ring) return shm_ring(m);
     if (m->pace.on) shm_flows(m);
@@ -82,25 +82,25 @@ ESP__FN int shm_drive(shm_comm *m) {
     if (m->error != ESP_OK) return m->error;
     if (!shm_running(m)) return 0;
     if (BACKEND_LOAD(&m->aborted)) return shm_fail(m, ESP_E_PEER);
-    if (m->pace.on && *m->link.file) shm_link_look(m, backend_now_ns());
+    if (m->pace.on && *m->link.file) shm_link_poll(m, backend_now_ns());
     m->moved = 0;
     while (any && m->moved < SHM_BUDGET) {
         shm_next(m);
-        any = shm_call_compare(m);
+        any = shm_compare_call(m);
         if (any == ESP_OK) any = shm_stages(m);
         if (any < 0) return shm_fail(m, any);
-        if (m->news) shm_tell(m);
-        if (m->news)
+        if (m->must_notify) shm_notify_peers(m);
+        if (m->must_notify)
             return shm_fail(m, backend_error(m, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
         moved |= any;
         if (any || !(m->op.ring ? shm_ring_finished(m) : shm_finished(m))) continue;
-        if ((any = shm_call_compare(m)) != ESP_OK) return shm_fail(m, any);
+        if ((any = shm_compare_call(m)) != ESP_OK) return shm_fail(m, any);
         shm_done(m);
         moved = 1, any = shm_running(m) != NULL;
     }
     uint32_t broken = moved ? 0 : BACKEND_LOAD(&m->head->broken);
-    if (broken && (any = shm_call_compare(m)) != ESP_OK) return shm_fail(m, any);
-    if (broken) return shm_fail(m, shm_lost(m, (int32_t)broken - 1));
+    if (broken && (any = shm_compare_call(m)) != ESP_OK) return shm_fail(m, any);
+    if (broken) return shm_fail(m, shm_peer_failed(m, (int32_t)broken - 1));
     return moved;
 }
 

@@ -1,19 +1,19 @@
-/* link.c: the emulated link. Every machine has one. Its ranks share its rate, which holds in each direction; each
- * dependent hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late
- * this thread wakes, so the scheduler's delays do not lower the rate. Nothing is locked: a link is two times,
+/* link.c: the emulated link. Every machine has one NIC. Its ranks share the NIC's rate, which holds in each direction;
+ * each dependent hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late
+ * this thread wakes, so scheduling delays do not lower the rate. Nothing is locked: a NIC's state is two times,
  * advanced by compare-and-swap. A link may change while a job runs, at given times or when its file changes. A piece
- * then takes what the link has at the piece's logical begin. Collectives are still cut and routed for the link as it
- * was at the start, since all ranks must do this alike.
+ * then uses the rate and latency of its logical begin. Collectives are still cut and routed for the link as it was at
+ * the start, since all ranks must use the same plan.
  *
  * Jobs of three levels have links between racks too. Data between two racks passes the links of both machines and of
- * both racks; the slowest of them decides. */
+ * both racks, and arrives with the slowest. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 
 static const double SHM_LATENCY_MOST = 1e10; /* nanoseconds */
 
-/* ---- its text ---- */
-/* Reads "1gbit", "2.5mbit", "9600kbit": bits a second, or 0 where the text is malformed. */
+/* ---- parameters ---- */
+/* Reads "1gbit", "2.5mbit", "9600kbit". Returns bits per second, or 0 where the text is malformed. */
 static double shm_parse_rate(const char *s) {
     char *end;
     double v = strtod(s, &end);
@@ -24,7 +24,8 @@ static double shm_parse_rate(const char *s) {
                                       : 0;
     return end != s && v > 0 && v < 1e9 ? v * k : 0;
 }
-/* Reads "50us", "1.5ms", "0us": nanoseconds, at most `most`, or a negative number where the text is malformed. */
+/* Reads "50us", "1.5ms", "0us". Returns nanoseconds, or a negative number where the text is malformed or above
+ * `most`. */
 static double shm_parse_span(const char *s, double most) {
     char *end;
     double v = strtod(s, &end);
@@ -81,10 +82,10 @@ ESP__FN const char *shm_read_link(const char *path, shm_link *l) {
     const char *wrong = shm_parse_phases(text, l, &where);
     return wrong ? wrong : l->n > 1 ? "a file holds one rate and latency" : NULL;
 }
-ESP__FN void shm_link_look(shm_comm *m, uint64_t now) {
+ESP__FN void shm_link_poll(shm_comm *m, uint64_t now) {
     shm_link *l = &m->link, read;
-    if (now < l->looked_ns + 100000000u) return;
-    l->looked_ns = now;
+    if (now < l->polled_ns + 100000000u) return;
+    l->polled_ns = now;
     const char *wrong = shm_read_link(l->file, &read);
     if (!wrong)
         l->phases[0] = read.phases[0];
@@ -92,7 +93,7 @@ ESP__FN void shm_link_look(shm_comm *m, uint64_t now) {
         backend_error(m, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was", l->file, wrong);
     l->warned = wrong != NULL;
 }
-/* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): a link at the start, and its changes. */
+/* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): the link at the start, and its later phases. */
 static esp_status shm_link_text(shm_comm *m, char *text, shm_link *link) {
     const char *where, *wrong = shm_parse_phases(text, link, &where);
     if (!wrong && !*where) return ESP_OK;
@@ -118,7 +119,6 @@ static esp_status shm_link_param(shm_comm *m, char *text) {
 
 ESP__FN esp_status shm_params(shm_comm *m, const char *params) {
     static const char known[] = "inter=1gbit,latency=50us,link=(1gbit,50us;100mbit,50us@30s),outer=(100mbit,1ms)";
-    const char *pulls = m->pull ? ",cma=1" : "";
     char key[32], val[SHM_LINK_MAX + 8];
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
@@ -139,27 +139,24 @@ ESP__FN esp_status shm_params(shm_comm *m, const char *params) {
             if (shm_link_param(m, inner)) return ESP_E_ARG;
         } else if (!strcmp(key, "outer")) {
             if (shm_link_text(m, inner, &m->outer.link)) return ESP_E_ARG;
-        } else if (!strcmp(key, "cma") && m->pull && (val[0] == '0' || val[0] == '1') && !val[1]) {
-            m->reach = val[0] == '1' ? SHM_REACH_PULL : SHM_REACH_WINDOW;
         } else {
-            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s%s", key, val, known, pulls);
+            return backend_error(m, ESP_E_ARG, "does not know %s=%s: it takes %s", key, val, known);
         }
     }
-    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s%s", known, pulls);
+    if (more < 0) return backend_error(m, ESP_E_ARG, "parameters are malformed: write %s", known);
     m->pace.on = m->pace.ns_per_byte > 0 || m->pace.latency_ns > 0;
     if (!m->link.n) m->link.phases[m->link.n++] = (shm_phase){m->pace.ns_per_byte, m->pace.latency_ns, 0};
     return ESP_OK;
 }
 
 /* ---- times ---- */
-/* A link at a logical time. */
 static const shm_phase *shm_phase_at(const shm_link *l, uint64_t opened_ns, uint64_t ns) {
     int k = l->n - 1;
     while (k > 0 && ns < opened_ns + l->phases[k].from_ns) k--;
     return &l->phases[k];
 }
 
-/* Gives the link `ns` of work that may begin at `from`. Returns when the work ends. */
+/* Reserves a NIC for `ns`, from time `from` on or when it is free. Returns when the reservation ends. */
 static uint64_t shm_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
     uint64_t old = BACKEND_LOAD(free_ns), end;
     do end = backend_max(old, from) + ns;
@@ -167,7 +164,8 @@ static uint64_t shm_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
     return end;
 }
 
-/* Gives `bytes`, ready at `from`, to the links of a sender and a receiver. Returns when both are done, without the latency. */
+/* Sends `bytes` that are ready at `from` through a sender's and a receiver's NIC. Returns when both have passed
+ * them. */
 static uint64_t shm_pass(shm_nic *tx, shm_nic *rx, const shm_link *l, uint64_t opened_ns, uint64_t from,
                          uint64_t bytes) {
     uint64_t start = backend_max(from, BACKEND_LOAD(&tx->tx_free_ns));
@@ -176,7 +174,7 @@ static uint64_t shm_pass(shm_nic *tx, shm_nic *rx, const shm_link *l, uint64_t o
     uint64_t received = shm_reserve(&rx->rx_free_ns, from, ns);
     return backend_max(sent, received);
 }
-/* Does data between the rank and this rank pass an emulated link of racks? */
+/* Do data between the rank and this rank pass the emulated link between racks? */
 static bool shm_leaves_rack(const shm_comm *m, int32_t rank) { return m->outer.link.n && m->level[rank] > 2; }
 
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {
@@ -219,7 +217,7 @@ ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *par
         crossed |= shm_unit(g, 2, q) != shm_unit(g, 2, 0);
     }
     if (!crossed || !m->outer.link.n) return;
-    m->pace.on = 1;
+    m->pace.on = true;
     if (first->ns_per_byte > m->pace.ns_per_byte) m->pace.ns_per_byte = first->ns_per_byte;
     m->pace.latency_ns = backend_max(m->pace.latency_ns, first->latency_ns);
 }

@@ -1,11 +1,11 @@
 /* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their
- * addresses. For tests, and for programs that run each rank as a thread. This file makes and shares the region;
- * backends/shm moves the data. */
+ * addresses. For tests, and for programs that run each rank as a thread. This file creates and shares the region. */
 #include "backends/shm/transport.h"
 #include <sys/mman.h>
 
-/* The region's address travels through the caller's exchange, which may be a socket. The thread sanitizer cannot see
- * that this exchange orders rank 0's writes before the other ranks' reads, so it is told. */
+/* Ranks exchange the region's address by the caller's function, which may use a socket. The thread sanitizer does not
+ * see that this exchange orders rank 0's writes before the other ranks' reads, so these annotations declare the
+ * order. */
 #if defined(__SANITIZE_THREAD__)
 #define LOOP_TSAN 1
 #elif defined(__has_feature)
@@ -43,10 +43,10 @@ static esp_status loop_same_process(shm_comm *m) {
     return ESP_OK;
 }
 
-static esp_status loop_meet(shm_comm *m, const esp_group *g, esp_status so_far, const char *params) {
+static esp_status loop_rendezvous(shm_comm *m, const esp_group *g, esp_status so_far, const char *params) {
     uint64_t bytes = shm_region_bytes(m->size);
     void *region = MAP_FAILED;
-    m->reach = SHM_REACH_POINTER;
+    m->direct = true;
     m->drop_region = loop_drop_region;
     if (m->rank == 0 && so_far == ESP_OK) {
         region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,9 +65,9 @@ static esp_status loop_meet(shm_comm *m, const esp_group *g, esp_status so_far, 
         loop_acquire(region);
         s = shm_join(m, g, region);
     } else if (region != MAP_FAILED && m->pid[0]) {
-        munmap(region, bytes); /* after an exchange all have the same status: none uses it */
+        munmap(region, bytes); /* all ranks failed: none uses the region */
     } else if (region != MAP_FAILED) {
-        /* the exchange failed here, maybe not on the others: this rank alone gives the region up */
+        /* the exchange may have succeeded on others, so shm_free() releases this rank's reference only */
         m->head = region;
         m->region_bytes = bytes;
     }
@@ -75,7 +75,7 @@ static esp_status loop_meet(shm_comm *m, const esp_group *g, esp_status so_far, 
 }
 
 static esp_status loop_comm_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {
-    return shm_transport_open(h, g, "loop", params, NULL, loop_meet, comm);
+    return shm_transport_open(h, g, "loop", params, loop_rendezvous, comm);
 }
 
 SHM_BACKEND(loop, "ranks are threads of one process", "inter=,latency=,link=,outer=")

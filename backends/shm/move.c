@@ -1,26 +1,26 @@
-/* move.c: the three stages of a collective, a column at a time, and what they pull over the emulated link. Nothing blocks: a stage
- * returns 1 when it moved a column, 0 when it must wait (waits_for is then the peer), negative on an error. Knows nothing of requests
- * and sleeping. */
+/* move.c: the three stages of a collective, a column at a time, and the flows of columns over the emulated link. No
+ * function blocks: a stage returns 1 when it moved a column, 0 when it must wait (for peer waits_for), negative on an
+ * error. */
 #include "backends/shm/transport.h"
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
 
 /* ---- flows ---- */
-/* What a rank pulls over the emulated link, other than in a ring. The columns from one peer are a flow. A few columns of each flow are
- * given to the links as soon as they are ready, before a stage asks for them: links then stay busy although ranks wake late and read
- * one peer after the other. */
-/* Which part of the buffer get() reads from `rank`. */
+/* Outside of rings, the columns that this rank reads from one peer over the emulated link are a flow. Up to SHM_AHEAD
+ * columns of each flow occupy the links as soon as they are ready, before a stage reads them: links are then busy
+ * although ranks wake late and read one peer after the other. */
+/* The part that stage get reads from `rank`. */
 static int32_t shm_get_part(const shm_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
-/* Bytes of column `i` that travel: of payload slots, only the used bytes. */
+/* Bytes of column `i` that pass the link: of payload slots, only the used ones. */
 static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, shm_flow *f) {
     shm_op *o = &m->op;
     int32_t part = get ? shm_get_part(m, rank) : o->whole ? 0 : m->rank;
     uint64_t at, len = shm_piece(o, part, i, &at), sum = 0;
     if (!o->c.slot_bytes || !len) return len;
-    const uint8_t *p = shm_cell(m, rank, i, o->by_destination ? (uint64_t)m->rank : 0);
+    const uint8_t *p = shm_cell(m, rank, i, o->per_destination ? (uint64_t)m->rank : 0);
     if (o->per_slot) {
         if (at % o->unit == 0) f->used = backend_slot_used(p, o->unit);
         return shm_used_here(f->used, at % o->unit, len);
@@ -28,19 +28,19 @@ static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, s
     for (uint64_t s = 0; s < len; s += o->unit) sum += backend_slot_used(p + s, o->unit);
     return sum;
 }
-/* Logical time at which column `i` of a peer was ready. */
-static uint64_t shm_ready_ns(const shm_op *o, const shm_line *l, int get, uint64_t i) {
+/* Logical time at which column `i` of a peer was ready to be read. */
+static uint64_t shm_ready_ns(const shm_op *o, const shm_published *l, int get, uint64_t i) {
     return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % SHM_STAMPS] : &l->start_ns,
                            __ATOMIC_RELAXED);
 }
-/* Gives the links those columns of `rank` that are ready, at most SHM_AHEAD ahead of the stage. */
+/* Puts columns of `rank` that are ready on the links, at most SHM_AHEAD ahead of the stage. */
 static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
     shm_op *o = &m->op;
-    shm_line *l = &m->lines[rank];
+    shm_published *l = &m->published[rank];
     shm_flow *f = &m->flows[get * m->size + rank];
     uint64_t shown = BACKEND_LOAD(get && o->gets_result ? &l->sum : &l->put);
     uint64_t end = backend_min((get ? o->get_i : o->sum_i) + SHM_AHEAD, o->cols);
-    if (!shm_is_far(m, rank)) return;
+    if (!shm_crosses_link(m, rank)) return;
     for (; f->next < end && o->base + f->next < shown; f->next++) {
         uint64_t i = f->next, *due = &f->due[i % SHM_AHEAD];
         uint64_t from = shm_ready_ns(o, l, get, i);
@@ -51,11 +51,11 @@ static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
         *due = bytes ? through + shm_latency(m, rank, through) : from;
     }
 }
-/* Logical time at which column `i` of `rank` arrives here. The column must be ready at its sender. */
+/* Logical time at which column `i` of `rank` arrives. The column must be ready at its sender. */
 static uint64_t shm_flow_due(shm_comm *m, int get, int32_t rank, uint64_t i) {
     shm_op *o = &m->op;
-    shm_line *l = &m->lines[rank];
-    if (!shm_is_far(m, rank)) return shm_ready_ns(o, l, get, i);
+    shm_published *l = &m->published[rank];
+    if (!shm_crosses_link(m, rank)) return shm_ready_ns(o, l, get, i);
     shm_flow_ahead(m, get, rank);
     return m->flows[get * m->size + rank].due[i % SHM_AHEAD];
 }
@@ -69,43 +69,43 @@ ESP__FN void shm_flows(shm_comm *m) {
 }
 
 /* ---- stages ---- */
-ESP__FN int shm_all_through(shm_comm *m, uint64_t x) {
+ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x) {
     uint64_t least = UINT64_MAX;
-    if (m->min_got >= x) return 1;
+    if (m->min_got >= x) return true;
     for (int32_t q = 0; q < m->size; q++) {
-        uint64_t got = q == m->rank ? UINT64_MAX : BACKEND_LOAD(&m->lines[q].got);
+        uint64_t got = q == m->rank ? UINT64_MAX : BACKEND_LOAD(&m->published[q].got);
         if (got < least) least = got, m->waits_for = q;
     }
     m->min_got = least;
     return least >= x;
 }
-/* 1: the cell of column `i` may be written, because all peers have finished the column that it held before. */
-static int shm_cell_free(shm_comm *m, uint64_t i) {
+/* Have all peers finished the column that was in the cell of column `i` before? */
+static bool shm_cell_free(shm_comm *m, uint64_t i) {
     uint64_t x = m->op.base + i + 1;
-    return x <= m->cells || shm_all_through(m, x - m->cells);
+    return x <= m->cells || shm_all_finished(m, x - m->cells);
 }
 
-/* Between enter and leave this rank may read a peer's buffers. Returns 0 when the peer gave up: the user owns its
- * buffers again. */
-static int shm_enter(shm_comm *m, int32_t rank) {
-    if (m->reach != SHM_REACH_POINTER || rank == m->rank) return 1;
-    BACKEND_STORE(&m->lines[m->rank].reading, 1u);
-    return !BACKEND_LOAD(&m->lines[rank].gone);
+/* This rank reads a peer's buffer only between enter and leave. Returns false where the peer failed, whose buffers the
+ * user may have freed. */
+static bool shm_enter(shm_comm *m, int32_t rank) {
+    if (!m->direct || rank == m->rank) return true;
+    BACKEND_STORE(&m->published[m->rank].reading, 1u);
+    return !BACKEND_LOAD(&m->published[rank].failed);
 }
 static void shm_leave(shm_comm *m) {
-    if (m->reach == SHM_REACH_POINTER) BACKEND_STORE(&m->lines[m->rank].reading, 0u);
+    if (m->direct) BACKEND_STORE(&m->published[m->rank].reading, 0u);
 }
-ESP__FN esp_status shm_lost(shm_comm *m, int32_t rank) {
-    if (BACKEND_LOAD(&m->lines[rank].gone) == (uint32_t)-ESP_E_MISMATCH)
+ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank) {
+    if (BACKEND_LOAD(&m->published[rank].failed) == (uint32_t)-ESP_E_MISMATCH)
         return backend_error(m, ESP_E_MISMATCH,
                              "rank %d of %d ran another collective at the same time as one of its peers: see its own "
                              "error: all ranks must make the same calls in the same order",
                              (int)m->job_rank[rank], (int)m->size);
-    return backend_error(m, ESP_E_PEER, "rank %d of %d gave up %s: see its own error", (int)rank, (int)m->size,
+    return backend_error(m, ESP_E_PEER, "rank %d of %d left %s: see its own error", (int)rank, (int)m->size,
                          backend_op_name(m->op.c.op));
 }
 
-/* memcpy with stores that bypass the caches. For results too large to stay in a cache, it saves reading the memory
+/* memcpy with stores that bypass the caches. For results larger than a cache this saves reading the memory
  * that is overwritten. The stores are visible before any later one. */
 static void shm_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t bytes) {
 #if defined(__x86_64__)
@@ -151,35 +151,32 @@ ESP__FN int shm_put(shm_comm *m) {
     shm_op *o = &m->op;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
     if (o->put_i == o->cols || !shm_cell_free(m, o->put_i)) return 0;
-    if (!o->by_destination)
+    if (!o->per_destination)
         shm_put_piece(m, o->whole ? 0 : m->rank, 0, src);
     else
         for (int32_t q = 0; q < m->size; q++)
             if (q != m->rank) shm_put_piece(m, q, (uint64_t)q, src + shm_part_at(o, q));
-    BACKEND_STORE(&m->lines[m->rank].put, o->base + ++o->put_i);
-    return m->news = 1;
+    BACKEND_STORE(&m->published[m->rank].put, o->base + ++o->put_i);
+    return m->must_notify = true;
 }
 
 /* ---- sum ---- */
-/* Address of a piece of `rank`'s input. A piece that must be pulled is copied to `room`. NULL: the peer cannot be
- * reached. */
-static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from, uint64_t len, uint8_t *room) {
+/* Address of a piece of `rank`'s input, or NULL where that rank failed. */
+static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from) {
     shm_op *o = &m->op;
     if (rank == m->rank) return (const uint8_t *)o->c.src.ptr + from;
-    if (o->in_window) return shm_cell(m, rank, o->sum_i, o->by_destination ? (uint64_t)m->rank : 0);
-    uint64_t address = __atomic_load_n(&m->lines[rank].src, __ATOMIC_RELAXED) + from;
-    if (m->reach == SHM_REACH_POINTER) return shm_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
-    m->read_error = m->pull(m, rank, address, room, len);
-    return m->read_error ? NULL : room;
+    if (o->in_window) return shm_cell(m, rank, o->sum_i, o->per_destination ? (uint64_t)m->rank : 0);
+    uint64_t address = __atomic_load_n(&m->published[rank].src, __ATOMIC_RELAXED) + from;
+    return shm_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
 }
 /* Adds a column of every rank's input, in rank order, into `out`, which may be this rank's own input. */
 static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t count = len / o->esize;
-    const uint8_t *a = shm_input(m, 0, from, len, m->sum_in), *b;
+    const uint8_t *a = shm_input(m, 0, from), *b;
     int32_t q;
     for (q = 1; a && q < m->size; q++) {
-        if (!(b = shm_input(m, q, from, len, m->sum_in + SHM_CHUNK))) break;
+        if (!(b = shm_input(m, q, from))) break;
         if (m->size == 2)
             backend_reduce(&o->sum, out, a, b, count, o->scale);
         else
@@ -187,28 +184,27 @@ static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len
                                 o->scale);
     }
     shm_leave(m);
-    if (q == m->size) return 0;
-    return m->read_error ? m->read_error : shm_lost(m, a ? q : 0);
+    return q == m->size ? 0 : shm_peer_failed(m, a ? q : 0);
 }
-/* Shows how many columns this rank has finished. Peers wait for this at the end, and before they reuse a window
- * cell. */
-static void shm_show_got(shm_comm *m) {
+/* Publishes how many columns this rank has finished. Peers wait for this counter at the end of a collective, and before
+ * they reuse a cell. */
+static void shm_publish_got(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t got = o->base + backend_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);
-    if (m->lines[m->rank].got == got) return;
-    BACKEND_STORE(&m->lines[m->rank].got, got);
-    m->news |= o->in_window || o->result_window || got == o->base + o->cols;
+    if (m->published[m->rank].got == got) return;
+    BACKEND_STORE(&m->published[m->rank].got, got);
+    m->must_notify |= o->in_window || o->result_window || got == o->base + o->cols;
 }
-static int shm_sum_shown(shm_comm *m) {
+static int shm_publish_sum(shm_comm *m) {
     shm_op *o = &m->op;
-    shm_line *mine = &m->lines[m->rank];
+    shm_published *mine = &m->published[m->rank];
     __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % SHM_STAMPS], backend_max(o->sum_due_ns, o->start_ns),
                      __ATOMIC_RELAXED);
     o->end_ns = backend_max(o->end_ns, o->sum_due_ns);
     o->sum_due_ns = 0;
     BACKEND_STORE(&mine->sum, o->base + ++o->sum_i);
-    m->news |= o->sum_i == o->cols || o->c.op != ESP_COLL_REDUCE_SCATTER;
-    shm_show_got(m);
+    m->must_notify |= o->sum_i == o->cols || o->c.op != ESP_COLL_REDUCE_SCATTER;
+    shm_publish_got(m);
     return 1;
 }
 ESP__FN int shm_sum(shm_comm *m) {
@@ -217,16 +213,16 @@ ESP__FN int shm_sum(shm_comm *m) {
     uint64_t at, len, due = 0, part_at = shm_part_at(o, part);
     uint8_t *out = (uint8_t *)o->c.dst.ptr;
     if (!o->sums || o->sum_i == o->cols) return 0;
-    if (o->puts && o->put_i <= o->sum_i)
-        return 0; /* in place: the result would overwrite an input that is not in the window yet */
-    if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? shm_sum_shown(m) : 0;
+    if (o->puts && o->put_i <= o->sum_i) /* an in-place result must not overwrite an input before put copied it */
+        return 0;
+    if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? shm_publish_sum(m) : 0;
     len = shm_piece(o, part, o->sum_i, &at);
-    if (!len) return shm_sum_shown(m);
+    if (!len) return shm_publish_sum(m);
     for (int32_t q = 0; q < m->size; q++)
-        if (q != m->rank && BACKEND_LOAD(&m->lines[q].put) <= o->base + o->sum_i) return shm_waits(m, q);
+        if (q != m->rank && BACKEND_LOAD(&m->published[q].put) <= o->base + o->sum_i) return shm_wait_for(m, q);
     if (o->result_window && !shm_cell_free(m, o->sum_i)) return 0;
     uint8_t *cell = o->result_window ? shm_cell(m, m->rank, o->sum_i, shm_result_slot(m, o)) : NULL;
-    int keep = o->c.op != ESP_COLL_REDUCE || m->rank == o->c.root; /* this rank keeps the result */
+    bool keep = o->c.op != ESP_COLL_REDUCE || m->rank == o->c.root; /* dst gets the result */
     if (keep) out += o->c.op == ESP_COLL_REDUCE_SCATTER ? at : part_at + at;
     int s = shm_sum_column(m, cell ? cell : out, part_at + at, len);
     if (s < 0) return s;
@@ -234,18 +230,18 @@ ESP__FN int shm_sum(shm_comm *m) {
     m->moved += len * (uint64_t)m->size;
     for (int32_t q = 0; q < m->size; q++)
         if (q != m->rank) shm_count(m, q, len);
-    if (!m->pace.on) return shm_sum_shown(m);
+    if (!m->pace.on) return shm_publish_sum(m);
     for (int32_t q = 0; q < m->size; q++)
         if (q != m->rank) due = backend_max(due, shm_flow_due(m, 0, q, o->sum_i));
     return o->sum_due_ns = due, m->waits_for = -1, 1;
 }
 
 /* ---- get ---- */
-/* Copies a piece of `rank`'s input or result to `to`. *moved: its used bytes. */
+/* Copies a piece of `rank`'s input or result to `to`. *moved is the number of used bytes. */
 static int shm_get_piece(shm_comm *m, int32_t rank, uint64_t from, uint64_t at, uint64_t len, uint8_t *to,
                          uint64_t *moved) {
     shm_op *o = &m->op;
-    shm_line *l = &m->lines[rank];
+    shm_published *l = &m->published[rank];
     uint64_t in = o->per_slot ? at % o->unit : 0;
     const uint8_t *p = NULL;
     if (in) len = shm_used_here(m->used[rank], in, len);
@@ -255,19 +251,12 @@ static int shm_get_piece(shm_comm *m, int32_t rank, uint64_t from, uint64_t at, 
         p = (const uint8_t *)o->c.src.ptr + from;
     else if (o->gets_result ? o->result_window : o->in_window)
         p = shm_cell(m, rank, o->get_i,
-                     o->gets_result      ? shm_result_slot(m, o)
-                     : o->by_destination ? (uint64_t)m->rank
-                                         : 0);
+                     o->gets_result       ? shm_result_slot(m, o)
+                     : o->per_destination ? (uint64_t)m->rank
+                                          : 0);
     else {
-        uint64_t address = __atomic_load_n(o->gets_result ? &l->dst : &l->src, __ATOMIC_RELAXED) + from;
-        if (m->reach == SHM_REACH_POINTER) {
-            p = (const uint8_t *)(uintptr_t)address;
-            if (!shm_enter(m, rank)) return shm_leave(m), shm_lost(m, rank);
-        } else {
-            int s = m->pull(m, rank, address, to, len);
-            if (s) return s;
-            p = to;
-        }
+        p = (const uint8_t *)(uintptr_t)__atomic_load_n(o->gets_result ? &l->dst : &l->src, __ATOMIC_RELAXED) + from;
+        if (!shm_enter(m, rank)) return shm_leave(m), shm_peer_failed(m, rank);
     }
     if (!o->c.slot_bytes) {
         if (p != to) shm_copy(o, to, p, len);
@@ -280,62 +269,64 @@ static int shm_get_piece(shm_comm *m, int32_t rank, uint64_t from, uint64_t at, 
     if (rank != m->rank) shm_leave(m);
     return 0;
 }
-static int shm_get_shown(shm_comm *m) {
+static int shm_finish_get(shm_comm *m) {
     shm_op *o = &m->op;
     o->end_ns = backend_max(o->end_ns, o->get_due_ns);
     o->get_due_ns = 0;
     if (o->c.op != ESP_COLL_BROADCAST && ++o->get_k < m->size) return 1;
     o->get_k = 0;
     o->get_i++;
-    shm_show_got(m);
+    shm_publish_got(m);
     return 1;
 }
 ESP__FN int shm_get(shm_comm *m) {
     shm_op *o = &m->op;
     if (!o->gets || o->get_i == o->cols) return 0;
-    if (o->get_due_ns) return backend_now_ns() >= o->get_due_ns ? shm_get_shown(m) : 0;
+    if (o->get_due_ns) return backend_now_ns() >= o->get_due_ns ? shm_finish_get(m) : 0;
     int32_t q = o->whole ? o->c.root : (m->rank + o->get_k) % m->size;
     int32_t part = shm_get_part(m, q);
     uint64_t at, moved, len = shm_piece(o, part, o->get_i, &at);
-    if (!len || (q == m->rank && o->gets_result)) return shm_get_shown(m);
-    shm_line *l = &m->lines[q];
-    if (q != m->rank && BACKEND_LOAD(o->gets_result ? &l->sum : &l->put) <= o->base + o->get_i) return shm_waits(m, q);
+    if (!len || (q == m->rank && o->gets_result)) return shm_finish_get(m);
+    shm_published *l = &m->published[q];
+    if (q != m->rank && BACKEND_LOAD(o->gets_result ? &l->sum : &l->put) <= o->base + o->get_i)
+        return shm_wait_for(m, q);
     uint64_t from = o->gets_result || o->c.op == ESP_COLL_ALLTOALL ? shm_part_at(o, part) + at : at;
     uint8_t *to = (uint8_t *)o->c.dst.ptr + (o->whole ? 0 : shm_part_at(o, q)) + at;
     int s = shm_get_piece(m, q, from, at, len, to, &moved);
     if (s < 0) return s;
     m->moved += moved;
-    if (q == m->rank) return shm_get_shown(m);
+    if (q == m->rank) return shm_finish_get(m);
     shm_count(m, q, moved);
-    if (!m->pace.on) return shm_get_shown(m);
+    if (!m->pace.on) return shm_finish_get(m);
     o->get_due_ns = shm_flow_due(m, 1, q, o->get_i);
     return m->waits_for = -1, 1;
 }
 
-ESP__FN int shm_finished(shm_comm *m) {
+ESP__FN bool shm_finished(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t end = o->base + o->cols;
-    if ((o->puts && o->put_i < o->cols) || (o->sums && o->sum_i < o->cols) || (o->gets && o->get_i < o->cols)) return 0;
-    if (o->in_window || !o->cols) return 1;
+    if ((o->puts && o->put_i < o->cols) || (o->sums && o->sum_i < o->cols) || (o->gets && o->get_i < o->cols))
+        return false;
+    if (o->in_window || !o->cols) return true;
     for (int32_t q = 0; q < m->size; q++) {
-        int reads = o->c.op == ESP_COLL_GATHER      ? q == o->c.root
-                    : o->c.op == ESP_COLL_BROADCAST ? m->rank == o->c.root
-                                                    : 1;
-        shm_line *l = &m->lines[q];
+        bool reads = o->c.op == ESP_COLL_GATHER      ? q == o->c.root
+                     : o->c.op == ESP_COLL_BROADCAST ? m->rank == o->c.root
+                                                     : true;
+        shm_published *l = &m->published[q];
         if (reads && q != m->rank && BACKEND_LOAD(o->c.op == ESP_COLL_REDUCE ? &l->sum : &l->got) < end)
-            return shm_waits(m, q);
+            return shm_wait_for(m, q);
     }
-    return 1;
+    return true;
 }
 
 ESP__FN void shm_begin(shm_comm *m, uint64_t start_ns) {
     shm_op *o = &m->op;
-    shm_line *mine = &m->lines[m->rank];
+    shm_published *mine = &m->published[m->rank];
     o->base = m->columns;
     m->columns += o->cols;
     o->clock_ns = o->end_ns = o->start_ns = start_ns;
     if (m->pace.on) memset(m->flows, 0, 2 * (size_t)m->size * sizeof *m->flows);
-    o->begun = 1;
+    o->begun = true;
     __atomic_store_n(&mine->src, (uint64_t)(uintptr_t)o->c.src.ptr, __ATOMIC_RELAXED);
     __atomic_store_n(&mine->dst, (uint64_t)(uintptr_t)o->c.dst.ptr, __ATOMIC_RELAXED);
     __atomic_store_n(&mine->start_ns, start_ns, __ATOMIC_RELAXED);

@@ -1,5 +1,5 @@
-/* plan.c: turns a collective into an shm_op: its columns, where they pass, and which stages this rank has. Every
- * rank must make the same plan from the same call, so nothing local may enter here.
+/* plan.c: turns a collective into an shm_op: its columns, whether they pass through windows, and the stages of this
+ * rank. Every rank must make the same plan from the same call, so no local state may affect it.
  *
  *     op              put (by window)  sum               get               way
  *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
@@ -15,10 +15,10 @@
 #include "backends/shm/transport.h"
 
 enum {
-    SHM_SMALL_SUM = 16 * 1024,    /* up to here an allreduce takes one hop: every rank reads all inputs  */
-    SHM_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds alone                          */
-    SHM_SMALL_COPY = 16 * 1024,   /* up to here the window is faster than a system call                  */
-    SHM_STREAM = 4 << 20          /* from here on results are written past the caches                    */
+    SHM_SMALL_SUM = 16 * 1024,    /* up to here every rank of an allreduce adds all */
+    SHM_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds all */
+    SHM_SMALL_COPY = 16 * 1024,   /* up to here other collectives use windows */
+    SHM_STREAM = 4 << 20          /* larger results are written past the caches */
 };
 
 /* The narrowest column is as wide as a payload's header. */
@@ -28,7 +28,7 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     uint64_t slots = shm_result_slot(m, o) + o->result_window;
     uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
     if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
-    if (m->pace.on && m->machines > 1) /* a column takes at most half a millisecond of the link, so that hops overlap */
+    if (m->pace.on && m->machines > 1) /* at most 0.5 ms of the link a column, so that hops overlap */
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;
@@ -46,25 +46,25 @@ ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
     o->scale = c->scale != 0 ? c->scale : 1.0f;
     o->esize = (uint32_t)(c->slot_bytes ? 1 : esp_dtype_bytes(c->dtype));
     o->unit = backend_item(c);
-    o->sum = backend_sums_of(c, m->simd);
+    o->sum = backend_reduction_of(c, m->simd);
     uint64_t n = (uint64_t)m->size, bytes = c->count * o->unit;
     o->stream = bytes >= SHM_STREAM;
-    int root = m->rank == c->root, reach = m->reach != SHM_REACH_WINDOW, sums = backend_op_sums(c->op);
+    bool root = m->rank == c->root, sums = backend_op_sums(c->op);
     uint64_t small = c->op == ESP_COLL_REDUCE ? SHM_SMALL_REDUCE : sums ? SHM_SMALL_SUM : SHM_SMALL_COPY;
-    o->in_window = !reach || bytes <= small;
+    o->in_window = !m->direct || bytes <= small;
     /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
      * these bytes take no longer than the latency of a second hop. */
-    int hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
+    bool hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
     o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
     o->part = o->whole ? c->count : (c->count + n - 1) / n;
-    o->by_destination = !o->whole && (sums || c->op == ESP_COLL_ALLTOALL);
+    o->per_destination = !o->whole && (sums || c->op == ESP_COLL_ALLTOALL);
     switch (c->op) {
     case ESP_COLL_ALLREDUCE:
-        o->puts = o->sums = 1;
+        o->puts = o->sums = true;
         o->gets = o->gets_result = !o->whole;
-        o->result_window = !o->whole && !reach;
+        o->result_window = !o->whole && !m->direct;
         break;
-    case ESP_COLL_REDUCE_SCATTER: o->puts = o->sums = 1; break;
+    case ESP_COLL_REDUCE_SCATTER: o->puts = o->sums = true; break;
     case ESP_COLL_REDUCE:
         o->puts = !o->whole || !root;
         o->sums = !o->whole || root;
@@ -72,9 +72,9 @@ ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
         o->result_window = !o->whole;
         break;
     case ESP_COLL_ALLGATHER:
-    case ESP_COLL_ALLTOALL: o->puts = o->gets = 1; break;
-    case ESP_COLL_GATHER: o->puts = !root, o->gets = (uint8_t)root; break;
-    default: o->puts = (uint8_t)root, o->gets = !root; break;
+    case ESP_COLL_ALLTOALL: o->puts = o->gets = true; break;
+    case ESP_COLL_GATHER: o->puts = !root, o->gets = root; break;
+    default: o->puts = root, o->gets = !root; break;
     }
     o->puts = o->puts && o->in_window;
     shm_plan_columns(m, o);

@@ -1,35 +1,34 @@
-/* ring.c: collectives around a ring, used only where the emulated link is on and reading peers directly would carry
+/* ring.c: collectives around a ring, used only where the link is emulated and reading peers directly would send
  * the same bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters
- * and leaves each machine once. A link carries (n-1)/n of the data each way for reduce_scatter and allgather, and
- * 2(n-1)/n for allreduce. Broadcast and reduce form a chain that begins or ends at the root; a link carries their
- * data once.
+ * and leaves each machine once. (n-1)/n of the data pass a link each way for reduce_scatter and allgather, and
+ * 2(n-1)/n for allreduce. Broadcast and reduce form a chain that begins or ends at the root; their data pass a link
+ * once.
  *
  * Sums follow the order of the ring, and halves are rounded at every hop, as on a real ring. All ranks still get the
- * same bits, since each part is summed once. All data passes through windows.
+ * same bits, since each part is summed once. All data pass through windows.
  *
  * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of
- * group g. A rank does its ring items in order and counts them in `sum`. A ring item reads what the previous rank
- * left `lag` items ago, one step before, and leaves its own data in the window, over data that the next rank has
- * read. The rank that is furthest behind can always go on. */
+ * group g. A rank processes its ring items in order and counts them in `sum`. A ring item reads what the previous rank
+ * wrote `lag` items ago, in the step before, and writes its own data to the window, over data that the next rank has
+ * read. The slowest rank never waits for a faster one, so there is no deadlock. */
 #include "backends/shm/transport.h"
 
 typedef struct shm_item {
     uint64_t chunk;
     int32_t step;
-    int32_t part;     /* rank that owns the part */
-    int reads, keeps; /* reads from the previous rank; leaves data for the next */
+    int32_t part; /* rank that owns the part */
+    bool reads;   /* reads from the previous rank */
+    bool keeps;   /* writes data for the next rank */
 } shm_item;
 
-/* Does rank a come before b in a ring that enters and leaves every unit of every level once? */
-static int shm_ring_before(const shm_comm *m, const esp_group *g, int32_t a, int32_t b) {
+/* Is rank a before rank b in the ring? It enters and leaves every machine and every rack once. */
+static bool shm_ring_before(const shm_comm *m, const esp_group *g, int32_t a, int32_t b) {
     for (uint32_t k = m->outer.on ? 2 : 1; k >= 1; k--) {
         int32_t x = shm_unit(g, k, a), y = shm_unit(g, k, b);
         if (x != y) return x < y;
     }
     return a < b;
 }
-/* Orders ranks so that those of one machine, and of one rack, are side by side, machines in the order of their first rank. A ring
- * in this order enters and leaves each machine once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g) {
     for (int32_t a = 0; a < m->size; a++) {
         int32_t at = a;
@@ -39,11 +38,11 @@ ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g) {
     }
 }
 
-/* Finds this rank's neighbours. The root and the ranks of its machine are at one end of a chain, so a chain too
- * enters and leaves each machine once. */
+/* Finds this rank's neighbours. A chain has the root and the ranks of its machine at one end, so it too enters and
+ * leaves each machine once. */
 static void shm_ring_neighbours(const shm_comm *m, shm_op *o) {
     int32_t n = m->size, at = 0, start = 0;
-    int reduce = o->c.op == ESP_COLL_REDUCE;
+    bool reduce = o->c.op == ESP_COLL_REDUCE;
     if (o->chain) {
         while (m->nics[m->ring_rank[start]] != m->nics[o->c.root]) start++;
         m->order[at++] = o->c.root;
@@ -59,16 +58,16 @@ static void shm_ring_neighbours(const shm_comm *m, shm_op *o) {
 }
 
 ESP__FN void shm_ring_plan(const shm_comm *m, shm_op *o) {
-    int chain = o->c.op == ESP_COLL_BROADCAST || o->c.op == ESP_COLL_REDUCE;
-    int around = o->c.op == ESP_COLL_ALLREDUCE || o->c.op == ESP_COLL_REDUCE_SCATTER || o->c.op == ESP_COLL_ALLGATHER;
+    bool chain = o->c.op == ESP_COLL_BROADCAST || o->c.op == ESP_COLL_REDUCE;
+    bool around = o->c.op == ESP_COLL_ALLREDUCE || o->c.op == ESP_COLL_REDUCE_SCATTER || o->c.op == ESP_COLL_ALLGATHER;
     double direct_ns = (double)(o->c.count * o->unit) * m->pace.ns_per_byte * (m->size - 1);
     if (!m->pace.on || m->size < 3 || !o->cols || direct_ns <= (double)m->pace.latency_ns) return;
     if (!chain && !(around && m->machines < m->size)) return;
-    o->ring = 1, o->chain = (uint8_t)chain;
-    o->whole = (uint8_t)chain;
-    o->in_window = o->result_window = 1;
-    o->by_destination = o->puts = o->gets = 0;
-    o->sums = 1;
+    o->ring = true, o->chain = chain;
+    o->whole = chain;
+    o->in_window = o->result_window = true;
+    o->per_destination = o->puts = o->gets = false;
+    o->sums = true;
     o->part = chain ? o->c.count : (o->c.count + (uint64_t)m->size - 1) / (uint64_t)m->size;
     shm_ring_neighbours(m, o);
     shm_plan_columns(m, o);
@@ -89,8 +88,7 @@ static shm_item shm_ring_item(const shm_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* For the rank at place x: sums take part x-1-s in step s and end with the rank's own part; copies bring part
-     * x-s. */
+    /* In step s the rank at place x adds to part x-1-s, so that it completes its own part, or copies part x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;
@@ -111,15 +109,15 @@ static uint64_t shm_ring_copy(shm_comm *m, int32_t part, uint64_t at, uint64_t l
     return len;
 }
 
-/* Does ring item `t`. Returns the bytes that came from the previous rank. */
+/* Processes ring item `t`. Returns the bytes that it read from the previous rank. */
 static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : shm_part_at(o, t->part);
     const uint8_t *in = t->reads ? shm_ring_slot(m, o->prev, idx - o->lag) : NULL;
     uint8_t *keep = t->keeps ? shm_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
-    int sums = backend_op_sums(o->c.op) && (o->chain || t->step < m->size);
-    int last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum holds all ranks' inputs */
+    bool sums = backend_op_sums(o->c.op) && (o->chain || t->step < m->size);
+    bool last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum is complete */
     if (sums) {
         uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
         if (in)
@@ -129,7 +127,7 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
         if (last && keep) memcpy(keep, out, len);
         return in ? len : 0;
     }
-    if (!in) { /* the data begins here: this rank's own part, or the root's data */
+    if (!in) { /* this rank's own part, or the root's data */
         shm_ring_copy(m, t->part, at, len, keep, src + at);
         if (o->c.op == ESP_COLL_ALLGATHER) shm_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
         return 0;
@@ -139,38 +137,39 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
     return moved;
 }
 
-static int shm_ring_shown(shm_comm *m) {
+static int shm_publish_ring(shm_comm *m) {
     shm_op *o = &m->op;
-    shm_line *mine = &m->lines[m->rank];
+    shm_published *mine = &m->published[m->rank];
     o->sum_due_ns = 0;
     __atomic_store_n(&mine->stamp[(o->base + o->sum_i) % SHM_STAMPS], o->end_ns, __ATOMIC_RELAXED);
     BACKEND_STORE(&mine->sum, o->base + ++o->sum_i);
     if (o->sum_i == o->cols) BACKEND_STORE(&mine->got, o->base + o->cols);
-    return m->news = 1;
+    return m->must_notify = true;
 }
 ESP__FN int shm_ring(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t idx = o->sum_i, at, len;
     int32_t prev = o->prev, next = o->next;
     if (idx == o->cols) return 0;
-    if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? shm_ring_shown(m) : 0;
+    if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? shm_publish_ring(m) : 0;
     shm_item t = shm_ring_item(m, idx);
     len = shm_piece(o, t.part, t.chunk, &at);
-    if (!len) return shm_ring_shown(m);
-    if (t.reads && BACKEND_LOAD(&m->lines[prev].sum) <= o->base + idx - o->lag) return shm_waits(m, prev);
-    if (t.keeps && !shm_all_through(m, o->base)) return 0; /* windows still hold an earlier collective */
-    if (t.keeps && idx >= o->slots && BACKEND_LOAD(&m->lines[next].sum) <= o->base + idx - o->slots + o->lag)
-        return shm_waits(m, next);
-    uint64_t came = shm_ring_move(m, &t, at, len);
+    if (!len) return shm_publish_ring(m);
+    if (t.reads && BACKEND_LOAD(&m->published[prev].sum) <= o->base + idx - o->lag) return shm_wait_for(m, prev);
+    if (t.keeps && !shm_all_finished(m, o->base)) return 0; /* a peer still reads an earlier collective */
+    if (t.keeps && idx >= o->slots && BACKEND_LOAD(&m->published[next].sum) <= o->base + idx - o->slots + o->lag)
+        return shm_wait_for(m, next);
+    uint64_t received = shm_ring_move(m, &t, at, len);
     m->moved += len;
-    if (!t.reads) return shm_ring_shown(m);
-    uint64_t ready = __atomic_load_n(&m->lines[prev].stamp[(o->base + idx - o->lag) % SHM_STAMPS], __ATOMIC_RELAXED);
-    shm_count(m, prev, came);
-    if (!shm_is_far(m, prev)) { /* same machine: no link between the two */
+    if (!t.reads) return shm_publish_ring(m);
+    uint64_t ready =
+        __atomic_load_n(&m->published[prev].stamp[(o->base + idx - o->lag) % SHM_STAMPS], __ATOMIC_RELAXED);
+    shm_count(m, prev, received);
+    if (!shm_crosses_link(m, prev)) {
         o->end_ns = backend_max(o->end_ns, ready);
-        return shm_ring_shown(m);
+        return shm_publish_ring(m);
     }
-    o->clock_ns = shm_transfer(m, prev, backend_max(o->clock_ns, ready), came);
+    o->clock_ns = shm_transfer(m, prev, backend_max(o->clock_ns, ready), received);
     o->sum_due_ns = o->clock_ns + shm_latency(m, prev, o->clock_ns);
     o->end_ns = backend_max(o->end_ns, o->sum_due_ns);
     return m->waits_for = -1, 1;
@@ -179,5 +178,5 @@ ESP__FN int shm_ring_finished(shm_comm *m) {
     shm_op *o = &m->op;
     if (o->sum_i < o->cols) return 0;
     if (o->chain && o->place == m->size - 1) return 1;
-    return BACKEND_LOAD(&m->lines[o->next].sum) >= o->base + o->cols ? 1 : shm_waits(m, o->next);
+    return BACKEND_LOAD(&m->published[o->next].sum) >= o->base + o->cols ? 1 : shm_wait_for(m, o->next);
 }

@@ -1,5 +1,5 @@
-/* shm_memory.c: memory that several processes share. Rank 0 makes it as a memfd, which has no name and ends with the
- * last process that has it open. Rank 0 sends its descriptor over a local socket. Knows no comm. */
+/* shm_memory.c: memory that several processes share. Rank 0 creates it as a memfd, which has no name and vanishes with
+ * the last process that has it open. Rank 0 sends its descriptor over a local socket. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -9,10 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- Unix sockets with random abstract names: they need no file and end with the process. Any process of the machine that guesses a
- * name can send to it ---- */
-/* An abstract name begins with a zero byte and has no end mark: the length
- * ends it. */
+/* ---- Unix sockets with random abstract names ---- */
+/* They need no file and vanish with the process. Any process of the machine that guesses a name can send to it. */
+/* An abstract name begins with a zero byte, and the address's length ends it. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
@@ -26,7 +25,7 @@ ESP__FN uint64_t shm_local_random(void) {
         x = (uint64_t)(uintptr_t)&x ^ (uint64_t)getpid() << 32;
     return x;
 }
-ESP__FN void shm_local_shut(int fd) {
+ESP__FN void shm_local_close(int fd) {
     int e = errno;
     if (fd >= 0) close(fd);
     errno = e;
@@ -37,32 +36,32 @@ ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]) {
     snprintf(name, SHM_LOCAL_NAME, "espresso.%08x%016llx", (unsigned)(shm_local_random() >> 32),
              (unsigned long long)shm_local_random());
     if (s >= 0 && bind(s, (struct sockaddr *)&a, shm_local_address(name, &a))) {
-        shm_local_shut(s);
+        shm_local_close(s);
         s = -1;
     }
     return s;
 }
 
 /* ---- memory ---- */
-/* Seals of a memfd (fcntl(2)): its size can no longer change, so that no access to its mapping is beyond its end. */
+/* Seals of a memfd (fcntl(2)) fix its size, so that no access to its mapping is beyond its end. */
 enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SEAL_SEALS = 1 };
 
-ESP__FN int shm_make(uint64_t bytes) {
+ESP__FN int shm_create(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-        shm_local_shut(fd);
+        shm_local_close(fd);
         fd = -1;
     }
     if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
     return fd;
 }
-ESP__FN int shm_has_seals(void) {
-    int fd = shm_make(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
-    shm_local_shut(fd);
+ESP__FN bool shm_has_seals(void) {
+    int fd = shm_create(4096), seals = fd < 0 ? -1 : fcntl(fd, SHM_GET_SEALS);
+    shm_local_close(fd);
     return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
 }
-/* NULL if `fd` is memory as shm_make makes it, of this user and this size; else what is wrong. */
-static const char *shm_wrong(int fd, uint64_t bytes) {
+/* Returns NULL if `fd` is memory as shm_create makes it, of this user and this size; otherwise an error text. */
+static const char *shm_invalid(int fd, uint64_t bytes) {
     struct stat st;
     int seals;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return "it is no memory";
@@ -76,14 +75,14 @@ static const char *shm_wrong(int fd, uint64_t bytes) {
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
     int s = shm_local_bound(SOCK_STREAM, name);
     if (s >= 0 && listen(s, backlog)) {
-        shm_local_shut(s);
+        shm_local_close(s);
         s = -1;
     }
     return s;
 }
-/* 1: the peer has our user id. Any user who guesses an abstract name can connect, but only our own user gets the
+/* Has the peer our user id? Any user who guesses an abstract name can connect, but only our own user gets the
  * memory. */
-static int shm_is_us(int s) {
+static bool shm_same_user(int s) {
     struct {
         pid_t pid;
         uid_t uid;
@@ -93,7 +92,7 @@ static int shm_is_us(int s) {
     return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &n) && (who.uid == geteuid() || who.uid == 0);
 }
 
-typedef union shm_control { /* CMSG_* macros need the alignment of cmsghdr */
+typedef union shm_control { /* CMSG_* macros need cmsghdr's alignment */
     char data[CMSG_SPACE(sizeof(int))];
     struct cmsghdr align;
 } shm_control;
@@ -108,7 +107,7 @@ static struct msghdr shm_message(struct iovec *byte, shm_control *control, size_
     return msg;
 }
 /* Sends `fd` over the connection. Returns 0, or -1 with errno. */
-static int shm_send(int s, int fd) {
+static int shm_send_fd(int s, int fd) {
     char byte = 'm';
     struct iovec io = {&byte, 1};
     shm_control control;
@@ -118,7 +117,7 @@ static int shm_send(int s, int fd) {
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
     return sendmsg(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 ? 0 : -1;
 }
-ESP__FN int shm_give(int listener, int fd) {
+ESP__FN int shm_send_to_all(int listener, int fd) {
     for (;;) {
         struct pollfd p = {listener, POLLIN, 0};
         int n = poll(&p, 1, 0);
@@ -127,17 +126,17 @@ ESP__FN int shm_give(int listener, int fd) {
         int s = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
         if (s < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)) continue;
         if (s < 0) return -1;
-        const int failed = shm_is_us(s) && shm_send(s, fd) && errno != EPIPE && errno != ECONNRESET;
-        shm_local_shut(s);
+        const int failed = shm_same_user(s) && shm_send_fd(s, fd) && errno != EPIPE && errno != ECONNRESET;
+        shm_local_close(s);
         if (failed) return -1;
     }
 }
-ESP__FN int shm_receive(int s) {
+ESP__FN int shm_receive_fd(int s) {
     char byte;
     int fd = -1;
     struct iovec io = {&byte, 1};
     shm_control control;
-    /* room for exactly one: the kernel closes the others that a sender may have added */
+    /* with room for one descriptor, the kernel closes any further ones that a sender has added */
     struct msghdr msg = shm_message(&io, &control, CMSG_LEN(sizeof fd));
     ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;
@@ -145,22 +144,22 @@ ESP__FN int shm_receive(int s) {
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
 }
-ESP__FN int shm_ask(const char *name, const char **why) {
+ESP__FN int shm_connect(const char *name, const char **why) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0 || connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0)
         *why = strerror(errno);
-    else if (!shm_is_us(s))
-        *why = "what answers belongs to another user";
+    else if (!shm_same_user(s))
+        *why = "the process that answers belongs to another user";
     else
         return s;
-    shm_local_shut(s);
+    shm_local_close(s);
     return -1;
 }
-ESP__FN int shm_take(int s, uint64_t bytes, const char **why) {
-    int fd = shm_receive(s);
-    *why = fd < 0 ? "none came, or this process has too many files open" : shm_wrong(fd, bytes);
+ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why) {
+    int fd = shm_receive_fd(s);
+    *why = fd < 0 ? "none came, or this process has too many files open" : shm_invalid(fd, bytes);
     if (fd < 0 || !*why) return fd;
-    shm_local_shut(fd);
+    shm_local_close(fd);
     return -1;
 }

@@ -1,15 +1,15 @@
-/* transport.h: the streaming engine behind the backends loop and shm. It must not know how ranks meet or where memory
- * comes from: a backend makes the region and says how a peer's buffers are reached (shm_reach).
+/* transport.h: the shm transport, which moves the data of the backends loop and shm. A backend creates the shared
+ * region; the transport neither creates memory nor finds peers.
  *
- * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. Each rank passes
- * columns through three stages. Each stage has a counter that peers read, and takes a column as soon as the column's
- * input is ready:
+ * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. Each rank passes columns
+ * through three stages. Each stage has a counter that peers read, and processes a column as soon as the column's input
+ * is ready:
  *
  *     put   copy inputs into the rank's own window in shared memory (only where peers cannot read the buffer itself)
  *     sum   read one column of every rank's input, add in rank order, write the result
  *     get   read a column of a peer's input or result into dst
  *
- * Counters never go back: a collective of `cols` columns moves each counter from `base` to `base + cols` on every
+ * Counters only grow: a collective of `cols` columns moves each counter from `base` to `base + cols` on every
  * rank. Columns are numbered through all collectives of a comm. Column x uses window cell x % cells, which may be
  * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
  * leaves nothing locked.
@@ -22,146 +22,147 @@
 #include <sys/un.h>
 
 enum {
-    SHM_CELL = 512 * 1024,  /* bytes of a window for one column: inputs and result                     */
-    SHM_CHUNK = 256 * 1024, /* widest column (measured: narrower ones cost more in waiting)           */
-    SHM_BUDGET = 1 << 20,   /* bytes moved by one call of test(): about 0.1 ms                         */
-    SHM_STAMPS = 64,        /* logical times kept of the last columns                                  */
-    SHM_AHEAD = 8,          /* columns of a flow on the link at the same time                          */
-    SHM_QUEUE = 64,         /* requests open at the same time on one comm                              */
-    SHM_CALLS = 8,          /* collectives that a rank shows: a root may be that many ahead of others  */
-    SHM_PHASES = 16,        /* changes of a link while a job runs                                      */
-    SHM_LINK_MAX = 256,     /* characters of a link's description                                      */
-    SHM_NICS = 2,           /* links that data of a rank may pass: its machine's and its rack's        */
-    SHM_LOCAL_NAME = 40     /* bytes of a local socket's name                                          */
+    SHM_CELL = 512 * 1024,    /* bytes of a window for one column: inputs and result */
+    SHM_CHUNK = 256 * 1024,   /* widest column; narrower ones cost more waiting */
+    SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a column of halves as f32 */
+    SHM_BUDGET = 1 << 20,     /* bytes that one test() moves: about 0.1 ms */
+    SHM_STAMPS = 64,          /* columns whose logical times are kept */
+    SHM_AHEAD = 8,            /* columns of a flow on the link at the same time */
+    SHM_QUEUE = 64,           /* requests open at the same time on one comm */
+    SHM_CALLS = 8,            /* collectives that a root may be ahead of others */
+    SHM_PHASES = 16,          /* changes of a link while a job runs */
+    SHM_LINK_MAX = 256,       /* characters of a link's description */
+    SHM_NICS = 2,             /* NICs that data may pass: machine's and rack's */
+    SHM_LOCAL_NAME = 40       /* bytes of a local socket's name */
 };
 
-/* How a rank reads a peer's own buffers. */
-enum {
-    SHM_REACH_WINDOW = 0, /* not at all: everything passes through windows                             */
-    SHM_REACH_POINTER,    /* threads of one process: addresses are valid in all of them                */
-    SHM_REACH_PULL        /* comm->pull copies from the other process                                  */
-};
-
-/* What one rank shows to the others. Only that rank writes it. */
-typedef struct shm_line {
-    uint64_t put, sum, got; /* columns whose input is ready; whose result is ready; that this rank has finished */
-    uint64_t src, dst;      /* addresses in the owner's process                                           */
-    uint64_t start_ns;      /* logical time at which the inputs were ready                                */
-    uint32_t reading;       /* POINTER only: inside a read                                           */
-    uint32_t gone;          /* the user owns the buffers again: the rank failed, with this status times -1 */
+/* What a rank publishes. Only that rank writes it. */
+typedef struct shm_published {
+    uint64_t put, sum, got; /* columns put, summed, and entirely finished */
+    uint64_t src, dst;      /* addresses in this rank's process */
+    uint64_t start_ns;      /* logical time at which the inputs were ready */
+    uint32_t reading;       /* nonzero while this rank reads a peer's buffer */
+    uint32_t failed;        /* -status of a failed rank: its buffers are free */
     uint64_t reserved0;
-    uint64_t call[SHM_CALLS];   /* the collectives that the rank began last: see drive.c                */
-    uint64_t stamp[SHM_STAMPS]; /* logical time at which a column's result was ready                   */
-} shm_line;
+    uint64_t call[SHM_CALLS];   /* the latest collectives: see drive.c */
+    uint64_t stamp[SHM_STAMPS]; /* logical time at which a column was summed */
+} shm_published;
 
-/* A bell wakes one rank's thread; a nic is the emulated link of one machine, or of one rack. Both lie in the region of the comm of
- * level 0. */
+/* How a rank's thread waits, and therefore how a peer wakes it. */
 enum {
     SHM_AWAKE = 0,
-    SHM_ASLEEP, /* in progress(): woken through a futex on `word`                                      */
-    SHM_POLLED  /* its thread may sleep in poll(): see wait.c                                       */
+    SHM_ASLEEP, /* in progress(): through a futex on `word` */
+    SHM_POLLED  /* perhaps in poll(): through a socket, see wait.c */
 };
-typedef struct shm_bell {
-    uint32_t word, asleep;
-    char socket[SHM_LOCAL_NAME]; /* of the rank's wait_fd; written before `asleep` is POLLED               */
+/* Doorbells and NICs lie in the region of the comm of level 0. A doorbell wakes one rank's thread. */
+typedef struct shm_doorbell {
+    uint32_t word, asleep;       /* asleep: SHM_AWAKE, SHM_ASLEEP or SHM_POLLED */
+    char socket[SHM_LOCAL_NAME]; /* valid while `asleep` is SHM_POLLED */
     uint64_t reserved0[2];
-} shm_bell;
+} shm_doorbell;
+/* The emulated NIC of one machine, or the uplink of one rack: the times at which it will be idle. */
 typedef struct shm_nic {
-    uint64_t tx_free_ns, rx_free_ns; /* when the link will have sent, received all that it was given      */
+    uint64_t tx_free_ns, rx_free_ns;
     uint64_t reserved0[6];
 } shm_nic;
 
-/* Start of a region; bells[n], nics[SHM_NICS][n], lines[n] and the windows follow. */
+/* Start of a region; doorbells[n], nics[SHM_NICS][n], published[n] and the windows follow. */
 typedef struct shm_head {
-    uint32_t refs;   /* loop: comms that still use the memory                                             */
-    uint32_t broken; /* rank + 1 of the first rank that gave up a collective                              */
+    uint32_t refs;   /* backend loop: comms that still use the memory */
+    uint32_t broken; /* 1 + the first rank that failed a collective */
     uint64_t reserved0[7];
 } shm_head;
 
-/* What every rank tells the group when a comm opens, before memory is shared. */
+/* What ranks exchange when a comm opens, before they share memory. */
 typedef struct shm_hello {
-    int32_t status; /* of this rank so far: where one rank failed, all give up                          */
+    int32_t status; /* of the rank so far; any failure fails all ranks */
     int32_t pid, job_rank;
-    uint32_t params;             /* hash of the parameters: must be the same on all ranks                            */
-    uint64_t address;            /* loop: rank 0's region. shm: a word that peers read to test CMA                   */
-    uint64_t secret;             /* shm: the value of that word                                                      */
-    char socket[SHM_LOCAL_NAME]; /* shm: where rank 0 gives the memory away                            */
-    uint64_t opened_ns;          /* the times of a changing link count from rank 0's                   */
+    uint32_t params;             /* hash of the parameters */
+    uint64_t address;            /* backend loop: rank 0's region */
+    char socket[SHM_LOCAL_NAME]; /* backend shm: where rank 0 sends the memory */
+    uint64_t opened_ns;          /* a link's phases count from rank 0's */
 } shm_hello;
 
+/* The slowest link between this comm's ranks. */
 typedef struct shm_pace {
-    double ns_per_byte; /* 0: no limit */
+    double ns_per_byte; /* 0 without a limit */
     uint64_t latency_ns;
-    int on;
+    bool on; /* this comm's data pass an emulated link */
 } shm_pace;
 
-/* A link that may change while a job runs: its phases, each in effect from a time on, or a file that holds its
- * present state. */
+/* A link's rate and latency from `from_ns` on, which counts from opened_ns. */
 typedef struct shm_phase {
     double ns_per_byte;
-    uint64_t latency_ns, from_ns; /* from_ns: counted from opened_ns                                          */
+    uint64_t latency_ns, from_ns;
 } shm_phase;
+/* An emulated link: its phases, or a file with its present state. */
 typedef struct shm_link {
     shm_phase phases[SHM_PHASES];
     int n;
-    uint64_t opened_ns, looked_ns; /* looked_ns: last look at the file                                     */
-    char file[SHM_LINK_MAX];       /* "": the link has no file                                             */
-    int warned;
+    uint64_t opened_ns, polled_ns; /* polled_ns: when the file was last read */
+    char file[SHM_LINK_MAX];       /* empty: no file */
+    bool warned;
 } shm_link;
 
 /* The racks of a job of three levels: see link.c. */
 typedef struct shm_outer {
-    bool on;        /* the job has three levels                                           */
-    shm_nic **nics; /* [size]: link of the rank's rack                                    */
-    shm_link link;  /* n phases 0: not emulated                                           */
+    bool on;        /* the job has three levels */
+    shm_nic **nics; /* [size]: uplink of the rank's rack */
+    shm_link link;  /* without phases: not emulated */
 } shm_outer;
 
 /* Columns of one peer on their way over the emulated link, for one stage. */
 typedef struct shm_flow {
-    uint64_t next;           /* first column that is not on the link yet                                            */
-    uint64_t used;           /* used bytes of the payload slot that `next` is in                                    */
-    uint64_t due[SHM_AHEAD]; /* logical time at which a column arrives                                 */
+    uint64_t next;           /* first column that is not on the link yet */
+    uint64_t used;           /* used bytes of the payload slot at `next` */
+    uint64_t due[SHM_AHEAD]; /* logical time at which a column arrives */
 } shm_flow;
 
-/* The collective that moves now. */
+/* The collective that runs now. An item is a number, a row or a payload slot. */
 typedef struct shm_op {
     esp_coll c;
-    uint64_t unit, part;          /* bytes of an item (a number, a row or a slot), items of a part          */
-    uint64_t width, cols, base;   /* bytes of a column; columns; number of the first column in this comm     */
-    uint64_t per_slot;            /* columns of one payload slot that is wider than a column, else 0         */
-    uint64_t put_i, sum_i, get_i; /* next column of each stage                                            */
-    int32_t get_k;                /* next peer of column get_i                                            */
-    uint8_t in_window, result_window, whole, by_destination; /* see plan.c                          */
-    uint8_t puts, sums, gets, gets_result; /* stages that this rank has; get reads results, not inputs */
-    uint8_t stream, ring, chain, begun;    /* ring: see ring.c                       */
-    uint8_t compared;                      /* all peers were seen in this collective, or beyond it: see drive.c */
-    int32_t place, prev, next;             /* this rank's place in the ring, and its neighbours */
-    uint64_t steps, group, lag, slots;     /* of the ring: see ring.c                       */
-    uint32_t esize;                        /* bytes of a number */
+    uint64_t unit, part;          /* bytes of an item; items of a part */
+    uint64_t width, cols;         /* bytes of a column; columns */
+    uint64_t base;                /* number of the first column in this comm */
+    uint64_t per_slot;            /* columns of a slot wider than one, else 0 */
+    uint64_t put_i, sum_i, get_i; /* next column of each stage */
+    int32_t get_k;                /* next peer of column get_i */
+    bool in_window;               /* peers read inputs from this rank's window */
+    bool result_window;           /* and results */
+    bool whole;                   /* one part, which all ranks process */
+    bool per_destination;         /* the window has an input for each rank */
+    bool puts, sums, gets;        /* stages that this rank has */
+    bool gets_result;             /* stage get reads results, not inputs */
+    bool stream;                  /* results are written past the caches */
+    bool ring, chain;             /* see ring.c */
+    bool begun;
+    bool compared;                     /* no peer runs another collective: drive.c */
+    int32_t place, prev, next;         /* in the ring: this rank's and neighbours */
+    uint64_t steps, group, lag, slots; /* of the ring: see ring.c */
+    uint32_t esize;                    /* bytes of a number */
     float scale;
-    backend_sums sum;
-    uint64_t start_ns;               /* logical begin                                                     */
-    uint64_t clock_ns;               /* logical time at which this rank's link finishes its last piece        */
-    uint64_t sum_due_ns, get_due_ns; /* when a moved column may be shown to peers; 0: no column waits      */
-    uint64_t end_ns;                 /* logical end so far                                                */
+    backend_reduction sum;
+    uint64_t start_ns;               /* logical begin */
+    uint64_t clock_ns;               /* logical time: the link's last piece ends */
+    uint64_t sum_due_ns, get_due_ns; /* arrival of a copied column, or 0 */
+    uint64_t end_ns;                 /* logical end so far */
 } shm_op;
 
 typedef struct shm_req {
     esp_coll c;
     uint64_t start_ns;
-    uint32_t used, done;
+    bool used, done;
 } shm_req;
 
-/* Shared by all comms of one rank: its thread drives all of them, and sleeps for all of them together. */
+/* Shared by all comms of one rank, whose thread drives all of them, and sleeps for all of them together. */
 typedef struct shm_job {
-    struct shm_comm *comms; /* linked list                                                             */
-    struct shm_comm *owner; /* the comm of level 0                                                     */
-    shm_bell *bell;         /* this rank's                                                             */
-    uint32_t woken;         /* wake() came since the last progress()                                   */
+    struct shm_comm *comms; /* linked list */
+    struct shm_comm *owner; /* the comm of level 0 */
+    shm_doorbell *doorbell; /* this rank's */
+    uint32_t woken;         /* wake() was called since the last progress() */
     uint32_t refs;
-    int32_t spin; /* the ranks fit the cores, so spinning takes no other rank's time         */
-    /* see wait.c; -1: none */
-    int32_t wait_fd, socket, timer, sender;
+    bool spin;                              /* each rank has a core of its own */
+    int32_t wait_fd, socket, timer, sender; /* -1 where closed: see wait.c */
 } shm_job;
 
 typedef struct shm_comm {
@@ -172,54 +173,52 @@ typedef struct shm_comm {
     struct shm_comm *next;
     /* the region */
     shm_head *head;
-    shm_line *lines;
+    shm_published *published;
     uint8_t *windows;
-    uint64_t cells; /* cells of a window: how many columns a rank may be ahead of the slowest reader          */
+    uint64_t cells; /* columns that a rank may be ahead of the slowest reader */
     uint64_t region_bytes;
     void (*drop_region)(struct shm_comm *m);
     /* per rank of the group */
-    int32_t *job_rank; /* each rank's number in the job                                                 */
-    uint8_t *level;    /* the outermost level at which its place differs from this rank's               */
-    shm_bell **bells;
-    shm_nic **nics;     /* link of the rank's machine                                                    */
-    uint64_t *used;     /* used bytes of the payload slot that is being read from each rank              */
-    int32_t *ring_rank; /* the ranks, those of one machine side by side                                  */
-    int32_t *order;     /* the ranks in the order of the running ring or chain                                */
+    int32_t *job_rank; /* its number in the job */
+    uint8_t *level;    /* outermost level at which its place differs from ours */
+    shm_doorbell **doorbells;
+    shm_nic **nics;     /* NIC of its machine */
+    uint64_t *used;     /* used bytes of the payload slot that is being read */
+    int32_t *ring_rank; /* the ranks, those of one machine side by side */
+    int32_t *order;     /* the ranks in the order of the running ring or chain */
     int32_t machines;
     int32_t *pid;
     shm_hello *hello;
-    int reach;
-    int (*pull)(struct shm_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
-    shm_pace pace; /* the link as it was opened: all ranks plan with it, so their plans agree */
-    shm_link link; /* the link as it is now: transfer times follow it                                  */
+    bool direct;   /* threads of one process read each other's buffers */
+    shm_pace pace; /* at the start: all ranks plan with the same link */
+    shm_link link; /* now: transfers follow it */
     shm_outer outer;
-    shm_flow *flows; /* [2][size]: for sum, then for get                                     */
+    shm_flow *flows; /* [2][size]: of stage sum, then of stage get */
     /* the collectives that run */
     shm_op op;
     shm_req reqs[SHM_QUEUE];
-    uint64_t req_first, req_next; /* the request that runs; the next free one                             */
-    uint32_t ready;               /* requests that are done but not yet tested                            */
-    uint64_t columns, min_got;    /* columns begun so far; a lower bound of every peer's `got`            */
-    uint64_t begun;               /* collectives begun so far                                             */
+    uint64_t req_first, req_next; /* the request that runs; the next free one */
+    uint32_t ready;               /* requests that are done but not yet tested */
+    uint64_t columns;             /* columns begun so far */
+    uint64_t min_got;             /* a lower bound of every peer's `got` */
+    uint64_t begun;               /* collectives begun so far */
     uint64_t logical_end_ns;
-    uint64_t moved; /* bytes moved in this call                                             */
+    uint64_t moved; /* bytes moved in this call */
     int simd;
-    int news; /* a counter moved that a sleeping peer may wait for                                        */
-    uint8_t *sum_acc, *sum_in; /* room for one column: f32 accumulator; two peers' inputs                 */
-    uint64_t scratch_bytes;
-    void *scratch;
+    bool must_notify; /* a sleeping peer may wait for a counter that moved */
+    void *sum_acc;    /* sums of a column, in f32 for halves */
     uint32_t aborted;
-    esp_status error, read_error; /* of the comm; of the last read */
-    int32_t waits_for;
+    esp_status error;
+    int32_t waits_for;                /* the peer that this rank waits for, or -1 */
     uint64_t level_bytes[ESP_LEVELS]; /* received */
 } shm_comm;
 
-/* ---- where things lie: link.c, plan.c ---- */
-/* Where part `p` begins in the whole buffer, and its length, in bytes. */
+/* ---- addresses and lengths ---- */
+/* Offset of part `p` in the whole buffer, in bytes. */
 static inline uint64_t shm_part_at(const shm_op *o, int32_t p) {
     return backend_min((uint64_t)p * o->part, o->c.count) * o->unit;
 }
-/* Column `i` of part `p`: offset from the part's begin, and bytes (0: the part is shorter). */
+/* Returns the bytes of column `i` of part `p`, which are 0 behind the part's end. *at is its offset in the part. */
 static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_t *at) {
     uint64_t len = shm_part_at(o, p + 1) - shm_part_at(o, p);
     if (o->per_slot) {
@@ -230,23 +229,23 @@ static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_
     *at = i * o->width;
     return *at < len ? backend_min(o->width, len - *at) : 0;
 }
-/* Used bytes of a piece that begins `in` bytes into a slot wider than a column. */
+/* A payload slot has `used` bytes, and a piece of `len` bytes begins `in` bytes into it. Returns the piece's used
+ * bytes. */
 static inline uint64_t shm_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? backend_min(len, used - in) : 0;
 }
-/* Address of an input or of the result in `rank`'s window: the cell of column `i`, and in it number `slot`. */
+/* Address in `rank`'s window: entry `slot` of the cell of column `i`. An entry is an input or the result. */
 static inline uint8_t *shm_cell(const shm_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;
     return m->windows + ((uint64_t)rank * m->cells + cell) * SHM_CELL + slot * m->op.width;
 }
-/* How many inputs a column of this rank's window holds; a result lies behind them. */
+/* The entry of a cell that holds the result: it follows the inputs. */
 static inline uint64_t shm_result_slot(const shm_comm *m, const shm_op *o) {
-    return !o->in_window ? 0 : o->by_destination ? (uint64_t)m->size : 1;
+    return !o->in_window ? 0 : o->per_destination ? (uint64_t)m->size : 1;
 }
-/* Do data from the rank pass an emulated link? */
-static inline bool shm_is_far(const shm_comm *m, int32_t rank) { return m->nics[rank] != m->nics[m->rank]; }
+static inline bool shm_crosses_link(const shm_comm *m, int32_t rank) { return m->nics[rank] != m->nics[m->rank]; }
 static inline void shm_count(shm_comm *m, int32_t rank, uint64_t bytes) { m->level_bytes[m->level[rank] - 1] += bytes; }
-static inline int shm_waits(shm_comm *m, int32_t rank) { return m->waits_for = rank, 0; }
+static inline int shm_wait_for(shm_comm *m, int32_t rank) { return m->waits_for = rank, 0; }
 static inline shm_req *shm_running(shm_comm *m) {
     return m->req_first == m->req_next ? NULL : &m->reqs[m->req_first % SHM_QUEUE];
 }
@@ -257,74 +256,72 @@ static inline void shm_relax(void) {
 }
 
 /* ---- link.c: the emulated link ---- */
-/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL, or what is
- * expected at *where. */
+/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL on success,
+ * otherwise a text that names what is expected at *where. */
 ESP__FN const char *shm_parse_phases(const char *text, shm_link *l, const char **where);
-/* Reads the link's present state from the file's first line. Returns NULL, or what is wrong. */
+/* Reads the link's present state from the file's first line. Returns NULL on success, otherwise an error text. */
 ESP__FN const char *shm_read_link(const char *path, shm_link *l);
 /* Reads the file again every 100 ms. While the file is malformed the link stays as it is. */
-ESP__FN void shm_link_look(shm_comm *m, uint64_t now);
-/* Reads the parameters, which are those of both backends; cma=1, where peers can be pulled from, sets `reach`. */
+ESP__FN void shm_link_poll(shm_comm *m, uint64_t now);
 ESP__FN esp_status shm_params(shm_comm *m, const char *params);
-/* Gives `bytes` of `rank`, ready at `from`, to all links between it and this rank. Returns when the last of them is done, without
- * the latency. */
+/* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns the time at which
+ * the slowest link has passed them, without the latency. */
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
-/* The latency between the rank and this rank at a logical time: that of the slowest link between them. */
+/* The largest latency of the links between `rank` and this rank at logical time `ns`. */
 ESP__FN uint64_t shm_latency(const shm_comm *m, int32_t rank, uint64_t ns);
-/* The lowest rank in the same unit of `level` (1: machine, 2: rack) as rank q. */
+/* The lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
 ESP__FN int32_t shm_unit(const esp_group *g, uint32_t level, int32_t q);
-/* Finds the links between racks in `nics`, the region's [SHM_NICS][size], or the parent's. Then collectives are planned for the
- * slowest link that this group crosses. */
+/* Finds the NICs of racks in the parent comm, or without a parent in `nics`, the region's array. Where the group spans
+ * racks, plans with the slower of the links of machines and racks. */
 ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *parent, shm_nic *nics);
 
-/* ---- plan.c, ring.c: which way a collective takes ---- */
+/* ---- plan.c, ring.c: the plan of a collective ---- */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o);
-/* Cuts the op into columns. The rest of the plan must be there already. */
+/* Cuts the op into columns, by the members that shm_plan or shm_ring_plan has set. */
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o);
 /* Orders ranks so that a ring enters and leaves each machine, and each rack, once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g);
-/* Turns a plan into a ring, where the link then carries fewer bytes. */
+/* Turns the plan into a ring where fewer bytes then pass the link. */
 ESP__FN void shm_ring_plan(const shm_comm *m, shm_op *o);
 /* Stages return 1 when they moved something, 0 when they must wait, negative on an error. */
 ESP__FN int shm_ring(shm_comm *m);
 ESP__FN int shm_ring_finished(shm_comm *m);
 
 /* ---- move.c: the stages ---- */
-/* Begins an op that is planned: shows this rank's buffers to the others. */
+/* Begins the planned op: publishes the addresses of this rank's buffers. */
 ESP__FN void shm_begin(shm_comm *m, uint64_t start_ns);
-/* Continues what is under way on the link for the running op. Called whenever the comm is driven. */
+/* Puts further columns of the running op on the emulated link. */
 ESP__FN void shm_flows(shm_comm *m);
 ESP__FN int shm_put(shm_comm *m);
 ESP__FN int shm_sum(shm_comm *m);
 ESP__FN int shm_get(shm_comm *m);
-/* 1: this rank's stages of the op are done, and no peer reads its buffers any more. */
-ESP__FN int shm_finished(shm_comm *m);
-/* 1: all peers have finished all columns before `x`. */
-ESP__FN int shm_all_through(shm_comm *m, uint64_t x);
-/* The rank gave up: says so. */
-ESP__FN esp_status shm_lost(shm_comm *m, int32_t rank);
+/* Are this rank's stages of the op done, and does no peer read its buffers any more? */
+ESP__FN bool shm_finished(shm_comm *m);
+/* Have all peers finished all columns before `x`? */
+ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x);
+/* Logs that the rank failed. Returns the error of this rank's collective. */
+ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank);
 
 /* ---- drive.c: the collectives of a comm, in the order in which they were started ---- */
-/* Begins the oldest request, unless it moves already. */
+/* Begins the oldest request, unless it has begun. */
 ESP__FN void shm_next(shm_comm *m);
-/* Moves what can be moved now, at most SHM_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative
- * on error. */
+/* Moves what can be moved now, about SHM_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative on
+ * error. */
 ESP__FN int shm_drive(shm_comm *m);
-/* Drives every comm of the job. Returns SHM_MOVED, where more may move at once, and SHM_READY, where a request waits
- * for its test(). *due: the earliest time at which data on the emulated link arrives, so that a comm can go on without a
- * peer. */
+/* Drives every comm of the job. Returns SHM_MOVED where more may move at once, and SHM_READY where a finished request
+ * waits for its test(). *due is the earliest time at which data on the emulated link arrives. */
 enum { SHM_MOVED = 1, SHM_READY = 2 };
 ESP__FN int shm_drive_all(shm_job *j, int *pending, uint64_t *due);
-/* The comm is of no use any more, and its peers are told. Returns its first error. */
+/* Marks the comm as failed and notifies its peers. Returns its first error. */
 ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 
-/* ---- wait.c: telling peers, and waiting for them ---- */
-/* Wakes sleeping peers after a counter of ours moved. `news` stays where a peer could not be told. */
-ESP__FN void shm_tell(shm_comm *m);
-/* This rank's own descriptor becomes readable, where it has one. */
-ESP__FN void shm_poke_self(shm_job *j);
-/* This rank gives up a collective that others are in. */
-ESP__FN void shm_give_up(shm_comm *m);
+/* ---- wait.c: wakes peers, and waits for them ---- */
+/* Wakes sleeping peers after a counter of this rank moved. Leaves `must_notify` set where that failed. */
+ESP__FN void shm_notify_peers(shm_comm *m);
+/* Makes this rank's own descriptor readable, where it has one. */
+ESP__FN void shm_notify_self(shm_job *j);
+/* Publishes that this rank leaves a collective in which others still are. */
+ESP__FN void shm_publish_failure(shm_comm *m);
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us);
 ESP__FN void shm_wake(void *comm);
 ESP__FN int32_t shm_wait_fd(void *comm);
@@ -337,23 +334,23 @@ ESP__FN esp_status shm_abort(void *comm);
 ESP__FN int32_t shm_straggler(void *comm, void *req);
 ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out);
 ESP__FN void shm_close(void *comm);
-typedef int (*shm_pull)(shm_comm *m, int32_t rank, uint64_t address, void *to, uint64_t bytes);
-typedef esp_status (*shm_meet)(shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Makes a comm, reads its parameters, and calls `meet`, by which the ranks get their region: it calls what follows here. */
+typedef esp_status (*shm_rendezvous)(shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
+/* Allocates a comm, reads its parameters, and calls `rendezvous`, in which the ranks get their region with the
+ * functions below. */
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
-                                      shm_pull pull, shm_meet meet, void **comm);
-/* What this rank tells the group; a backend adds its own. */
+                                      shm_rendezvous rendezvous, void **comm);
+/* The members of a hello that both backends need. */
 ESP__FN shm_hello shm_hello_of(const shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Gives every rank's hello to every rank. Returns the same status on all of them, unless the exchange itself fails: then m->pid[0] is
- * still 0, and other ranks may have had it. */
+/* Exchanges the hellos of all ranks. Returns the same status on all of them, unless the exchange itself fails: then
+ * m->pid[0] is still 0, and the exchange may have succeeded on other ranks. */
 ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello *mine);
 /* Fails unless `params` are the same on every rank. */
 ESP__FN esp_status shm_same_params(shm_comm *m);
 ESP__FN uint64_t shm_region_bytes(int32_t n);
-/* Joins the job: lays out the region, finds bells and links. The region is zeroed memory. */
+/* Lays out the region, which is zeroed memory, and finds doorbells and NICs in it. */
 ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
 
-/* The table of backend `id`: id_probe and id_comm_open are its own. */
+/* The table of backend `id`, which defines id_probe and id_comm_open. */
 #define SHM_BACKEND(id, text, parameters)                                                                              \
     static const esp_backend id##_backend = {                                                                          \
         .struct_size = sizeof(esp_backend),                                                                            \
@@ -384,23 +381,23 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
 /* Fills the address and returns its length. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a);
 ESP__FN uint64_t shm_local_random(void);
-/* close() that keeps errno, for cleaning up after an error */
-ESP__FN void shm_local_shut(int fd);
-/* A socket with a random `name`. Returns -1 with errno on error. */
+/* close() that keeps errno, for use after an error. */
+ESP__FN void shm_local_close(int fd);
+/* Opens a socket with a random `name`. Returns -1 with errno on error. */
 ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]);
-/* 1: this system can fix the size of such memory. */
-ESP__FN int shm_has_seals(void);
-/* Makes memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
-ESP__FN int shm_make(uint64_t bytes);
-/* Opens a socket at which others ask for the memory, with a random `name`. Returns -1 with errno on error. */
+/* Can this system fix the size of a memfd? */
+ESP__FN bool shm_has_seals(void);
+/* Creates shared memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
+ESP__FN int shm_create(uint64_t bytes);
+/* Opens a listening socket with a random `name`, to which the other ranks connect. Returns -1 with errno on error. */
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog);
-/* Asks for the memory. Returns the connection, or -1 and what is wrong. */
-ESP__FN int shm_ask(const char *name, const char **why);
-/* Gives `fd` to all that have asked. Waits for nobody: a rank that has not asked has died, and the ranks' next exchange says so.
- * Returns 0, or -1 with errno. */
-ESP__FN int shm_give(int listener, int fd);
+/* Connects to rank 0's socket. Returns the connection, or -1 and an error text in *why. */
+ESP__FN int shm_connect(const char *name, const char **why);
+/* Sends `fd` over all connections that are pending, and does not wait for more: a rank that has not connected has died,
+ * which the ranks' next exchange detects. Returns 0, or -1 with errno. */
+ESP__FN int shm_send_to_all(int listener, int fd);
 /* Receives one descriptor. Returns -1 if anything else came. */
-ESP__FN int shm_receive(int s);
-/* Takes the memory that was given before, which must be of `bytes` bytes. Returns its descriptor, or -1 and what is wrong. */
-ESP__FN int shm_take(int s, uint64_t bytes, const char **why);
+ESP__FN int shm_receive_fd(int s);
+/* Receives shared memory, which must have `bytes` bytes. Returns its descriptor, or -1 and an error text in *why. */
+ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why);
 #endif

@@ -1,5 +1,5 @@
-/* wait.c: telling peers that something changed, and sleeping until a peer does: spin briefly, then yield, then futex.
- * Knows counters and bells only, not collectives. */
+/* wait.c: wakes peers after a counter moved, and sleeps until a peer does: spins briefly, then yields, then sleeps on a
+ * futex. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -10,13 +10,13 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-static void shm_ring_bell(shm_bell *b) {
+static void shm_ring_doorbell(shm_doorbell *b) {
     __atomic_add_fetch(&b->word, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &b->word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
-/* Makes the descriptor of the polled bell `b` readable. Returns 0, or -1 with errno. Several threads may call with the same
- * `from`. */
-static int shm_poke(int from, shm_bell *b) {
+/* Makes the descriptor readable on which the owner of doorbell `b` polls, by one byte sent from socket `from`. Returns
+ * 0, or -1 with errno. */
+static int shm_notify_socket(int from, shm_doorbell *b) {
     struct sockaddr_un a;
     uint32_t polled = SHM_POLLED;
     const char byte = 0;
@@ -25,72 +25,71 @@ static int shm_poke(int from, shm_bell *b) {
     socklen_t length = shm_local_address(b->socket, &a);
     do n = sendto(from, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&a, length);
     while (n < 0 && errno == EINTR);
-    /* EAGAIN: it is full, so readable. ECONNREFUSED: its process is gone */
+    /* EAGAIN: the socket is full and therefore readable. ECONNREFUSED: its process has ended */
     if (n == 1 || errno == EAGAIN || errno == ECONNREFUSED) return 0;
-    uint32_t awake = SHM_AWAKE; /* not told yet: the next call tries again */
+    uint32_t awake = SHM_AWAKE; /* the next call tries again */
     __atomic_compare_exchange_n(&b->asleep, &awake, SHM_POLLED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return -1;
 }
-/* Tells a rank that sleeps, or polls. */
-static int shm_tell_bell(shm_job *j, shm_bell *b) {
+/* Wakes a rank that sleeps or polls. Returns 0, or -1 with errno. */
+static int shm_notify(shm_job *j, shm_doorbell *b) {
     uint32_t how = BACKEND_LOAD(&b->asleep);
-    if (how == SHM_ASLEEP) shm_ring_bell(b);
+    if (how == SHM_ASLEEP) shm_ring_doorbell(b);
     if (how != SHM_POLLED) return 0;
     if (j->sender < 0) j->sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    return j->sender < 0 ? -1 : shm_poke(j->sender, b);
+    return j->sender < 0 ? -1 : shm_notify_socket(j->sender, b);
 }
-ESP__FN void shm_poke_self(shm_job *j) {
-    if (BACKEND_LOAD(&j->bell->asleep) == SHM_POLLED) shm_poke(j->socket, j->bell);
+ESP__FN void shm_notify_self(shm_job *j) {
+    if (BACKEND_LOAD(&j->doorbell->asleep) == SHM_POLLED) shm_notify_socket(j->socket, j->doorbell);
 }
 
-/* Wakes sleeping peers after a counter of ours moved. The counter's store is sequentially consistent, and a sleeper
- * looks at counters once more after it has set `asleep`: so we see its `asleep`, or it sees our counter. `news` stays where
- * a peer could not be told. */
-ESP__FN void shm_tell(shm_comm *m) {
-    m->news = 0;
+/* No wakeup is lost: a counter's store is sequentially consistent, and a rank that goes to sleep reads the counters
+ * once more after it has set `asleep`. So this function sees `asleep`, or the other rank sees the counter. */
+ESP__FN void shm_notify_peers(shm_comm *m) {
+    m->must_notify = false;
     for (int32_t q = 0; q < m->size; q++)
-        if (q != m->rank && BACKEND_LOAD(&m->bells[q]->asleep) && shm_tell_bell(m->job, m->bells[q])) m->news = 1;
+        if (q != m->rank && BACKEND_LOAD(&m->doorbells[q]->asleep) && shm_notify(m->job, m->doorbells[q]))
+            m->must_notify = true;
 }
 
-/* This rank gives up a collective that others are in. They must neither wait for this rank nor read its buffers,
- * which the user owns again. A reader that is inside a read finishes within one column, and is waited for. */
-ESP__FN void shm_give_up(shm_comm *m) {
+/* Peers must neither wait for this rank any more nor read its buffers, which the user may free. Waits for peers that
+ * are reading: each finishes within one column. */
+ESP__FN void shm_publish_failure(shm_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
-    BACKEND_STORE(&m->lines[m->rank].gone, (uint32_t) - (m->error ? m->error : ESP_E_PEER));
+    BACKEND_STORE(&m->published[m->rank].failed, (uint32_t) - (m->error ? m->error : ESP_E_PEER));
     __atomic_compare_exchange_n(&m->head->broken, &none, (uint32_t)m->rank + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    shm_tell(m);
-    if (m->reach == SHM_REACH_POINTER)
+    shm_notify_peers(m);
+    if (m->direct)
         for (int32_t q = 0; q < m->size; q++)
-            while (q != m->rank && BACKEND_LOAD(&m->lines[q].reading)) sched_yield();
+            while (q != m->rank && BACKEND_LOAD(&m->published[q].reading)) sched_yield();
 }
 
-/* Sleeps until the bell's word is no longer `seen`, at most until `until_ns`. */
-static void shm_sleep(shm_bell *b, uint32_t seen, uint64_t until_ns) {
+/* Sleeps until the doorbell's word is no longer `seen`, at most until `until_ns`. */
+static void shm_sleep(shm_doorbell *b, uint32_t seen, uint64_t until_ns) {
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     syscall(SYS_futex, &b->word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
 /* ---- a file descriptor ---- */
-/* A file descriptor for a thread that sleeps on several backends. Until somebody asks for it, it costs nothing: a
- * rank that sleeps in progress() is woken through a futex.
+/* A file descriptor for a thread that sleeps on several backends. It is created by the first wait_fd(); ranks that only
+ * sleep in progress() are woken through a futex.
  *
- * progress(comm, 0) reads the descriptor empty, sets `asleep` of the rank's bell to POLLED, and then moves what can be moved. A
- * peer that finds POLLED after its counter moved sets `asleep` to 0 and sends one byte to the socket that the bell names, so
- * there is at most one byte for every progress(comm, 0), and no change between that call and poll() is lost. The socket has a
- * name and not a number: a peer that is late cannot write into another file of this process.
+ * progress(comm, 0) empties the descriptor, sets `asleep` of the rank's doorbell to POLLED, and then moves what can be
+ * moved. A peer that reads POLLED after its counter moved sets `asleep` to AWAKE and sends one byte to the socket that
+ * the doorbell names. So there is at most one byte for every progress(comm, 0), and no change between that call and
+ * poll() is lost. Peers address the socket by its name: a delayed byte cannot reach another file of this process.
  *
- * What happens without a peer is told too: start() and wake() send a byte to their own rank, and data that is under way on
- * the emulated link arrives by a timer. */
+ * start() and wake() send a byte to their own rank, and a timer fires when data arrive over the emulated link. */
 ESP__FN void shm_wait_close(shm_job *j) {
-    if (j->wait_fd >= 0) BACKEND_STORE(&j->bell->asleep, SHM_AWAKE);
+    if (j->wait_fd >= 0) BACKEND_STORE(&j->doorbell->asleep, SHM_AWAKE);
     if (j->wait_fd >= 0 && j->wait_fd != j->socket) close(j->wait_fd);
     if (j->timer >= 0) close(j->timer);
     if (j->socket >= 0) close(j->socket);
     if (j->sender >= 0) close(j->sender);
     j->wait_fd = j->timer = j->socket = j->sender = -1;
 }
-/* With an emulated link, a timer belongs to it: epoll makes one descriptor of the two. */
+/* With an emulated link the descriptor is an epoll instance of the socket and a timer. Returns nonzero on an error. */
 static int shm_wait_timer(shm_job *j) {
     struct epoll_event ev;
     memset(&ev, 0, sizeof ev);
@@ -104,30 +103,31 @@ ESP__FN int32_t shm_wait_fd(void *comm) {
     shm_comm *m = (shm_comm *)comm;
     shm_job *j = m->job;
     if (j->wait_fd >= 0) return j->wait_fd;
-    j->socket = shm_local_bound(SOCK_DGRAM, j->bell->socket);
+    j->socket = shm_local_bound(SOCK_DGRAM, j->doorbell->socket);
     if (j->socket < 0 || (j->owner->pace.on && shm_wait_timer(j))) {
         backend_error(m, ESP_OK, "no descriptor to wait on: %s", strerror(errno));
         shm_wait_close(j);
         return -1;
     }
     if (j->wait_fd < 0) j->wait_fd = j->socket;
-    BACKEND_STORE(&j->bell->asleep, SHM_POLLED);
-    shm_poke_self(j); /* readable until the first progress(comm, 0) */
+    BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
+    shm_notify_self(j); /* readable until the first progress(comm, 0) */
     return j->wait_fd;
 }
 
-/* progress(comm, 0) of a rank that has a descriptor: makes it unreadable, unless more can be moved at once. */
+/* progress(comm, 0) of a rank that has a descriptor: makes it unreadable, unless more can be moved at once. Any process
+ * can send to the socket, so the number of reads is bounded. */
 static void shm_wait_arm(shm_job *j) {
-    enum { ROUNDS = 2, READS = 64 }; /* of at most SHM_BUDGET bytes a comm; of bytes that anybody may send */
+    enum { ROUNDS = 2, READS = 64 };
     char bytes[16];
     int pending, more = 1;
     uint64_t due = UINT64_MAX;
     for (int i = 0; i < READS && recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0; i++) {
     }
-    BACKEND_STORE(&j->bell->asleep, SHM_POLLED);
-    BACKEND_STORE(&j->woken, 0u); /* the caller looks at everything now */
+    BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
+    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request now */
     for (int i = 0; more && i < ROUNDS; i++) more = shm_drive_all(j, &pending, &due) & SHM_MOVED;
-    if (more) shm_poke_self(j);
+    if (more) shm_notify_self(j);
     if (j->timer >= 0) {
         struct itimerspec at;
         memset(&at, 0, sizeof at);
@@ -140,7 +140,7 @@ static void shm_wait_arm(shm_job *j) {
 /* ---- the backend table ---- */
 enum { SHM_SPINS = 64, SHM_YIELDS = 64 }; /* before a sleep */
 
-static int shm_woken(shm_job *j) { return __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0; }
+static bool shm_woken(shm_job *j) { return __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0; }
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us) {
     shm_comm *m = (shm_comm *)comm;
     shm_job *j = m->job;
@@ -158,25 +158,25 @@ ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us) {
     until = backend_now_ns() + backend_min(timeout_us, 3600000000u) * 1000u;
     if (m->pace.on) prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
     for (;;) {
-        uint32_t seen = BACKEND_LOAD(&j->bell->word);
-        BACKEND_STORE(&j->bell->asleep, SHM_ASLEEP);
+        uint32_t seen = BACKEND_LOAD(&j->doorbell->word);
+        BACKEND_STORE(&j->doorbell->asleep, SHM_ASLEEP);
         int again = shm_woken(j) | shm_drive_all(j, &pending, &due);
         uint64_t now = backend_now_ns(), end = backend_min(until, due);
         if (again || now >= until) break;
         /* a sleep costs about 50 us, so a shorter wait for the link yields instead */
         if (end > now + 60000)
-            shm_sleep(j->bell, seen, due < until ? end - 30000 : end);
+            shm_sleep(j->doorbell, seen, due < until ? end - 30000 : end);
         else
             sched_yield();
     }
-    BACKEND_STORE(&j->bell->asleep, j->wait_fd < 0 ? SHM_AWAKE : SHM_POLLED);
-    shm_poke_self(j);
+    BACKEND_STORE(&j->doorbell->asleep, j->wait_fd < 0 ? SHM_AWAKE : SHM_POLLED);
+    shm_notify_self(j);
     return ESP_OK;
 }
 
 ESP__FN void shm_wake(void *comm) {
     shm_job *j = ((shm_comm *)comm)->job;
     BACKEND_STORE(&j->woken, 1u);
-    if (BACKEND_LOAD(&j->bell->asleep) == SHM_ASLEEP) shm_ring_bell(j->bell);
-    shm_poke_self(j);
+    if (BACKEND_LOAD(&j->doorbell->asleep) == SHM_ASLEEP) shm_ring_doorbell(j->doorbell);
+    shm_notify_self(j);
 }

@@ -1,4 +1,4 @@
-/* bits.h: one bit an element, packed and unpacked. Knows nothing of codecs.
+/* bits.h: packs and unpacks one bit per element.
  *
  * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is
  * bit i % 32 of word i / 32. A stream is whole words; the bits after the last element are 0. */
@@ -8,7 +8,7 @@
 
 ESP_ELEMENT uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
 
-/* Each bit is x < 0, so 0, -0 and NaN count as not negative (their sign bits may be set) */
+/* Each bit is x < 0, so it is 0 for -0 and NaN. */
 ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
     uint32_t w = 0;
     for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
@@ -20,7 +20,7 @@ ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t 
         memcpy(out + at / 8, &w, sizeof w);
     }
 }
-/* Writes bits_bytes(n) bytes. A caller that works block by block cuts blocks at multiples of 32 elements. */
+/* Writes bits_bytes(n) bytes. Callers cut blocks at multiples of 32 elements. */
 static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
     bits_negative_tail(out, x, 0, n);
     return 0;
@@ -55,14 +55,9 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
 #endif
 ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
 
-/* bit j of w ? -s : s, where `s` is the bits of a number >= 0 */
-ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) {
-    const uint32_t u = s | (w >> j & 1u) << 31;
-    float v;
-    memcpy(&v, &u, sizeof v);
-    return v;
-}
-/* out := (set ? 0 : out) + (bit ? -s : s) for a word's elements; s >= 0 */
+/* Returns the number whose bits are s, with a minus sign where bit j of w is set. The number is >= 0. */
+ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) { return bits_float(s | (w >> j & 1u) << 31); }
+/* out = (set ? 0 : out) + (bit ? -s : s) for a word's elements, where `s` is the bits of a number >= 0 */
 ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uint64_t n) {
     for (uint32_t j = 0; j < n; j++) {
         const float v = bits_sign(w, j, s);
@@ -70,9 +65,9 @@ ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uin
     }
 }
 ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s, int set, uint64_t n) {
-    uint32_t w, magnitude;
+    uint32_t w;
+    const uint32_t magnitude = float_bits(s);
     uint64_t i = 0;
-    memcpy(&magnitude, &s, sizeof magnitude);
     for (; i + 32 <= n; i += 32) {
         memcpy(&w, in + i / 8, sizeof w);
         if (set)
@@ -87,10 +82,10 @@ ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
 
-/* 1 if the bits after the last element are 0, as they must be. */
-ESP_ELEMENT int bits_padding_ok(const unsigned char *in, uint64_t count) {
+/* Are the bits after the last element 0, as they must be? */
+ESP_ELEMENT bool bits_padding_ok(const unsigned char *in, uint64_t count) {
     uint32_t w;
-    if (count % 32 == 0) return 1;
+    if (count % 32 == 0) return true;
     memcpy(&w, in + count / 32 * 4, sizeof w);
     return w >> count % 32 == 0;
 }

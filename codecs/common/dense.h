@@ -1,8 +1,8 @@
 /* dense.h: shared by the codecs that send every element: work in blocks over all workers, the compensated gradient phi,
- * the check for NaN and Inf, and decoding of many payloads. Knows no codec's format.
+ * the check for NaN and Inf, and decoding of many payloads.
  *
- * phi = beta * residual + gamma * gradient is what a codec encodes. A part with a NaN or Inf must leave the residual
- * unchanged, so with feedback a first pass checks phi of the whole part before a second pass writes. */
+ * A codec encodes phi = beta * residual + gamma * gradient. Where a part has a NaN or Inf, the residual must not
+ * change, so with feedback a first pass checks phi of the whole part before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -10,26 +10,17 @@
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* A block and its results fit the first-level cache. A worker gets whole norm blocks (norm.h). */
+/* A block and its results fit the first-level cache. DENSE_GRAIN is a multiple of norm.h's blocks too. */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
-/* a payload's body may have any alignment */
+/* A payload's body may have any alignment. */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
+typedef uint32_t dense_u32 __attribute__((aligned(1), may_alias));
 
-ESP_ELEMENT uint32_t dense_bits(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-ESP_ELEMENT float dense_float(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-/* Bit 31 of the result is set for NaN and Inf, because their exponent of all ones carries into it. The other bits mean
- * nothing. Bit 31 of the OR of many results tells whether one of the numbers is not finite. */
-ESP_ELEMENT uint32_t dense_nonfinite(float x) { return (dense_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
-ESP_ELEMENT int dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
+/* Sets bit 31 for NaN and Inf, whose exponent of all ones overflows into it. The other bits are arbitrary. Bit 31 of
+ * the OR of many results is set where one of the numbers is not finite. */
+ESP_ELEMENT uint32_t dense_nonfinite(float x) { return (float_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
+ESP_ELEMENT bool dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
 ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     uint32_t any = 0;
@@ -37,7 +28,7 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
-/* beta and gamma are nearly always 1; then the products are left out, with the same result */
+/* beta and gamma are nearly always 1. Then this skips the products, with the same result. */
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t any = 0;
     if (beta == 1 && gamma == 1) {
@@ -100,7 +91,7 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
 static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor[0]->data.ptr; }
 
-/* phi of one block: without feedback the gradient itself, else computed in `tmp`. */
+/* Returns phi of one block: the gradient itself without feedback, otherwise `tmp`. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
@@ -141,25 +132,26 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* 1 if all of phi is finite. Without feedback always 1: the pass that encodes looks. */
-static inline int dense_finite(const dense_self *s, const esp_codec_args *a) {
+/* Is all of phi finite? Without feedback this returns true, and the encoding pass checks. */
+static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
     if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
     return !j.bad;
 }
 
-/* Encodes all blocks. Returns 0 if an element is NaN or Inf: the residual is then unchanged, the body not valid. */
-static inline int dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
-                               void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
+/* Encodes all blocks. Returns false where an element is NaN or Inf: the residual is then unchanged, and the body
+ * invalid. */
+static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
+                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
-    if (!dense_finite(s, a)) return 0;
+    if (!dense_finite(s, a)) return false;
     dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
 
-/* Ends a compress of a part with NaN or Inf: sets the flag, and sends a body of `body` bytes of NaN. */
+/* Writes the payload of a part with NaN or Inf: sets the header's flag, and fills a body of `body` bytes with NaN. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
-    const float nan = dense_float(0x7FC00000u);
+    const float nan = bits_float(0x7FC00000u);
     for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
     h->flags = ESP_PAYLOAD_NONFINITE;
     h->body_bytes = body;
@@ -167,24 +159,25 @@ static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, u
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */
-/* What of a payload is added to a block of the result: elements [at, at + n) of the part. */
+/* A block to decode: elements [at, at + n) of the part. */
 typedef struct dense_block {
     const esp_payload_header *header;
     const unsigned char *body;
-    float *out; /* of element `at` */
+    float *out; /* element `at` of the result */
     uint64_t at, n;
     float scale;
-    int set; /* 1: out is overwritten */
+    bool set; /* the block overwrites out */
 } dense_block;
 
-/* A codec's format, as decoding needs it. */
+/* What decoding needs of a codec's format. */
 typedef struct dense_format {
     const char *name;
     uint32_t wire_version;
-    int nan_body; /* 1: a payload with the flag NONFINITE has a body too (REDUCIBLE codecs) */
-    /* 1 if header and body are valid; NULL: every body of the right size is. */
-    int (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
-    /* out := (set ? 0 : out) + scale * decoded */
+    /* payloads with flag NONFINITE have a body, as of REDUCIBLE codecs */
+    bool nan_body;
+    /* Are header and body valid? NULL where every body of the right size is. */
+    bool (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
+    /* out = (set ? 0 : out) + scale * decoded */
     void (*add)(const void *self, const dense_block *b);
 } dense_format;
 
@@ -192,7 +185,7 @@ typedef struct dense_sum {
     const dense_format *format;
     const dense_self *self;
     const esp_codec_args *args;
-    int nan;
+    bool nan;
     uint64_t block;
 } dense_sum;
 
@@ -205,7 +198,7 @@ static inline void dense_sum_block(const dense_sum *d, float *out, uint64_t at, 
         if (h.flags & ESP_PAYLOAD_EMPTY) continue;
         b.body = data + ESP_PAYLOAD_HEADER;
         d->format->add(d->self, &b);
-        b.set = 0;
+        b.set = false;
     }
     if (b.set) memset(out, 0, n * sizeof *out);
 }
@@ -215,7 +208,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
     float *out = dense_out(d->args);
     const float scale = d->args->scale == 0 ? 1 : d->args->scale;
     if (d->nan) {
-        d->self->fill(out + begin, dense_float(0x7FC00000u), end - begin);
+        d->self->fill(out + begin, bits_float(0x7FC00000u), end - begin);
         return;
     }
     for (uint64_t at = begin; at < end; at += d->block)
@@ -223,26 +216,26 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
 }
 
 /* Reads the header of a payload whose full body has `body` bytes, and checks the whole payload. */
-static inline esp_status dense_look(const dense_self *s, const dense_format *f, const esp_payload *p, uint64_t count,
-                                    uint64_t body, esp_payload_header *h) {
+static inline esp_status dense_check_payload(const dense_self *s, const dense_format *f, const esp_payload *p,
+                                             uint64_t count, uint64_t body, esp_payload_header *h) {
     memset(h, 0, sizeof *h);
     const esp_status st = esp_payload_read(p, esp_name_hash(f->name), f->wire_version, count, h);
-    const int nan = h->flags & ESP_PAYLOAD_NONFINITE, empty = h->flags & ESP_PAYLOAD_EMPTY;
+    const bool nan = h->flags & ESP_PAYLOAD_NONFINITE, empty = h->flags & ESP_PAYLOAD_EMPTY;
     if (st != ESP_OK || (nan && empty)) return ESP_E_CORRUPT;
     if (h->body_bytes != (empty || (nan && !f->nan_body) ? 0 : body)) return ESP_E_CORRUPT;
-    const int full = !nan && !empty && body;
+    const bool full = !nan && !empty && body;
     if (full && f->valid && !f->valid(s, h, (const unsigned char *)esp_payload_body(p))) return ESP_E_CORRUPT;
     return ESP_OK;
 }
 
-/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. The format's add() gets
- * blocks of `block` elements, a power of two up to DENSE_GRAIN. */
+/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. Calls the
+ * format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
 static inline esp_status dense_decompress_by(const dense_self *s, const dense_format *f, const esp_codec_args *a,
                                              uint64_t body, uint64_t block) {
-    dense_sum d = {f, s, a, 0, block};
+    dense_sum d = {f, s, a, false, block};
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
-        const esp_status st = dense_look(s, f, &a->payload[p], a->tensor[0]->count, body, &h);
+        const esp_status st = dense_check_payload(s, f, &a->payload[p], a->tensor[0]->count, body, &h);
         if (st != ESP_OK) return st;
         d.nan |= (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
     }

@@ -1,15 +1,28 @@
-/* element.h: how per-element maths is marked, so that a codec's file for the CPU and its twin for CUDA compile the same lines.
+/* element.h: marks per-element maths that both the CPU codec and its CUDA implementation compile.
  *
  *     ESP_ELEMENT float scale_of(...) { ...plain C, no libc but memcpy... }
  *
- * A kernel calls these functions; everything else of codecs/ stays on the host. Both sides are compiled without contraction of
- * a * b + c, with exact division and with denormals, so that both give the same bits. */
+ * CUDA kernels call these functions. Both are compiled without contraction of a * b + c, with exact division and with
+ * denormals, so that they give the same bits. */
 #ifndef ESP_ELEMENT_H
 #define ESP_ELEMENT_H
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 #define ESP_INLINE static inline __attribute__((always_inline))
 #ifdef __CUDACC__
 #define ESP_ELEMENT static inline __host__ __device__ __attribute__((always_inline))
 #else
 #define ESP_ELEMENT ESP_INLINE
 #endif
+ESP_ELEMENT uint32_t float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+ESP_ELEMENT float bits_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
 #endif

@@ -1,26 +1,16 @@
-/* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Knows nothing of payloads.
- * Encoders with a residual get finite numbers only. Without one, every NaN becomes the one below, on every instruction set and device.
- * Decoders take every bit pattern (a NaN stays one, made quiet, as in hardware). */
+/* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Encoders with a residual require finite
+ * numbers. Without one, every NaN becomes HALF_F16_NAN or HALF_BF16_NAN, on every instruction set and device. Decoders
+ * accept every bit pattern, and make a NaN quiet, as hardware does. */
 #ifndef ESP_HALF_H
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
 
-typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* may have any alignment */
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* in a body */
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
 #define HALF_BF16_MAX 0x1.FEp127f
 
-ESP_ELEMENT uint32_t half_bits(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-ESP_ELEMENT float half_float(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
 static inline void half_fill(unsigned char *body, uint32_t value, uint64_t n) {
     const uint16_t v = (uint16_t)value;
     for (uint64_t i = 0; i < n; i++) memcpy(body + 2 * i, &v, sizeof v);
@@ -28,19 +18,18 @@ static inline void half_fill(unsigned char *body, uint32_t value, uint64_t n) {
 
 /* ---- bf16 ------------------------------------------------------------------------------------------------- */
 ESP_ELEMENT uint32_t half_to_bf16(float x) {
-    const uint32_t u = half_bits(x);
+    const uint32_t u = float_bits(x);
     return (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
 }
-ESP_ELEMENT int half_nan(float x) { return (int32_t)(half_bits(x) & 0x7FFFFFFFu) > 0x7F800000; }
+ESP_ELEMENT int half_nan(float x) { return (int32_t)(float_bits(x) & 0x7FFFFFFFu) > 0x7F800000; }
 ESP_ELEMENT uint32_t half_any_bf16(float x) { return half_nan(x) ? HALF_BF16_NAN : half_to_bf16(x); }
-/* With a residual, a value that would become Inf is sent as the largest finite value, so that the residual is
- * finite. */
+/* Sends the largest finite value in place of Inf, so that the residual is finite. */
 ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     const uint32_t v = half_to_bf16(phi);
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
-ESP_ELEMENT float half_from_bf16(uint32_t v) { return half_float(v << 16); }
-/* With a residual: residual = phi - out. bf16 has the range of f32, so nothing is scaled: down and up are 1. */
+ESP_ELEMENT float half_from_bf16(uint32_t v) { return bits_float(v << 16); }
+/* Sets residual = phi - out where it is not NULL. bf16 has the range of f32, so `down` and `up` are 1. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                           uint64_t n) {
     (void)down, (void)up;
@@ -57,7 +46,7 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
     }
     return 0;
 }
-/* out := (set ? 0 : out) + scale * in */
+/* out = (set ? 0 : out) + scale * in */
 ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     if (set) {
         ESP_SIMD
@@ -73,12 +62,12 @@ ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual,
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
-/* Integer arithmetic for normal results. For subnormal ones, adding 0.5f rounds: the last place of 0.5f is 2^-24, the
- * smallest step of f16. */
+/* Integer arithmetic rounds to normal results. For subnormal ones, adding 0.5f rounds: its last place is 2^-24, the
+ * smallest step of f16. Compares as signed numbers, which all instruction sets can. */
 ESP_ELEMENT uint32_t half_to_f16(float x) {
-    const uint32_t u = half_bits(x);
-    const int32_t a = (int32_t)(u & 0x7FFFFFFFu); /* signed: all instruction sets compare signed vectors */
-    const int32_t small = (int32_t)half_bits(half_float((uint32_t)a) + 0.5f) - 0x3F000000;
+    const uint32_t u = float_bits(x);
+    const int32_t a = (int32_t)(u & 0x7FFFFFFFu);
+    const int32_t small = (int32_t)float_bits(bits_float((uint32_t)a) + 0.5f) - 0x3F000000;
     int32_t large = (a - 0x38000000 + 0xFFF + (a >> 13 & 1)) >> 13;
     large = large > 0x7C00 ? 0x7C00 : large;
     return (u >> 16 & 0x8000u) | (uint32_t)(a < 0x38800000 ? small : large);
@@ -89,8 +78,8 @@ ESP_ELEMENT float half_from_f16(uint32_t h) {
     const int32_t a = (int32_t)(h & 0x7FFFu);
     const uint32_t normal = ((uint32_t)a << 13) + 0x38000000u;
     const uint32_t special = ((uint32_t)a << 13) | 0x7F800000u | (uint32_t)(a > 0x7C00) << 22;
-    const uint32_t small = half_bits((float)a * 0x1p-24f);
-    return half_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
+    const uint32_t small = float_bits((float)a * 0x1p-24f);
+    return bits_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
 ESP_ELEMENT float half_f16_clamp(float x) {
@@ -98,8 +87,8 @@ ESP_ELEMENT float half_f16_clamp(float x) {
     return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
 }
 
-/* out = f16(down * clamp(phi)), and with a residual: residual = phi - up * out, where up * down == 1. Without a
- * residual, phi is not clamped and a value beyond the range becomes Inf. */
+/* With a residual, out = f16(down * clamp(phi)) and residual = phi - up * out, where up * down == 1. Without one, phi
+ * is not clamped, and a value beyond the range becomes Inf. */
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
     if (!residual) {
@@ -125,18 +114,16 @@ ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scal
     }
     return 0;
 }
-ESP_KERNEL_OPT static uint64_t half_f16_encode_scalar(half_u16 *out, const float *phi, float *residual, float down,
-                                                      float up, uint64_t n) {
-    return half_f16_encode_body(out, phi, residual, down, up, n);
-}
-ESP_KERNEL_OPT static uint64_t half_f16_add_scalar(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
-    return half_f16_add_body(out, in, scale, set, n);
-}
-#ifdef ESP_SIMD_X86 /* the conversion instructions round, and keep subnormals, as the code above does */
+ESP_KERNEL_SCALAR(half_f16_encode,
+                  (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
+                  (out, phi, residual, down, up, n))
+ESP_KERNEL_SCALAR(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n),
+                  (out, in, scale, set, n))
+#ifdef ESP_SIMD_X86 /* conversion instructions give the same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);
-    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up), nan = _mm256_set1_ps(half_float(0x7FC00000u));
+    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up), nan = _mm256_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const __m256 p = _mm256_loadu_ps(phi + i);
@@ -151,7 +138,7 @@ ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float 
 ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
                                                          float up, uint64_t n) {
     const __m512 lim = _mm512_set1_ps(HALF_F16_MAX), neg = _mm512_set1_ps(-HALF_F16_MAX);
-    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up), nan = _mm512_set1_ps(half_float(0x7FC00000u));
+    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up), nan = _mm512_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m512 p = _mm512_loadu_ps(phi + i);

@@ -1,26 +1,26 @@
-/* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and what P Q leaves of phi. Each result
- * has one order of additions, so that its bits depend neither on threads nor on the instruction set. Knows no codec's format.
+/* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and phi - P Q. Each result
+ * has one order of additions, so that its bits depend neither on threads nor on the instruction set.
  *
- * Own loops rather than BLAS: up to rank 4 they are faster (bench/results/micro/matrix.csv), since phi is not stored, and BLAS gives other
- * bits on other machines.
+ * These loops replace BLAS, whose bits differ between machines. Up to rank 4 they are also faster
+ * (bench/results/micro/matrix.csv), since phi is not stored.
  *
- * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and stored
- * transposed: r rows of n numbers. */
+ * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and
+ * stored transposed: r rows of n numbers. */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
 #include "codecs/common/dense.h"
 
 enum {
-    LOWRANK_BLOCK = 1024,   /* columns at a time: a block of four rows and its partial sums fit the first-level cache */
-    LOWRANK_ROWS = 256,     /* at least so many rows in a partial sum of phi^T P                             */
-    LOWRANK_SUMS = 16,      /* and at most so many partial sums                                              */
-    LOWRANK_GRAIN = 1 << 16 /* elements of phi that a worker takes at least                                  */
+    LOWRANK_BLOCK = 1024,   /* columns at a time, of up to four rows */
+    LOWRANK_ROWS = 256,     /* least number of rows in a partial sum of phi^T P */
+    LOWRANK_SUMS = 16,      /* most partial sums */
+    LOWRANK_GRAIN = 1 << 16 /* least number of elements for a worker */
 };
 typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* a payload's numbers */
 
-/* ---- kernels: one block of columns ------------------------------------------------------------------------------------ */
-/* acc[k] += x[j] * q[k][j], the lane j % 16 of it, for K columns of Q. */
+/* ---- kernels: one block of columns ------------------------------------------------------------------------------- */
+/* For K columns of Q: adds x[j] * q[k][j] to lane j % 16 of acc[k]. */
 ESP_INLINE void lowrank_dots(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, const int K) {
     lowrank_v s[4];
     uint64_t j = 0;
@@ -51,7 +51,7 @@ ESP_INLINE uint64_t lowrank_dot_body(const float *x, const float *q, uint64_t ld
 ESP_KERNEL(lowrank_dot, (const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, uint64_t r),
            (x, q, ld, n, acc, r))
 
-/* sum[k][j] += p[0][k] * x[0][j], then the same with each further row: `rows` of them, at most 4, ldx apart. */
+/* For each of `rows` rows, at most 4: sum[k][j] += p[row][k] * x[row][j]. Rows of x are ldx apart. */
 ESP_INLINE void lowrank_add_rows(float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p,
                                  uint64_t n, uint64_t r, const int rows) {
     for (uint64_t k = 0; k < r; k++) {
@@ -84,7 +84,7 @@ ESP_INLINE void lowrank_row16(lowrank_v *y, const float *p, const float *q, uint
     for (uint64_t k = 1; k < r; k++) sum += p[k] * *(const lowrank_q *)(q + k * ld + j);
     *y = sum;
 }
-/* Four times as many columns: their additions do not wait for each other. */
+/* The same for 64 columns, whose additions are independent. */
 ESP_INLINE void lowrank_row64(lowrank_v y[4], const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
     const lowrank_q *at = (const lowrank_q *)(q + j);
     lowrank_v a = p[0] * at[0], b = p[0] * at[1], c = p[0] * at[2], d = p[0] * at[3];
@@ -157,12 +157,12 @@ ESP_KERNEL(lowrank_put,
             uint64_t r),
            (out, set, scale, p, q, ld, n, r))
 
-/* ---- whole products ----------------------------------------------------------------------------------------------------- */
-/* A matrix to multiply, and where results go. Which members a product uses is said with it. */
+/* ---- whole products ---------------------------------------------------------------------------------------------- */
+/* A matrix to multiply, and the results. Each product uses the members in its formula. */
 typedef struct lowrank_job {
     const dense_self *self;
     uint64_t m, n, r;
-    const float *g, *e; /* e NULL: phi is g */
+    const float *g, *e; /* gradient; residual, or NULL */
     float beta, gamma;
     float *p;
     const float *q;
@@ -170,14 +170,14 @@ typedef struct lowrank_job {
     uint64_t n_sums, rows_each;
     float *out;
     float scale;
-    int set;
+    bool set;
 } lowrank_job;
 
 static inline void lowrank_run(const lowrank_job *l, uint64_t tasks, uint64_t elements_each,
                                void (*body)(void *arg, uint64_t begin, uint64_t end)) {
     uint64_t grain = elements_each ? (LOWRANK_GRAIN + elements_each - 1) / elements_each : 1;
     void *arg;
-    memcpy(&arg, &l, sizeof arg); /* parallel_for's argument is not const */
+    memcpy(&arg, &l, sizeof arg); /* casts const away */
     if (tasks > grain && ESP_HAS(esp_host, l->self->host, parallel_for))
         l->self->host->parallel_for(l->self->host->user, tasks, grain, body, arg);
     else if (tasks)
@@ -208,7 +208,7 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
 /* p = phi Q */
 static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }
 
-/* The partial sums of phi^T P: their number depends on the shape alone. */
+/* The number of partial sums of phi^T P depends on the shape alone. */
 ESP_ELEMENT uint64_t lowrank_n_sums(uint64_t m) {
     const uint64_t n = (m + LOWRANK_ROWS - 1) / LOWRANK_ROWS;
     return n < 1 ? 1 : n > LOWRANK_SUMS ? LOWRANK_SUMS : n;
@@ -237,7 +237,7 @@ static inline void lowrank_q_tasks(void *arg, uint64_t begin, uint64_t end) {
         lowrank_q_task(l, t / blocks, at, l->n - at < LOWRANK_BLOCK ? l->n - at : LOWRANK_BLOCK, phi);
     }
 }
-/* The first of `sums` = (phi^T p)^T, r x n. `sums` has room for lowrank_n_sums(m) such results. */
+/* Sets the first r x n numbers of `sums` to (phi^T p)^T. `sums` has room for lowrank_n_sums(m) such results. */
 static inline void lowrank_qt(lowrank_job *l) {
     const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK, each = l->r * l->n;
     l->n_sums = lowrank_n_sums(l->m);
@@ -262,10 +262,10 @@ static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         put(l->out + i * l->n, l->set, l->scale, l->p + i * l->r, l->q, l->n, l->n, l->r);
 }
-/* out = (set ? 0 : out) + scale * p q; q may have any alignment */
+/* out = (set ? 0 : out) + scale * p q. q may have any alignment. */
 static inline void lowrank_put_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_put_rows); }
 
-/* ---- an orthonormal basis ------------------------------------------------------------------------------------------------ */
+/* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
 static inline double lowrank_inner(const double *a, const double *b, uint64_t n) {
     double s[4] = {0, 0, 0, 0};
     uint64_t i = 0;
@@ -275,20 +275,21 @@ static inline double lowrank_inner(const double *a, const double *b, uint64_t n)
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* The length of a column of Q; its numbers may have any alignment. Number j goes to partial sum j % 4, to the end. */
+/* The length of a column of Q. Number j is added to partial sum j % 4. */
 static inline double lowrank_length(const dense_f32 *q, uint64_t n) {
     double s[4] = {0, 0, 0, 0};
     for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[j] * (double)q[j];
     return sqrt((s[0] + s[2]) + (s[1] + s[3]));
 }
 
-/* What a column is multiplied by to have length 1, from the squares of its length before and after others were taken out of it. */
+/* The factor that gives a column length 1. `before` and `now` are its squared length before and after
+ * orthogonalisation. */
 ESP_ELEMENT double lowrank_scale(double before, double now) {
     return now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
 }
 
-/* Makes the r columns of `v` (each m numbers) orthonormal: modified Gram-Schmidt, twice for each column. A column that depends on
- * those before it, and so keeps less than 1e-6 of its length, becomes zero. */
+/* Makes the r columns of `v` (each m numbers) orthonormal: modified Gram-Schmidt, twice for each column. A column that
+ * depends on those before it, and so keeps less than 1e-6 of its length, becomes zero. */
 static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         double *a = v + k * m;

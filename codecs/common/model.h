@@ -1,38 +1,42 @@
-/* model.h: how a codec describes itself to the planner (its model()): fills the answer from a few facts. Error formulas are for
- * numbers from a normal distribution. Knows no codec. */
+/* model.h: what the model() functions of codecs share, by which a codec describes its cost and error to the planner.
+ * Error formulas assume normally distributed numbers. */
 #ifndef ESP_MODEL_H
 #define ESP_MODEL_H
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 #include "espresso.h"
 
-/* What a codec knows of itself. */
+#define ESP_MODEL_PI 3.14159265358979323846
+
+/* From these esp_model_fill computes a codec's answer. */
 typedef struct esp_facts {
-    uint32_t flags;            /* ESP_MODEL_*                                                          */
-    int reducible;             /* 1: bodies that are reduced have the same size as those that are sent */
-    esp_payload_size size;     /* `fixed` without the header: esp_model_fill adds it                   */
-    double error;              /* as in esp_codec_model                                                */
-    double begin_ns[2], ns[2]; /* on the CPU: compress and decompress of e elements take begin_ns + ns * e */
-    /* on CUDA: kernels that are launched, and bytes an element that they move; no launches: not known */
+    uint32_t flags;        /* ESP_MODEL_* */
+    bool reducible;        /* reduced bodies have the size of sent ones */
+    esp_payload_size size; /* `fixed` without the payload's header */
+    double error;          /* as in esp_codec_model */
+    /* On the CPU compress [0] and decompress [1] of e elements take begin_ns + ns * e. */
+    double begin_ns[2], ns[2];
+    /* The same calls on CUDA: the number of kernel launches, and bytes that the kernels move per element. Where
+     * launches[0] is 0, CUDA times are unknown. */
     double launches[2], bytes[2];
     double momentum; /* as in esp_codec_model */
 } esp_facts;
 
-/* Nanoseconds an element for a kernel that moves `bytes` bytes an element, on one core. */
+/* Nanoseconds per element on one core for a kernel that moves `bytes` bytes per element. */
 static inline double esp_model_stream(double bytes) { return bytes / (double)ESP_MODEL_CORE_RATE; }
 
-/* Times on a straight line: base[] + slope[] * e, for compress and decompress. */
+/* Sets the times of compress and decompress of e elements to base[] + slope[] * e. */
 static inline void esp_model_line(esp_codec_model *m, const double base[2], const double slope[2]) {
-    const double far = 1e12; /* elements; more than any tensor has */
     m->n_times = 2;
     for (int i = 0; i < 2; i++) {
-        m->times[i].elements = i ? far : 1;
+        m->times[i].elements = i ? 1e12 : 1; /* more than any tensor has */
         m->times[i].compress_ns = base[0] + slope[0] * m->times[i].elements;
         m->times[i].decompress_ns = base[1] + slope[1] * m->times[i].elements;
     }
 }
 
-/* Fills the answer of model(), only the members that the caller's struct has. */
+/* Copies the answer of model(). The caller's struct may have fewer members. */
 static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_model *from) {
     const uint32_t bytes = out->struct_size;
     memcpy(out, from, bytes < sizeof *from ? bytes : sizeof *from);
@@ -40,7 +44,7 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* The answer of model() from what a codec knows of itself. A launch takes 10 us. */
+/* Computes the answer of model(). A kernel launch takes 10 us. */
 static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
@@ -61,10 +65,8 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     return esp_model_answer(out, &m);
 }
 
-/* The error of keeping the share `ratio` of the elements, those of largest magnitude. They are the |x| > t of probability `ratio`,
- * and carry ratio + 2 t density(t) of E x^2 = 1. */
-static inline double esp_model_error_largest(double ratio) {
-    const double pi = 3.14159265358979323846;
+/* The t with P(|x| > t) = ratio, for normally distributed x of variance 1. */
+static inline double esp_model_quantile(double ratio) {
     double low = 0, high = 40;
     for (int i = 0; i < 100; i++) {
         const double mid = (low + high) / 2;
@@ -73,6 +75,12 @@ static inline double esp_model_error_largest(double ratio) {
         else
             high = mid;
     }
-    return fmax(0.0, 1 - ratio - 2 * low * exp(-low * low / 2) / sqrt(2 * pi));
+    return low;
+}
+/* The error of sending the share `ratio` of the elements, those of largest magnitude. These are the |x| > t with
+ * probability `ratio`. Their share of E x^2 = 1 is ratio + 2 t density(t). */
+static inline double esp_model_error_largest(double ratio) {
+    const double t = esp_model_quantile(ratio);
+    return fmax(0.0, 1 - ratio - 2 * t * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI));
 }
 #endif

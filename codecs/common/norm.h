@@ -1,4 +1,4 @@
-/* norm.h: sums of |x| whose bits depend on the input alone. Knows nothing of codecs.
+/* norm.h: sums of |x| whose bits depend on the input alone.
  *
  * Canonical order: blocks of 4096 elements from the part's start; within a block 16 partial sums in f32, partial j adds
  * elements j, j + 16, j + 32, ...; they are added as a tree (j with j + 8, then j + 4, j + 2, j + 1); the blocks' sums
@@ -23,7 +23,7 @@ ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_
 }
 ESP_KERNEL(norm_l1, (float part[NORM_LANES], const float *x, uint64_t n), (part, x, n))
 
-/* The block's sum. */
+/* The sum of a block's partial sums. */
 static inline float norm_tree(const float part[NORM_LANES]) {
     float t[NORM_LANES];
     memcpy(t, part, sizeof t);

@@ -1,31 +1,32 @@
-/* params.h: what every codec's open() does: reads "key=val,key=val", reports errors, allocates the codec's self.
- * Also fills the answer of bound(), and what tables share. Knows no codec; the caller gives the names. */
+/* params.h: shared by all codecs: parameters, errors, memory for `self`, work on several workers, answers of bound(),
+ * and members of the codec's table. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include "espresso.h"
 
-/* One numeric parameter. `takes` says in words what is allowed ("> 0"). */
+/* One numeric parameter. *value is initially the default. */
 typedef struct esp_param {
     const char *key;
-    double *value; /* holds the default at the start */
+    double *value;
     double min, max;
-    int above_min; /* 1: min itself is not allowed */
-    int whole;     /* 1: whole numbers only */
-    const char *takes;
+    bool above_min;    /* min itself is not allowed */
+    bool whole;        /* only whole numbers are allowed */
+    const char *takes; /* the allowed values in words, for errors */
 } esp_param;
 
-/* Passes an error to the host, which keeps it as the detail of the failing call. Returns `s`. */
+/* Logs an error, which the host keeps as the detail of the failing call. Returns `s`. */
 static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, esp_status s, const char *text) {
     esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_ERROR, s, 0, codec, text, codec};
     if (h && h->log) h->log(h->user, &ev);
     return s;
 }
 
-/* Returns 1 if all of `text` is one decimal number. Not strtod, which reads "0.5" by the user's locale. */
-static inline int esp_params_number(const char *text, double *out) {
+/* Reads a decimal number. Returns false where `text` is anything else. strtod would depend on the user's locale. */
+static inline bool esp_params_number(const char *text, double *out) {
     double sign = 1, value = 0;
     long digits = 0, exponent = 0, point = 0, e = 0, e_sign = 1;
     if (*text == '-' || *text == '+') sign = *text++ == '-' ? -1 : 1;
@@ -38,10 +39,10 @@ static inline int esp_params_number(const char *text, double *out) {
         digits++;
         exponent -= point;
     }
-    if (!digits) return 0;
+    if (!digits) return false;
     if (*text == 'e' || *text == 'E') {
         if (*++text == '-' || *text == '+') e_sign = *text++ == '-' ? -1 : 1;
-        if (*text < '0' || *text > '9') return 0;
+        if (*text < '0' || *text > '9') return false;
         for (; *text >= '0' && *text <= '9'; text++) e = e < 1000 ? e * 10 + (*text - '0') : e;
     }
     exponent += e_sign * e;
@@ -79,9 +80,10 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-enum { ESP_PARAMS_MAX = 256 }; /* characters of a spec, with the 0 at its end; the host allows no more */
+enum { ESP_PARAMS_MAX = 256 }; /* the host's limit for a spec, with its final 0 */
 
-/* Divides params into `rest` and the value of `taken`, as it is written, with its parentheses; "" if it is absent. */
+/* Splits off parameter `taken`: copies its value, with parentheses, and the other parameters to `rest`. An absent value
+ * is "". */
 static inline esp_status esp_params_take(const esp_host *h, const char *codec, const char *params, const char *taken,
                                          char rest[ESP_PARAMS_MAX], char value[ESP_PARAMS_MAX]) {
     char key[64], val[ESP_PARAMS_MAX], text[512];
@@ -100,18 +102,18 @@ static inline esp_status esp_params_take(const esp_host *h, const char *codec, c
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
         }
     }
-    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* the reader of `rest` names the fault */
+    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* esp_params_parse reports it */
     return ESP_OK;
 }
 
-/* What stands in front of a codec's `self`. */
+/* Stored in the ESP_CODEC_MEMORY bytes before a codec's `self`, so that close() can free it. */
 typedef struct esp_codec_memory {
     const esp_host *host;
     uint64_t bytes;
 } esp_codec_memory;
 enum { ESP_CODEC_MEMORY = 64 };
 
-/* Zeroed memory for `self` from the host; NULL when memory is short. */
+/* Allocates zeroed memory for `self`. Returns NULL where there is none. */
 static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     const esp_codec_memory m = {h, ESP_CODEC_MEMORY + bytes};
     unsigned char *p = (unsigned char *)h->alloc(h->user, (esp_device){ESP_CPU, 0}, m.bytes, 64);
@@ -129,7 +131,15 @@ static inline void esp_codec_self_free(void *self) {
     m.host->free_(m.host->user, (esp_device){ESP_CPU, 0}, p, m.bytes);
 }
 
-/* Runs on the host's workers, where it has them and the range is large enough; else here. */
+/* Atomically raises *to to at least `value`. */
+static inline void esp_codec_raise(uint32_t *to, uint32_t value) {
+    uint32_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (old < value && !__atomic_compare_exchange_n(to, &old, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Runs body over [0, n): on the host's workers, where it has them and the range is large enough, otherwise on this
+ * thread. */
 static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
                                       void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
@@ -138,7 +148,7 @@ static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t gr
         body(arg, 0, n);
 }
 
-/* A copy of a call's arguments, whose struct may be shorter or longer than the host's. */
+/* Copies a call's arguments. The host's struct may be shorter or longer than this plugin's. */
 static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     esp_codec_args copy;
     memset(&copy, 0, sizeof copy);
@@ -147,14 +157,14 @@ static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     return copy;
 }
 
-/* Fills the answer of bound(), only the members that the caller's struct has. */
+/* Fills the answer of bound(). The caller's struct may have fewer members. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
     esp_bound b = {out->struct_size, 0, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
 
-/* Members that most tables of codecs share: f32 on the CPU, and calls with the codec's name. */
+/* Members that most codecs' tables share: f32 on the CPU, and functions named after the codec. */
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)

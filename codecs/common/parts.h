@@ -1,10 +1,10 @@
-/* parts.h: shared by codecs that take lists (ESP_CODEC_LISTS): runs a call for many parts as calls for one part each. Small parts run
- * side by side on the workers; a large one uses all of them itself. Knows no codec. */
+/* parts.h: shared by codecs with ESP_CODEC_LISTS: runs a call for many parts as calls for one part each. Small parts
+ * run in parallel on the workers; a large one uses all of them itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
 #include "espresso.h"
 
-/* Compress or decompress of one part, with this host in place of that of open(). */
+/* Compresses or decompresses one part. `h` replaces the host of open(). */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
 
 typedef struct parts_job {
@@ -12,10 +12,10 @@ typedef struct parts_job {
     const void *self;
     const esp_host *host;
     parts_fn run;
-    uint32_t bad; /* the first part that failed; atomic */
+    uint32_t bad; /* atomic: the first part that failed */
 } parts_job;
 
-/* The call of part t. An entry of 0 bytes means that the part has no such memory. */
+/* Runs the call for part t. A memory entry of 0 bytes means that the part has none. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;
@@ -49,12 +49,12 @@ static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Runs a call for any number of parts. `large`: elements from which on one part keeps all workers busy. */
+/* Runs a call for any number of parts. A part of at least `large` elements keeps all workers busy. */
 static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
                                    parts_fn run) {
     parts_job j = {a, self, h, run, UINT32_MAX};
     uint64_t all = 0, most = 0;
-    esp_host alone; /* a body of parallel_for must not call it */
+    esp_host alone; /* without parallel_for, whose bodies must not call it */
     esp_status s = ESP_OK;
     if (a->n_tensors <= 1) return run(self, h, a);
     for (uint32_t t = 0; t < a->n_tensors; t++) {
@@ -72,7 +72,7 @@ static inline esp_status parts_run(const void *self, const esp_host *h, const es
     j.host = &alone;
     h->parallel_for(h->user, a->n_tensors, 1, parts_some, &j);
     if (j.bad == UINT32_MAX) return ESP_OK;
-    s = parts_one(&j, j.bad); /* again, so that this thread's log has the reason */
+    s = parts_one(&j, j.bad); /* logs the reason on this thread */
     return s == ESP_OK ? ESP_E_CORRUPT : s;
 }
 #endif

@@ -1,6 +1,7 @@
-/* plain.h: shared by codecs that send plain f32 numbers (none, and warmup at first): body, encoding and decoding.
+/* plain.h: encodes and decodes plain f32 numbers, as codecs none, warmup and powersgd send them.
  *
- * Body: count x f32. A part with a NaN or Inf sends a body of NaN, if bodies may be summed (the format's nan_body), else none. */
+ * Body: count x f32. A part with a NaN or Inf has a body of NaN where bodies may be summed (the format's nan_body),
+ * otherwise none. */
 #ifndef ESP_PLAIN_H
 #define ESP_PLAIN_H
 #include "codecs/common/dense.h"
@@ -22,7 +23,7 @@ static inline void plain_encode(void *user, const float *phi, float *residual, u
     if (residual) memset(residual, 0, n * sizeof(float));
 }
 
-/* add() of a dense_format; `self` begins with a dense_self. */
+/* add() of a dense_format. `self` begins with a dense_self. */
 static inline void plain_decode(const void *self, const dense_block *b) {
     const unsigned char *in = b->body + b->at * sizeof(float);
     if (b->set && b->scale == 1)

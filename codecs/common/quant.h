@@ -1,16 +1,17 @@
-/* quant.h: f32 numbers as small whole multiples (levels) of a unit, rounded to nearest. Knows no codec's format.
+/* quant.h: f32 numbers as small integer multiples (levels) of a unit, rounded to nearest.
  *
- * Numbers within [-top, top] have unit = top / most and levels from -most to most: top itself is not cut. A top below 2^-100 counts
- * as zero (unit 0, all levels 0), so that 1 / unit is finite.
+ * Numbers within [-top, top] have unit = top / most and levels from -most to most, so top itself is not clipped. A top
+ * below 2^-100 counts as zero (unit 0, all levels 0), so that 1 / unit is finite.
  *
- * The residual phi - unit * level is exact in f32, so level * unit + residual == phi: a level is not 0 only where phi is at least half
- * of the unit (below it phi / unit, with its two roundings, is at most 0.5), and then phi and unit * level are within a factor of two.
- */
+ * The residual phi - unit * level is exact in f32, so level * unit + residual == phi. Where the level is 0, the
+ * residual is phi. Other levels occur only where |phi| is at least half of the unit: then phi and unit * level are
+ * within a factor of two of each other, so that their difference is exact. */
 #ifndef ESP_QUANT_H
 #define ESP_QUANT_H
 #include "codecs/common/dense.h"
 
-typedef int16_t quant_i16 __attribute__((aligned(1), may_alias)); /* a body may have any alignment */
+/* A body may have any alignment. */
+typedef int16_t quant_i16 __attribute__((aligned(1), may_alias));
 typedef int32_t quant_i32 __attribute__((aligned(1), may_alias));
 #define QUANT_LEAST 0x0D800000u /* bits of 2^-100 */
 
@@ -18,22 +19,23 @@ typedef struct quant_range {
     float unit, inverse;
 } quant_range;
 
-/* `top`: the bits of the largest |x|, which is finite; `most`: the highest level. */
+/* `top` is the bits of the largest |x|, which is finite. `most` is the highest level. */
 ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     quant_range r = {0, 0};
     if (top < QUANT_LEAST) return r;
-    r.unit = dense_float(top) / most;
-    if (dense_bad(r.unit * most)) r.unit = dense_float(dense_bits(r.unit) - 1);
+    r.unit = bits_float(top) / most;
+    if (dense_bad(r.unit * most)) r.unit = bits_float(float_bits(r.unit) - 1);
     r.inverse = 1 / r.unit;
     return r;
 }
 
-/* The bits of the largest |x|; at least 0x7F800000 if one is NaN or Inf. */
+/* The bits of the largest |x|, which are at least 0x7F800000 where one is NaN or Inf. Compares as signed numbers, which
+ * all instruction sets can. */
 ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
-    int32_t top = 0; /* signed: all instruction sets compare signed vectors */
+    int32_t top = 0;
     ESP_SIMD_REDUCE(max, top)
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(dense_bits(x[i]) & 0x7FFFFFFFu);
+        const int32_t a = (int32_t)(float_bits(x[i]) & 0x7FFFFFFFu);
         top = a > top ? a : top;
     }
     return (uint32_t)top;
@@ -44,7 +46,7 @@ ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, f
     if (!e) return quant_largest(g, n);
     ESP_SIMD_REDUCE(max, top)
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(dense_bits(beta * e[i] + gamma * g[i]) & 0x7FFFFFFFu);
+        const int32_t a = (int32_t)(float_bits(beta * e[i] + gamma * g[i]) & 0x7FFFFFFFu);
         top = a > top ? a : top;
     }
     return (uint32_t)top;
@@ -52,13 +54,13 @@ ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, f
 
 ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual ------------------------------------- */
-/* Adding 1.5 * 2^23 leaves the nearest whole number in the lowest bits of the sum. */
+/* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual --------------------------- */
+/* Adding 1.5 * 2^23 leaves the nearest whole number in the lowest bits of the sum. Its bits are subtracted as unsigned
+ * numbers, since the difference wraps where a peer's range is smaller than x. */
 #define QUANT_ROUND 12582912.0f
-#define QUANT_ROUND_BITS                                                                                               \
-    0x4B400000u /* unsigned: a peer may send a range that is smaller than x, and the difference then wraps */
+#define QUANT_ROUND_BITS 0x4B400000u
 ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
-ESP_ELEMENT int8_t quant_level(float sum) { return (int8_t)(dense_bits(sum) - QUANT_ROUND_BITS); }
+ESP_ELEMENT int8_t quant_level(float sum) { return (int8_t)(float_bits(sum) - QUANT_ROUND_BITS); }
 ESP_ELEMENT float quant_left(float phi, float sum, quant_range r) { return phi - r.unit * (sum - QUANT_ROUND); }
 ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
                                       float gamma, quant_range r, uint64_t n) {
@@ -75,11 +77,11 @@ ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, c
     }
     return 0;
 }
-ESP_KERNEL_OPT static uint64_t quant_encode_scalar(int8_t *restrict out, float *restrict e, const float *restrict g,
-                                                   float beta, float gamma, quant_range r, uint64_t n) {
-    return quant_encode_body(out, e, g, beta, gamma, r, n);
-}
-#ifdef ESP_SIMD_X86 /* the conversion rounds as the code above; compilers narrow 32 bits to 8 in more steps than needed */
+ESP_KERNEL_SCALAR(quant_encode,
+                  (int8_t *restrict out, float *restrict e, const float *restrict g, float beta, float gamma,
+                   quant_range r, uint64_t n),
+                  (out, e, g, beta, gamma, r, n))
+#ifdef ESP_SIMD_X86 /* compilers narrow 32 bits to 8 in too many steps */
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
     __m256 phi = _mm256_loadu_ps(g);
@@ -121,7 +123,7 @@ ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, floa
 ESP_KERNEL_PICK(quant_encode, (int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
                                float gamma, quant_range r, uint64_t n))
 
-/* out := (set ? 0 : out) + unit * level, for levels of 1, 2 or 4 bytes */
+/* out = (set ? 0 : out) + unit * level, for levels of 1, 2 or 4 bytes */
 #define QUANT_ADD(name, type)                                                                                          \
     ESP_INLINE uint64_t name##_body(float *restrict out, const type *restrict in, float unit, int set, uint64_t n) {   \
         if (set) {                                                                                                     \
@@ -139,7 +141,7 @@ QUANT_ADD(quant_add8, int8_t)
 QUANT_ADD(quant_add16, quant_i16)
 QUANT_ADD(quant_add32, quant_i32)
 
-/* Levels with more bytes, so that sums of many fit. */
+/* Widens levels to `width` bytes, so that sums of many ranks' levels fit. */
 ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t width,
                                      uint64_t n) {
     if (width == 2) {
@@ -154,13 +156,12 @@ ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *
 ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in, uint64_t width, uint64_t n),
            (out, in, width, n))
 
-/* ---- block codecs: units, then levels --------------------------------------------------------------------------------- */
-enum { QUANT_BLOCK_MIN = 32 }; /* a block lies within one of dense.h's */
+/* ---- block codecs: units, then levels ---------------------------------------------------------------------------- */
+enum { QUANT_BLOCK_MIN = 32 }; /* and at most DENSE_BLOCK */
 ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
-ESP_ELEMENT int quant_unit_ok(uint32_t unit) { return unit <= 0x7F7FFFFFu; } /* its bits: finite and not negative */
-
-/* 1 if all units are finite and not negative. */
-static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
+/* Is the number with these bits finite and not negative? */
+ESP_ELEMENT bool quant_unit_ok(uint32_t unit) { return unit <= 0x7F7FFFFFu; }
+static inline bool quant_units_ok(const unsigned char *units, uint64_t n) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t u;
@@ -170,7 +171,8 @@ static inline int quant_units_ok(const unsigned char *units, uint64_t n) {
     return !bad;
 }
 
-/* One compress with a unit for each block. pack: puts two levels into a byte; NULL: each has a byte. */
+/* One compress with a unit for each block. `pack` puts two levels into a byte, or is NULL where each level has a
+ * byte. */
 typedef struct quant_job {
     const dense_self *self;
     const esp_codec_args *args;
@@ -188,19 +190,19 @@ static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n)
     const float *e = esp_residual_of(j->args, 0);
     return (uint32_t)j->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
 }
-/* First, into the place of a block's unit: the bits of its largest |phi|. Pieces begin at multiples of a block. */
+/* First pass: stores the largest |phi| of each block in the place of its unit. Pieces begin at multiples of a block. */
 static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
     dense_f32 *unit = j->units + begin / j->block;
     uint32_t largest = 0;
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint32_t top = quant_top_at(j, at, end - at < j->block ? end - at : j->block);
-        *unit++ = dense_float(top);
+        *unit++ = bits_float(top);
         largest = top > largest ? top : largest;
     }
     if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
 }
-/* Then units and levels. */
+/* Second pass: replaces it by the unit, and writes the levels. */
 static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
@@ -209,14 +211,15 @@ static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     int8_t tmp[DENSE_BLOCK];
     for (uint64_t at = begin; at < end; at += j->block) {
         const uint64_t n = end - at < j->block ? end - at : j->block;
-        const quant_range r = quant_range_of(dense_bits(*unit), j->most);
+        const quant_range r = quant_range_of(float_bits(*unit), j->most);
         *unit++ = r.unit;
         int8_t *to = j->pack ? tmp : (int8_t *)j->levels + at;
         j->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
         if (j->pack) j->pack(j->levels + at / 2, tmp, n);
     }
 }
-/* Without feedback nothing is lost if an element is not finite, and one pass over memory is enough. */
+/* Without feedback there is no residual to preserve where an element is not finite, so both passes run block by
+ * block. */
 static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
@@ -224,8 +227,9 @@ static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
         quant_levels_piece(arg, at, stop);
     }
 }
-/* Fills units and levels. Returns 0 if an element is NaN or Inf: the residual is then unchanged, the body not valid. */
-static inline int quant_blocks(quant_job *j) {
+/* Writes units and levels. Returns false where an element is NaN or Inf: the residual is then unchanged, and the body
+ * invalid. */
+static inline bool quant_blocks(quant_job *j) {
     const uint64_t n = j->args->tensor[0]->count;
     j->bad = 0;
     dense_run(j->self, n, j->args->residual ? quant_tops_piece : quant_both_piece, j);
@@ -233,7 +237,7 @@ static inline int quant_blocks(quant_job *j) {
     return !j->bad;
 }
 
-/* Fails with a text unless `block` is a power of two that dense.h's blocks hold. */
+/* Fails unless `block` is a power of two from QUANT_BLOCK_MIN to DENSE_BLOCK. */
 static inline esp_status quant_block_check(const esp_host *h, const char *codec, uint64_t block) {
     char text[160];
     if (block >= QUANT_BLOCK_MIN && block <= DENSE_BLOCK && !(block & (block - 1))) return ESP_OK;
@@ -243,8 +247,8 @@ static inline esp_status quant_block_check(const esp_host *h, const char *codec,
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-/* The error, as in esp_codec_model, of numbers whose unit comes from the largest of n: E unit^2 / 12, but for the largest itself,
- * which is exact. E top^2 is the integral of 2 x P(top > x). */
+/* The error, as in esp_codec_model, of n numbers that share a unit: E unit^2 / 12 for all but the largest, which is
+ * exact. unit is top / most, and E top^2 is the integral of 2 x P(top > x). */
 static inline double quant_error(double n, double most) {
     double square = 0;
     const double step = 1.0 / 64;

@@ -1,9 +1,10 @@
-/* recode.h: shared by the codecs that shorten each number (fp16, bf16), for of=(SPEC): the inner codec compresses, and the f32 values in
- * its body travel in the shorter format. Knows neither the inner codec nor the format.
+/* recode.h: of=(SPEC) of the codecs fp16 and bf16: an inner codec compresses, and the f32 values in its body are sent
+ * as 16-bit numbers.
  *
- * Body: the inner codec's, with its f32 values (the table's values()) as 16-bit numbers; what lies before and after them stays.
- * aux and flags: the inner codec's. Where bodies are summed, values are sent times 2^-a, a = recode_exponent(n_reduced); the decoder
- * knows n_reduced. Values beyond the format's range are cut to it. The host keeps the residual, so what is cut is not lost. */
+ * Body: the inner codec's, with 16-bit numbers in place of its f32 values, which the table's values() locates. aux and
+ * flags are the inner codec's. Where bodies are summed, values are multiplied by 2^-a with a =
+ * recode_exponent(n_reduced), which the decoder computes too. Values beyond the format's range are clipped. The host
+ * computes the residual, so the clipped part is sent later. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
 #include "codecs/common/dense.h"
@@ -12,22 +13,22 @@
 
 enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements */
 
-/* Capabilities that a table must list for instances that wrap another codec, and that others do not have. */
+/* Capabilities that only instances with of= have, but that the table must list. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
 
 /* The outer format. */
 typedef struct recode_format {
     const char *name;
     uint32_t wire_version;
-    int is_f16; /* else bf16 */
+    bool is_f16; /* otherwise bf16 */
     float largest;
     uint16_t nan;
-    uint64_t most_exponent;  /* bodies that are summed have values times 2^-a, a up to this */
+    uint64_t most_exponent;  /* the largest a */
     double error;            /* of rounding, as in esp_codec_model */
     const esp_round *rounds; /* [1] */
 } recode_format;
 
-/* a where n bodies are summed: the sum of values within the range is then within it, too. */
+/* The exponent a where n bodies are summed, so that the sum of values within the range is within the range too. */
 static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
@@ -36,14 +37,14 @@ static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
 
 typedef struct recode {
     const recode_format *format;
-    wrap_inner inner; /* table NULL: this codec wraps nothing */
+    wrap_inner inner; /* its table is NULL without of= */
     int simd;
-    int reducible; /* 1: bodies are values only, and the inner codec sums them */
+    bool reducible; /* bodies are values only, and the inner codec's are summed */
 } recode;
 
-/* Where the inner body holds values. 0: values() failed, or the inner body would have more than `most` bytes. */
-static inline int recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
-                                esp_values *v) {
+/* Locates the values in the inner body. Returns false where values() fails, or they exceed a body of `most` bytes. */
+static inline bool recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
+                                 esp_values *v) {
     memset(v, 0, sizeof *v);
     return r->inner.table->values(r->inner.self, like, h, v) == ESP_OK && v->offset % 4 == 0 && v->offset <= most &&
            v->count <= (most - v->offset) / 4 && v->rest <= most - v->offset - 4 * v->count;
@@ -63,7 +64,8 @@ static inline esp_status recode_open(recode *r, const recode_format *f, const es
     like.count = RECODE_TRIAL;
     const esp_traits *t = &r->inner.traits;
     if (!ESP_HAS(esp_codec, r->inner.table, values)) {
-        s = wrap_fail(h, f->name, of, ESP_E_UNSUPPORTED, "its payloads hold no plain numbers that could be shortened");
+        s = wrap_fail(h, f->name, of, ESP_E_UNSUPPORTED,
+                      "its payloads contain no plain numbers that could be shortened");
     } else if (t->caps & ESP_CODEC_REDUCIBLE && t->rounds && t->rounds[0].op == ESP_REDUCE_SUM &&
                t->rounds[0].dtype == ESP_F32 && wrap_bound(&r->inner, &like, 0, 2, &b) == ESP_OK) {
         r->reducible = recode_values(r, &like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v) && !v.offset && !v.rest;
@@ -95,7 +97,7 @@ static inline esp_status recode_bound(const recode *r, const esp_tensor *like, u
                           b.state_bytes);
 }
 
-/* ---- the values of one body ---------------------------------------------------------------------------------------------------- */
+/* ---- the values of one body -------------------------------------------------------------------------------------- */
 typedef struct recode_job {
     const recode *r;
     float *values;
@@ -123,8 +125,9 @@ static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a)
     return j;
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------------- */
-/* Divides scratch memory into the inner payload and the inner codec's own scratch memory. `body`: at most so many bytes. */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
+/* Splits scratch memory into the inner payload and the inner codec's scratch memory. *body is the largest inner body's
+ * size. */
 static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a, esp_payload *inner, esp_buf *left,
                                         uint64_t *body) {
     esp_bound b;
@@ -137,7 +140,8 @@ static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a
     inner->data.ptr = wrap_take(left, b.payload_bytes);
     *body = b.payload_bytes - ESP_PAYLOAD_HEADER;
     if (!inner->data.ptr || left->bytes < b.scratch_bytes)
-        return esp_codec_fail(r->inner.host, r->format->name, ESP_E_ARG, "scratch memory is less than bound() says");
+        return esp_codec_fail(r->inner.host, r->format->name, ESP_E_ARG,
+                              "scratch memory is less than bound() requires");
     return ESP_OK;
 }
 
@@ -153,7 +157,7 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
     inner.used = &used;
     in.payload = &inner;
     in.scratch = left.bytes ? &left : NULL;
-    in.residual = NULL; /* the host keeps it */
+    in.residual = NULL; /* the host computes it */
     in.flags &= ~(uint32_t)ESP_ARG_OWN_MEMORY;
     s = r->inner.table->compress(r->inner.self, &in);
     if (s != ESP_OK) return s;
@@ -161,7 +165,7 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
     if (h.body_bytes && (h.body_bytes > most || !recode_values(r, a->tensor[0], &h, h.body_bytes, &v) ||
                          h.body_bytes != v.offset + 4 * v.count + v.rest))
         return esp_codec_fail(r->inner.host, r->format->name, ESP_E_ABI,
-                              "the inner codec's values() does not say what its body holds");
+                              "the inner codec's values() does not describe its body");
     h.codec = esp_name_hash(r->format->name);
     h.wire_version = (uint16_t)wrap_wire_version(r->format->wire_version, &r->inner);
     h.body_bytes = v.offset + 2 * v.count + v.rest;
@@ -181,10 +185,10 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
     return ESP_OK;
 }
 
-/* ---- decompress ----------------------------------------------------------------------------------------------------------------- */
-/* Reads and checks the header, and the size of the body. The inner body may have `most` bytes. */
-static inline esp_status recode_look(const recode *r, const esp_codec_args *a, const esp_payload *p, uint64_t most,
-                                     esp_payload_header *h, esp_values *v) {
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+/* Reads and checks the header, and the size of the body. The inner body has at most `most` bytes. */
+static inline esp_status recode_check(const recode *r, const esp_codec_args *a, const esp_payload *p, uint64_t most,
+                                      esp_payload_header *h, esp_values *v) {
     const uint32_t wire = wrap_wire_version(r->format->wire_version, &r->inner);
     memset(v, 0, sizeof *v);
     const esp_status s = esp_payload_read(p, esp_name_hash(r->format->name), wire, a->tensor[0]->count, h);
@@ -213,8 +217,8 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
     inner->data.bytes = ESP_PAYLOAD_HEADER + h.body_bytes;
 }
 
-/* One payload after another, since scratch memory has room for one. All headers are checked first; where an inner body is corrupt,
- * the payloads before it have been added. */
+/* Decodes one payload after another, since scratch memory has room for one. Checks all headers first. Where an inner
+ * body is corrupt, the payloads before it have been added already. */
 static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
     esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
@@ -226,9 +230,9 @@ static inline esp_status recode_decompress(const recode *r, const esp_codec_args
     in.scratch = left.bytes ? &left : NULL;
     in.payload = &inner;
     in.n_payloads = 1;
-    for (uint32_t p = 0; p < a->n_payloads && s == ESP_OK; p++) s = recode_look(r, a, &a->payload[p], most, &h, &v);
+    for (uint32_t p = 0; p < a->n_payloads && s == ESP_OK; p++) s = recode_check(r, a, &a->payload[p], most, &h, &v);
     for (uint32_t p = 0; p < a->n_payloads && s == ESP_OK; p++) {
-        s = recode_look(r, a, &a->payload[p], most, &h, &v);
+        s = recode_check(r, a, &a->payload[p], most, &h, &v);
         if (s != ESP_OK) break;
         recode_expand(r, a, &a->payload[p], &h, &v, &inner);
         s = r->inner.table->decompress(r->inner.self, &in);
@@ -237,13 +241,13 @@ static inline esp_status recode_decompress(const recode *r, const esp_codec_args
     return s;
 }
 
-/* ---- model ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- model ------------------------------------------------------------------------------------------------------- */
 static inline void recode_shorten(esp_payload_size *s, double values) {
     s->per_element -= 2 * values;
-    s->quantum = 0; /* a value and what belongs to it: no longer one size */
+    s->quantum = 0;
 }
 
-/* The inner codec's model with values of 2 bytes, and the time to shorten and to restore them. */
+/* The inner codec's model with values of 2 bytes, plus the time of the conversions. */
 static inline esp_status recode_model(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                       esp_codec_model *out) {
     esp_codec_model m;

@@ -1,6 +1,5 @@
-/* rng.h: counter-based random numbers: a draw depends on its key and counter only, not on which thread or rank draws
- * or when. Knows nothing of codecs. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011.
+/* rng.h: counter-based random numbers: a draw depends on its key and counter only, not on the thread, the rank or the
+ * time. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
  *
  *     uint64_t key = esp_rng_key(seed, step, tensor_key, comp_index, source);
  *     esp_philox_t r = esp_philox(key, i, 0);      // 128 random bits, r.w[0..3], for the counter i
@@ -32,7 +31,7 @@ ESP_ELEMENT esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     return (esp_philox_t){{a, b, c, d}};
 }
 
-/* The key of one Comp's draws. Where all ranks must draw the same numbers (shared selections), all pass source 0. */
+/* The key of one Comp's draws. Where all ranks must draw the same numbers, all pass source 0. */
 ESP_ELEMENT uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
                                  uint32_t source) {
     esp_philox_t r = esp_philox(seed, step, tensor_key);

@@ -1,13 +1,13 @@
 /* select.h: finds exactly the k numbers of largest magnitude among many, in little more than one pass over memory.
- * Knows nothing of payloads or feedback: numbers come through a load function, which may compute them.
+ * Numbers come from a load function, which may compute them.
  *
- * Magnitudes are compared as the bit pattern of |x|, which orders like the number. Ties go to the lower index, so the
+ * Magnitudes are compared as the bit pattern of |x|, which has the same order. Ties go to the lower index, so the
  * result is the same set for any thread count, instruction set and sample.
- *   1. guess   a threshold a little too low, from a sample of whole cache lines
- *   2. keep    one pass: numbers at or above it are copied to a list, block by block, with their index in the span
- *   3. trim    radix select of the exact threshold within the list; numbers below it are dropped
+ *   1. guess   computes a threshold a little too low, from a sample of whole cache lines
+ *   2. keep    copies numbers at or above it to a list, block by block, with their index in the span
+ *   3. trim    finds the exact threshold within the list by radix select, and drops the numbers below it
  * Where the guess was too high, or so low that the list overflowed, radix histograms of all numbers give the threshold
- * (edge). Where more numbers tie than the list holds (all equal, mostly zeros), the ties are added in order at the end
+ * (edge). Where more equal numbers reach it than fit the list (often zeros), they are added in order at the end
  * (ties). */
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
@@ -16,22 +16,19 @@
 #include "codecs/common/simd.h"
 
 enum {
-    SELECT_BLOCK = 4096,  /* numbers that the keep pass takes at once: fits the first-level cache */
-    SELECT_SPAN = 65536,  /* indices are 16 bits within a span of this size; also the parallel grain */
-    SELECT_ROOM = 16384,  /* room of the list beyond 2 k */
+    SELECT_BLOCK = 4096,  /* a block, which fits the first-level cache */
+    SELECT_SPAN = 65536,  /* in a span indices have 16 bits; the parallel grain */
+    SELECT_ROOM = 16384,  /* the list has room for this many beyond 2 k */
     SELECT_SAMPLE = 65536 /* a larger sample gains nothing */
 };
 #define SELECT_INF 0x7f800000u
 #define SELECT_ABS 0x7fffffffu
 
-ESP_ELEMENT uint32_t select_bits(float x) {
-    uint32_t b;
-    memcpy(&b, &x, 4);
-    return b & SELECT_ABS;
-}
+ESP_ELEMENT uint32_t select_bits(float x) { return float_bits(x) & SELECT_ABS; }
 
-/* ---- keep: x[i] with |x[i]| >= lo go to val, base + i to idx, in order; both have room for n + 16 ------------------
- * Returns how many, and in the upper half the largest |x| of all. */
+/* ---- keep ---- */
+/* Copies each x[i] with |x[i]| >= lo to val and base + i to idx, in order; both have room for n + 16. Returns their
+ * number in the lower half, and the largest |x| of all in the upper half. */
 static uint64_t select_keep_scalar(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx) {
     uint64_t m = 0;
     uint32_t top = 0;
@@ -46,7 +43,7 @@ static uint64_t select_keep_scalar(const float *x, uint64_t n, uint32_t lo, uint
 }
 
 #ifdef ESP_SIMD_X86
-/* AVX2 has no compress instruction: the set bits of a mask of 32 numbers are taken one by one. */
+/* AVX2 has no compress instruction, so this iterates over the set bits of a mask of 32 numbers. */
 ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                  uint16_t *idx) {
     const __m256i abs8 = _mm256_set1_epi32((int)SELECT_ABS), low = _mm256_set1_epi32((int)lo - 1);
@@ -56,7 +53,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
         uint32_t mask = 0;
         for (int j = 0; j < 4; j++) {
             __m256i a = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i + 8 * j)), abs8);
-            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed is right: all are in [-1, 2^31) */
+            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed: all are in [-1, 2^31) */
             top8 = _mm256_max_epu32(top8, a);
             mask |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(ge)) << (8 * j);
         }
@@ -74,7 +71,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
     return (m + (uint32_t)rest) | (uint64_t)top << 32;
 }
 
-/* First lists the vectors that hold a number to keep, without an unpredictable branch; then compresses those.
+/* First lists the vectors with a number to keep, without an unpredictable branch; then compresses those.
  * vpcompressd goes to a register, followed by a plain store: its form that writes memory is slow on some machines. n
  * <= SELECT_BLOCK. */
 ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
@@ -107,7 +104,8 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 
 ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
 
-/* ---- trim: keeps, in place, numbers above t, and the first *quota numbers equal to t; returns how many ------------ */
+/* ---- trim ---- */
+/* Keeps, in place, the numbers above t and the first *quota numbers equal to t. Returns their number. */
 static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
     uint64_t m = 0, left = *quota;
     for (uint64_t i = 0; i < n; i++) {
@@ -122,7 +120,7 @@ static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n,
 }
 
 #ifdef ESP_SIMD_X86
-/* Stores must not go beyond the list, since the next block's numbers follow it. */
+/* Stores are masked, since the next block's numbers follow in the list. */
 ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, uint64_t n, uint32_t t,
                                                      uint64_t *quota) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), limit = _mm512_set1_epi32((int)t);
@@ -159,17 +157,16 @@ typedef struct select_block {
 typedef struct select_job {
     const esp_host *host;
     int simd;
-    /* Returns numbers [at, at + n) as an array: `buf` filled with them (it has room for a block), or their own
-     * memory. */
+    /* Returns numbers [at, at + n) as an array: in `buf`, which has room for a block, or where they are stored. */
     const float *(*load)(const void *arg, uint64_t at, uint64_t n, float *buf);
     const void *arg;
     uint64_t count, k;
-    uint64_t n_sample, sample_from; /* size of the sample; a random number that picks its start */
-    /* result: each block's numbers in order of index; all blocks together hold k */
+    uint64_t n_sample, sample_from; /* the sample's size; a random number for its start */
+    /* Results: k numbers in all, those of each block in order of index. */
     select_block *block;
     float *val;
     uint16_t *idx;
-    /* private to select.h */
+    /* Private to select.h. */
     select_keep_fn keep;
     select_trim_fn trim;
     uint64_t cap, used;
@@ -178,21 +175,22 @@ typedef struct select_job {
     uint32_t shift, bits, prefix;
 } select_job;
 
-/* ---- radix select in memory ---------------------------------------------------------------------------------------- */
-/* The digit, at most d, of the k-th largest number. *above grows by the count of numbers with higher digits. */
+/* ---- radix select in memory -------------------------------------------------------------------------------------- */
+/* Returns the digit, at most d, of the k-th largest number. Adds the count of numbers with higher digits to *above. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;
 }
 
-/* |x| of the k-th largest of n (1 <= k <= n), as bits. All are within [lo, hi]. *above: how many are larger. */
+/* Returns the bits of the k-th largest of n magnitudes within [lo, hi] (1 <= k <= n). *above is the number of larger
+ * ones. */
 static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32_t lo, uint32_t hi, uint64_t *above) {
     enum { FEW = 1024 };
     uint64_t hist[2048];
     float few[FEW];
     *above = 0;
     while (lo < hi) {
-        /* a larger histogram pays only for many numbers: it must be cleared and scanned */
+        /* a larger histogram must be cleared and scanned, which pays only for many numbers */
         const uint32_t span = hi - lo, bits = n < 4096 ? 8 : 11, wide = 32 - (uint32_t)__builtin_clz(span);
         const uint32_t shift = wide > bits ? wide - bits : 0;
         memset(hist, 0, sizeof *hist * ((span >> shift) + 1));
@@ -213,13 +211,7 @@ static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32
     return lo;
 }
 
-/* ---- passes over all numbers ------------------------------------------------------------------------------------------ */
-static inline void select_raise(uint32_t *to, uint32_t value) {
-    uint32_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
-    while (old < value && !__atomic_compare_exchange_n(to, &old, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-}
-
+/* ---- passes over all numbers ------------------------------------------------------------------------------------- */
 /* Keeps the numbers of one block that are at least s->lo. */
 static inline uint32_t select_keep_block(select_job *s, uint64_t b) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
@@ -245,10 +237,10 @@ static inline void select_keep_body(void *arg, uint64_t begin, uint64_t end) {
         uint32_t t = select_keep_block(s, b);
         top = t > top ? t : top;
     }
-    select_raise(&s->top, top);
+    esp_codec_raise(&s->top, top);
 }
 
-/* Keeps all numbers that are at least lo, and returns how many. Sets s->overflow where the list is too small. */
+/* Keeps all numbers that are at least lo, and returns their number. Sets s->overflow where the list is too small. */
 static inline uint64_t select_keep_all(select_job *s, uint32_t lo) {
     s->lo = lo;
     s->used = 0;
@@ -278,8 +270,8 @@ static inline void select_hist_body(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A threshold that at least k numbers reach, and no more than the list holds, unless ties in all bits exceed it.
- * *reach: how many numbers reach it. */
+/* Returns a threshold that at least k numbers reach, and no more than fit the list, unless there are too many equal
+ * ones. *reach is the number of those that reach it. */
 static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     static const uint8_t digit[] = {11, 11, 9};
     uint64_t hist[2048], above = 0;
@@ -301,7 +293,7 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     return s->prefix << s->shift;
 }
 
-/* A threshold that the k largest numbers probably reach, and few others. 1 where a sample would not pay. */
+/* Returns a threshold that the k largest numbers probably reach, and few others, or 1 where a sample would not pay. */
 static inline uint32_t select_guess(select_job *s) {
     uint64_t lines = (s->n_sample < s->cap ? s->n_sample : s->cap) / 16, all = s->count / 16, above;
     float buf[16];
@@ -309,8 +301,8 @@ static inline uint32_t select_guess(select_job *s) {
     uint64_t stride = all / lines, n = lines * 16, first = s->sample_from % stride;
     for (uint64_t i = 0; i < lines; i++)
         memcpy(s->val + 16 * i, s->load(s->arg, (first + i * stride) * 16, 16, buf), 16 * sizeof(float));
-    /* Rank in the sample, plus at least four standard deviations, so that k numbers very probably reach the
-     * threshold. The integer root keeps libm out. */
+    /* The expected rank in the sample, plus at least four standard deviations, so that k numbers very probably reach
+     * the threshold. The integer root has the same bits everywhere. */
     uint64_t rank = (uint64_t)((double)s->k / (double)s->count * (double)n) + 1, root = 1;
     while (root * root < rank) root++;
     rank += 4 * root + 8;
@@ -319,7 +311,7 @@ static inline uint32_t select_guess(select_job *s) {
     return lo ? lo : 1;
 }
 
-/* ---- exact finish -------------------------------------------------------------------------------------------------------- */
+/* ---- exact finish ------------------------------------------------------------------------------------------------ */
 /* Adds the first `quota` numbers equal to t to a list that holds all numbers above t. */
 static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
@@ -328,7 +320,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
         uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
-        /* fits: the list and all that is added are at most k numbers */
+        /* the list has at most k numbers in the end, so these fit */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
         s->block[b].at = s->used;
@@ -345,11 +337,12 @@ static inline void select_trim(select_job *s, uint64_t n) {
         s->block[b].n = s->trim(s->val + s->block[b].at, s->idx + s->block[b].at, s->block[b].n, t, &quota);
 }
 
-/* ---- what callers use ------------------------------------------------------------------------------------------------------ */
+/* ---- for callers ------------------------------------------------------------------------------------------------- */
 static inline uint64_t select_cap(uint64_t k) { return 2 * k + SELECT_ROOM; }
 static inline uint64_t select_blocks(uint64_t count) { return (count + SELECT_BLOCK - 1) / SELECT_BLOCK; }
 
-/* Sample size: costs little beside the pass over all numbers, and gives a threshold that keeps few too many. */
+/* A size at which the sample costs little compared with the pass over all numbers, and the threshold keeps few too
+ * many. */
 static inline uint64_t select_sample(uint64_t count) {
     uint64_t n = count / 64 < 1024 ? 1024 : count / 64;
     return n < SELECT_SAMPLE ? n : SELECT_SAMPLE;
@@ -360,8 +353,8 @@ static inline uint64_t select_scratch_bytes(uint64_t count, uint64_t k) {
     return select_blocks(count) * sizeof(select_block) + select_cap(k) * (sizeof(float) + sizeof(uint16_t)) + 64;
 }
 
-/** Fills the result; 1 <= k <= count, scratch aligned to 8. Returns 0, or 1 where a number is NaN or Inf. */
-static inline int select_run(select_job *s, void *scratch) {
+/** Fills the result, with 1 <= k <= count. `scratch` is aligned to 8. Returns false where a number is NaN or Inf. */
+static inline bool select_run(select_job *s, void *scratch) {
     s->keep = select_keep_for(s->simd);
     s->trim = select_trim_for(s->simd);
     s->cap = select_cap(s->k);
@@ -370,20 +363,20 @@ static inline int select_run(select_job *s, void *scratch) {
     s->idx = ESP__CAST(uint16_t *, (void *)(s->val + s->cap));
     uint32_t lo = select_guess(s);
     uint64_t n = select_keep_all(s, lo), reach;
-    if (s->top >= SELECT_INF) return 1;
+    if (s->top >= SELECT_INF) return false;
     if (s->overflow || (n < s->k && lo > 1)) {
         lo = select_edge(s, &reach);
         if (reach > s->cap) {
             n = select_keep_all(s, lo + 1);
             select_ties(s, lo, s->k - n);
-            return 0;
+            return true;
         }
         n = select_keep_all(s, lo ? lo : 1);
     }
     if (n < s->k)
-        select_ties(s, 0, s->k - n); /* the list holds all numbers but zeros */
+        select_ties(s, 0, s->k - n); /* the list has all numbers except zeros */
     else if (n > s->k)
         select_trim(s, n);
-    return 0;
+    return true;
 }
 #endif

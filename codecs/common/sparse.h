@@ -1,21 +1,21 @@
 /* sparse.h: shared by codecs that send k of d elements: k, phi = beta e + gamma g, and the body of topk and dgc.
- * Knows how positions are written, not how they are chosen (select.h does that).
+ * select.h chooses the elements.
  *
  * Body, little-endian, n = ceil(d / 65536) spans:
  *     f32 value[k]      in ascending order of index
- *     u32 held[n]       how many of the values lie in each span of 65536 elements
- *     then the smaller of two forms for this (d, k); the first where they are equal:
+ *     u32 held[n]       the number of values in each span of 65536 elements
+ *     then the smaller of two forms for this (d, k); the first where they have the same size:
  *     u16 place[k]      index in the span                                48 k/d + 32/65536 bits/element
  *     u32 bitmap[]      ceil(d / 32) words, bit i % 32 of word i / 32    32 k/d + 1 + 32/65536 bits/element
- * k travels in the header's aux. The bitmap pays from k = d/16 on. d = 0: no body. */
+ * The header's aux is k. The bitmap is smaller from k = d/16 on. There is no body for d = 0. */
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/select.h"
 
-/* ---- sizes --------------------------------------------------------------------------------------------------------- */
-/* max(1, ceil(ratio d)), 0 for d = 0 */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+/* max(1, ceil(ratio d)), or 0 for d = 0 */
 static inline uint64_t sparse_k(double ratio, uint64_t count) {
     double x = ratio * (double)count;
     uint64_t k = (uint64_t)x;
@@ -26,38 +26,26 @@ static inline uint64_t sparse_k(double ratio, uint64_t count) {
 
 ESP_ELEMENT uint64_t sparse_spans(uint64_t count) { return (count + SELECT_SPAN - 1) / SELECT_SPAN; }
 ESP_ELEMENT uint64_t sparse_map_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
-ESP_ELEMENT int sparse_is_map(uint64_t count, uint64_t k) { return sparse_map_bytes(count) < 2 * k; }
+ESP_ELEMENT bool sparse_is_map(uint64_t count, uint64_t k) { return sparse_map_bytes(count) < 2 * k; }
 
 ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Payload size for the planner: a value and a 16-bit place for each element sent, or one bit for every element where that is
- * shorter. The few bytes for each span are left out. */
+/* Payload size for the planner: a value and a 16-bit place for each element sent, or one bit for every element where
+ * that is shorter. Ignores the few bytes for each span. */
 static inline esp_payload_size sparse_model_size(double ratio) {
     const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
     return ratio > 0.0625 ? map : places;
 }
 
-/* Reads a u32 of a body, which may have any alignment. */
-static inline uint32_t sparse_u32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return v;
-}
-static inline uint32_t sparse_u16(const uint8_t *p) {
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return v;
-}
-static inline float sparse_f32(const uint8_t *p) {
-    float v;
-    memcpy(&v, p, 4);
-    return v;
-}
+/* These read numbers of a body, which may have any alignment. */
+static inline uint32_t sparse_u32(const uint8_t *p) { return *(const dense_u32 *)(const void *)p; }
+static inline uint32_t sparse_u16(const uint8_t *p) { return *(const dense_u16 *)(const void *)p; }
+static inline float sparse_f32(const uint8_t *p) { return *(const dense_f32 *)(const void *)p; }
 
-/* ---- phi --------------------------------------------------------------------------------------------------------------- */
-/* e = beta e + gamma g. Where both factors are 1, the usual case, products are left out, with the same result. */
+/* ---- phi --------------------------------------------------------------------------------------------------------- */
+/* e = beta e + gamma g. beta and gamma are nearly always 1. Then this skips the products, with the same result. */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
     if (beta == 1.0f && gamma == 1.0f) {
         ESP_SIMD
@@ -70,26 +58,15 @@ ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e,
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* Largest |phi| as bits; phi = g where e is NULL. */
-ESP_INLINE uint64_t sparse_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
-    uint32_t top = 0;
-    ESP_SIMD_REDUCE(max, top)
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t b = select_bits(!e ? g[i] : beta == 1.0f && gamma == 1.0f ? e[i] + g[i] : beta * e[i] + gamma * g[i]);
-        top = b > top ? b : top;
-    }
-    return top;
-}
-ESP_KERNEL(sparse_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
-
 /* The input of one compress. */
 typedef struct sparse_input {
     const float *g;
-    float *e; /* NULL: phi = g */
+    float *e; /* the residual, or NULL */
     float beta, gamma;
     dense_phi_fn phi;
     sparse_keep_fn keep;
-    sparse_top_fn top;
+    dense_check_fn check;
+    dense_check_phi_fn check_phi;
     const select_job *sel;
 } sparse_input;
 
@@ -101,11 +78,12 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
     in.gamma = a->gamma;
     in.phi = dense_phi_for(simd);
     in.keep = sparse_keep_for(simd);
-    in.top = sparse_top_for(simd);
+    in.check = dense_check_for(simd);
+    in.check_phi = dense_check_phi_for(simd);
     return in;
 }
 
-/* load function of select_job */
+/* The load function of select_job. */
 static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const sparse_input *in = (const sparse_input *)arg;
     if (!in->e) return in->g + at;
@@ -115,21 +93,22 @@ static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n,
 
 typedef struct sparse_scan {
     const sparse_input *in;
-    uint32_t largest;
+    uint32_t bad;
 } sparse_scan;
 
 static inline void sparse_scan_body(void *arg, uint64_t begin, uint64_t end) {
     sparse_scan *s = (sparse_scan *)arg;
     const sparse_input *in = s->in;
-    select_raise(&s->largest,
-                 (uint32_t)in->top(in->g + begin, in->e ? in->e + begin : NULL, in->beta, in->gamma, end - begin));
+    const uint64_t n = end - begin;
+    if (in->e ? in->check_phi(in->g + begin, in->e + begin, in->beta, in->gamma, n) : in->check(in->g + begin, n))
+        esp_codec_raise(&s->bad, 1);
 }
 
-/* 1 where all of phi is finite */
-static inline int sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
+/* Is all of phi finite? */
+static inline bool sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
     sparse_scan s = {in, 0};
     esp_codec_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
-    return s.largest < SELECT_INF;
+    return !s.bad;
 }
 
 /* Sets x to zero at the elements that were selected from the block. */
@@ -148,14 +127,14 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
     }
 }
 
-/* residual = phi, and 0 at the elements that were sent */
+/* Sets the residual to phi, and to 0 at the elements that were sent. */
 static inline void sparse_residual(sparse_input *in, const select_job *s) {
     in->sel = s;
     if (in->e) esp_codec_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
-/* ---- body, written --------------------------------------------------------------------------------------------------------- */
-/* Sets bits in zeroed words. Each word is collected in a register and written once, which is faster than bit by bit. */
+/* ---- writing a body ---------------------------------------------------------------------------------------------- */
+/* Sets bits in zeroed words. Composes each word in a register, which is faster than writing bit by bit. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
     for (uint64_t i = 0; i < n;) {
         const uint32_t word = idx[i] / 32u;
@@ -184,7 +163,7 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
     }
 }
 
-/* ---- compress -------------------------------------------------------------------------------------------------------------- */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 static inline esp_payload_header sparse_header(const char *codec, uint16_t wire, uint64_t count, uint64_t k) {
     esp_payload_header h;
     memset(&h, 0, sizeof h);
@@ -196,49 +175,50 @@ static inline esp_payload_header sparse_header(const char *codec, uint16_t wire,
     return h;
 }
 
-/* Selects s->k of s->count elements and writes the payload. *sent is 0 where the caller must leave the feedback memory
- * unchanged: the tensor is empty, or an element is not finite. */
+/* Selects s->k of s->count elements and writes the payload. *sent is false where the caller must not change the
+ * feedback memory, since the tensor is empty or an element is not finite. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
-                                         int *sent) {
+                                         bool *sent) {
     esp_payload_header h = sparse_header(codec, wire, s->count, s->k);
-    *sent = 0;
+    *sent = false;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
-        return esp_codec_fail(s->host, codec, ESP_E_TOO_SMALL, "the payload's capacity is less than bound() says");
+        return esp_codec_fail(s->host, codec, ESP_E_TOO_SMALL, "the payload's capacity is less than bound() requires");
     if (!s->count) return esp_payload_begin(a->payload, &h);
     if (!a->scratch || a->scratch->bytes < select_scratch_bytes(s->count, s->k))
-        return esp_codec_fail(s->host, codec, ESP_E_ARG, "scratch memory is less than bound() says");
-    if (select_run(s, a->scratch->ptr)) {
+        return esp_codec_fail(s->host, codec, ESP_E_ARG, "scratch memory is less than bound() requires");
+    if (!select_run(s, a->scratch->ptr)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
         h.body_bytes = h.aux = 0;
         return esp_payload_begin(a->payload, &h);
     }
-    *sent = 1;
+    *sent = true;
     esp_status st = esp_payload_begin(a->payload, &h);
     if (st == ESP_OK) sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
     return st;
 }
 
-/* ---- body, read -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading a body ---------------------------------------------------------------------------------------------- */
 ESP_ELEMENT uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     uint64_t left = count - span * SELECT_SPAN;
     return left < SELECT_SPAN ? left : SELECT_SPAN;
 }
 
-/* 1 where the indices ascend and are below len */
-static inline int sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t len) {
+/* Do the indices ascend, and are they below len? */
+static inline bool sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t len) {
     uint32_t bad = n && sparse_u16(place + 2 * (n - 1)) >= len;
     for (uint64_t i = 1; i < n; i++) bad |= sparse_u16(place + 2 * i) <= sparse_u16(place + 2 * i - 2);
     return !bad;
 }
 
-/* 1 where exactly n of the span's bits are set, all below len */
-static inline int sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
+/* Are exactly n of the span's bits set, all below len? */
+static inline bool sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
     uint64_t words = (len + 31) / 32, set = 0;
     for (uint64_t i = 0; i < words; i++) set += (uint64_t)__builtin_popcount(sparse_u32(map + 4 * i));
     return set == n && (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
 }
 
-static inline int sparse_values_finite(const uint8_t *val, uint64_t k) {
+/* No encoder sends NaN or Inf as a value. */
+static inline bool sparse_values_finite(const uint8_t *val, uint64_t k) {
     uint32_t top = 0;
     for (uint64_t i = 0; i < k; i++) {
         uint32_t b = sparse_u32(val + 4 * i) & SELECT_ABS;
@@ -247,24 +227,24 @@ static inline int sparse_values_finite(const uint8_t *val, uint64_t k) {
     return top < SELECT_INF;
 }
 
-static inline int sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k) {
+static inline bool sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k) {
     const uint8_t *held = body + 4 * k, *place = held + 4 * sparse_spans(count);
     uint64_t at = 0;
     for (uint64_t s = 0; s < sparse_spans(count); s++) {
         uint64_t n = sparse_u32(held + 4 * s), len = sparse_span_len(count, s);
-        if (n > len || n > k - at) return 0;
+        if (n > len || n > k - at) return false;
         if (sparse_is_map(count, k) ? !sparse_map_ok(place + s * (SELECT_SPAN / 8), n, len)
                                     : !sparse_places_ok(place + 2 * at, n, len))
-            return 0;
+            return false;
         at += n;
     }
-    return at == k && sparse_values_finite(body, k); /* no encoder sends NaN or Inf as a value */
+    return at == k && sparse_values_finite(body, k);
 }
 
-/* Position in one payload: the begin of its next span. */
+/* The beginning of the next span in a payload. held is NULL where the payload has no body. */
 typedef struct sparse_reader {
-    const uint8_t *val, *held, *place; /* held NULL: the payload has no body */
-    int map;
+    const uint8_t *val, *held, *place;
+    bool map;
 } sparse_reader;
 
 static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span) {
@@ -308,7 +288,8 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
-    do { /* a span of all payloads of a batch before the next span, so that `out` stays in cache */
+    /* adds a span of all payloads of a batch before the next span, while `out` is in the cache */
+    do {
         uint32_t n = a->n_payloads - first < AT_ONCE ? a->n_payloads - first : AT_ONCE;
         for (uint32_t p = 0; p < n; p++) r[p] = sparse_reader_at(&a->payload[first + p], begin / SELECT_SPAN);
         for (uint64_t at = begin; at < end; at += SELECT_SPAN) {
@@ -335,7 +316,7 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
         esp_payload_header h;
         if (esp_payload_read(&a->payload[p], id, wire, count, &h) != ESP_OK)
             return esp_codec_fail(host, codec, ESP_E_CORRUPT,
-                                  "the payload's header is corrupt, or of another codec or size");
+                                  "the payload's header is corrupt, or from another codec or size");
         if (h.flags ? h.body_bytes != 0
                     : h.aux < k_min || h.aux > k_max || h.body_bytes != sparse_body_bytes(count, h.aux) ||
                           !sparse_body_ok((const uint8_t *)esp_payload_body(&a->payload[p]), count, h.aux))

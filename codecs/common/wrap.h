@@ -1,12 +1,12 @@
-/* wrap.h: shared by codecs that wrap another codec: reads the parameter of=(SPEC), opens the inner codec, asks what it is and what
- * memory it needs, and divides scratch memory. Knows no codec, neither outer nor inner. */
+/* wrap.h: shared by codecs that wrap another codec: opens the inner codec of parameter of=(SPEC), reads its traits and
+ * memory sizes, and splits scratch memory. */
 #ifndef ESP_WRAP_H
 #define ESP_WRAP_H
 #include "espresso.h"
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* An opened inner codec. table NULL: none. */
+/* An open inner codec, or one whose table is NULL. */
 typedef struct wrap_inner {
     const esp_host *host;
     const esp_codec *table;
@@ -19,7 +19,7 @@ static inline void wrap_close(wrap_inner *w) {
     w->table = NULL;
 }
 
-/* Passes on an error that begins with the inner spec, as those of the host do. */
+/* Logs an error that begins with the inner spec, as the host's errors do. */
 static inline esp_status wrap_fail(const esp_host *h, const char *codec, const char *of, esp_status s,
                                    const char *why) {
     char text[768];
@@ -27,7 +27,7 @@ static inline esp_status wrap_fail(const esp_host *h, const char *codec, const c
     return esp_codec_fail(h, codec, s, text);
 }
 
-/* Opens the inner codec of `of`, "(SPEC)" or "SPEC". */
+/* Opens the inner codec. `of` is "(SPEC)" or "SPEC". */
 static inline esp_status wrap_open(const esp_host *h, const char *codec, const char *of, wrap_inner *w) {
     memset(w, 0, sizeof *w);
     w->host = h;
@@ -53,7 +53,7 @@ static inline esp_status wrap_open(const esp_host *h, const char *codec, const c
     return s;
 }
 
-/* The inner codec's sizes; all members are set. */
+/* The inner codec's sizes. Sizes that it does not set are 0. */
 static inline esp_status wrap_bound(const wrap_inner *w, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                     esp_bound *b) {
     memset(b, 0, sizeof *b);
@@ -61,7 +61,7 @@ static inline esp_status wrap_bound(const wrap_inner *w, const esp_tensor *like,
     return w->table->bound(w->self, like, round, n_reduced, b);
 }
 
-/* The inner codec's model; without one, all members are 0, it is lossy, and its error is not known. */
+/* The inner codec's model. Without one, the model is lossy with an unknown error, and its other members are 0. */
 static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                     esp_codec_model *m) {
     memset(m, 0, sizeof *m);
@@ -74,15 +74,16 @@ static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like,
     return w->table->model(w->self, like, n_reduced, d, m);
 }
 
-/* What a header and the traits say as wire version: one hexadecimal digit for each codec, the outermost the lowest. */
+/* The wire version of header and traits: one hexadecimal digit for each codec, the lowest digit for the outermost
+ * one. */
 static inline uint32_t wrap_wire_version(uint32_t own, const wrap_inner *w) {
     return own + 16 * w->traits.wire_version;
 }
 
-/* Sizes of `n` bytes of scratch memory rounded up, so that what follows is aligned. */
+/* Rounds a size up, so that the memory behind it is aligned. */
 static inline uint64_t wrap_round(uint64_t n) { return (n + 63) / 64 * 64; }
 
-/* Takes `bytes` from the beginning of the scratch memory that is left; NULL: there is too little. */
+/* Takes `bytes` from the beginning of the scratch memory that is left. Returns NULL where that is too small. */
 static inline void *wrap_take(esp_buf *left, uint64_t bytes) {
     const uint64_t n = wrap_round(bytes);
     unsigned char *p = (unsigned char *)left->ptr;

@@ -1,17 +1,18 @@
-/* chunktopk.cu: codec "chunktopk" on CUDA; its maths and records are in codecs/chunktopk.c. A block takes a chunk of more than 512 elements,
- * a warp a smaller one: 16 elements a thread at most, which stay in registers.
+/* chunktopk.cu: codec "chunktopk" on CUDA; its maths and records are in codecs/chunktopk.c. A block processes a chunk
+ * of more than 512 elements, a warp a smaller one. A thread has at most 16 elements, in registers.
  *
- * Selection, exact and with ties to the lower index: the k-th largest of the threads' largest elements is a magnitude that at least k
- * elements reach, and few more. Those elements are listed in order; of them the k largest are kept. Both thresholds are found by trying
- * bits, from the top, until exactly k are left.
+ * The selection is exact, with ties to the lower index. Each thread finds its largest element; the k-th largest of
+ * these is a magnitude that at least k elements reach, and few more. Those elements are listed in order, and the k
+ * largest of them are kept. A binary search over bit patterns finds both thresholds.
  *
- * compress: 2 launches (1 without feedback), 4 bytes an element without feedback, with it 20: NaN and Inf are looked for before the residual
- * changes. decompress: 2 launches; it writes 4 bytes an element (ESP_OUT_SET), and for each value reads and writes a sector of 32. */
+ * compress: 2 launches and 20 bytes per element, since NaN and Inf must be found before the residual changes; without
+ * feedback 1 launch and 4 bytes. decompress: 2 launches; it writes 4 bytes per element (ESP_OUT_SET), and for each
+ * value reads and writes a sector of 32. */
 #include "codecs/cuda/common/block.h"
 #include "codecs/cuda/common/dense.h"
 #include "codecs/chunktopk.c"
 
-/* The codec's numbers, for kernels. */
+/* The codec's parameters, as kernels need them. */
 typedef struct chunktopk_cuda {
     uint32_t codec, chunk, k, width;
 } chunktopk_cuda;
@@ -28,8 +29,8 @@ static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_cuda *
     return count - c * f->chunk < f->chunk ? (uint32_t)(count - c * f->chunk) : f->chunk;
 }
 
-/* ---- a group of W warps that works on one chunk: one warp, or the block ---------------------------------------------- */
-/* All threads of the group call these. */
+/* ---- a group of W warps that processes one chunk: one warp, or the block ---- */
+/* All threads of the group call these functions. */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_me(void) { return threadIdx.x % (32 * W); }
 template <uint32_t W> static __device__ __forceinline__ void group_sync(void) {
     if (W == 1)
@@ -41,20 +42,20 @@ template <uint32_t W> static __device__ __forceinline__ uint32_t group_count(int
     if (W == 1) return (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
     return (uint32_t)__syncthreads_count(is);
 }
-/* Of the group's warps before this one the sum of `mine`, which a warp's lanes have in common. */
+/* The sum of `mine` over the group's warps before this one. All lanes of a warp have the same `mine`. */
 template <uint32_t W>
 static __device__ __forceinline__ uint32_t group_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (W > 1) return cuda_warps_before(mine, warps, total);
     *total = mine;
     return 0;
 }
-/* How many of the group's threads before this one say `is`. */
+/* The number of the group's threads before this one for which `is` holds. */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_rank(int is, uint32_t *warps, uint32_t *total) {
     const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
     return group_before<W>((uint32_t)__popc(in), warps, total) + (uint32_t)__popc(in & cuda_lanes_before());
 }
 
-/* ---- selection ---------------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 /* The elements of one chunk that are kept, by ascending index. In shared memory. */
 typedef struct chunktopk_kept {
     float *val;
@@ -62,12 +63,13 @@ typedef struct chunktopk_kept {
     uint32_t *warps;
 } chunktopk_kept;
 
-/* A bit pattern that at least k, and at most `enough`, of what count(t) counts reach; or the largest that k reach. lo is reached by
- * `reached`, which are at least k. *over: how many reach the next pattern, if it is the largest. */
+/* count(t) is the number of magnitudes that reach bit pattern t, and count(lo) is `reached`, at least k. Returns a
+ * pattern that at least k and at most `enough` magnitudes reach, with their number in *over. Where there is none,
+ * returns the largest pattern that k reach, and *over is the number that reach the next pattern. */
 template <typename Count>
 static __device__ __forceinline__ uint32_t chunktopk_cut(uint32_t lo, uint32_t reached, uint32_t k, uint32_t enough,
                                                          uint32_t *over, Count count) {
-    uint32_t hi = 0x80000000u; /* reached by none */
+    uint32_t hi = 0x80000000u; /* no magnitude reaches it */
     *over = 0;
     while (hi - lo > 1 && reached > enough) {
         const uint32_t t = lo + (hi - lo) / 2, n = count(t);
@@ -76,10 +78,10 @@ static __device__ __forceinline__ uint32_t chunktopk_cut(uint32_t lo, uint32_t r
         else
             hi = t, *over = n;
     }
-    if (reached <= enough) *over = reached; /* all that reach lo, with no ties to choose from */
+    if (reached <= enough) *over = reached;
     return lo;
 }
-/* Keeps, of m listed elements, those above t and the first ties, k in all. */
+/* Keeps k of m listed elements: the `over` ones above t, and the first ones equal to t. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, uint32_t m, uint32_t k, uint32_t t,
                                                       uint32_t over) {
@@ -95,12 +97,13 @@ static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, u
         const int is = i < m && (b > t || (tie && rank < k - over));
         const uint32_t to = kept + group_rank<W>(is, l->warps, &n);
         kept += n;
-        if (W == 1) __syncwarp(); /* all have read; a block had a barrier since */
+        if (W == 1) __syncwarp(); /* group_rank() is a barrier for blocks only */
         if (is) l->val[to] = x, l->idx[to] = idx;
     }
 }
-/* Lists the k largest of the group's R elements a thread: element q of a thread is number 32 q + its lane in its warp's 32 R. Of these
- * n are there; the others are 0 and come last, so none of them is chosen. */
+/* Lists the k largest of the group's elements. Each thread has R: a warp has 32 R neighbouring ones, and element q of a
+ * lane is number 32 q + lane of them. Elements from n on are 0, and are never listed, since ties go to the lower
+ * index. */
 template <uint32_t W, uint32_t R>
 static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l, const float *x, uint32_t n,
                                                         uint32_t k) {
@@ -130,15 +133,16 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
         }
         return reach;
     });
-    /* exactly k reach t: all of them are above t - 1 */
+    /* where exactly k elements reach t, all of them are above t - 1 */
     if (over == k)
         chunktopk_keep<W>(l, m, k, t - 1, k);
     else
         chunktopk_keep<W>(l, m, k, t, over);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------------------ */
-/* By one warp: sum and number of the magnitudes from `from` on, in the CPU's order: 8 lanes, added as a tree. Lane 0 has the result. */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* One warp computes sum and number of the magnitudes that are at least `from`, in the CPU's order: 8 lanes, added as a
+ * tree. Lane 0 has the result. */
 static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint32_t room, uint32_t from, double *sum,
                                                           int32_t *many) {
     double s = 0;
@@ -151,17 +155,17 @@ static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint
     }
     *sum = s, *many = n;
 }
-/* By one warp: the record's head, and from where on a magnitude is high, to result[0] and [1]. */
+/* One warp computes the record's head, result[0], and the least magnitude that is high, result[1]. */
 static __device__ __forceinline__ void chunktopk_cuda_head(const float *val, uint32_t k, uint32_t room,
                                                            uint32_t *result) {
     double all, high;
     int32_t many;
     chunktopk_cuda_sum(val, room, 0, &all, &many);
     const float split = __shfl_sync(0xFFFFFFFFu, (float)(all / (double)k), 0);
-    chunktopk_cuda_sum(val, room, dense_bits(split), &high, &many);
-    if (cuda_lane() == 0) result[0] = chunktopk_head(all, high, (double)many, k), result[1] = dense_bits(split);
+    chunktopk_cuda_sum(val, room, float_bits(split), &high, &many);
+    if (cuda_lane() == 0) result[0] = chunktopk_head(all, high, (double)many, k), result[1] = float_bits(split);
 }
-/* Byte b of the codes. */
+/* Returns byte b of the packed codes. */
 static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *code, uint32_t k, uint32_t width,
                                                                uint32_t b) {
     uint32_t i = 8 * b / width, bits = 0;
@@ -169,7 +173,7 @@ static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *c
         bits |= at < 0 ? (uint32_t)code[i] >> -at : (uint32_t)code[i] << at;
     return (unsigned char)bits;
 }
-/* Writes the record of the listed elements; e: the chunk's residual, or NULL. */
+/* Writes the record of the listed elements. e is the chunk's residual, or NULL. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept *l, uint32_t k, uint32_t width,
                                                            uint32_t *head, float *e, unsigned char *out) {
@@ -179,7 +183,7 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
     if (me < 32) chunktopk_cuda_head(l->val, k, room, head);
     group_sync<W>();
     const uint32_t h = head[0];
-    const float split = dense_float(head[1]), low = dense_float(h << 16), high = dense_float(h & 0xFFFF0000u);
+    const float split = bits_float(head[1]), low = bits_float(h << 16), high = bits_float(h & 0xFFFF0000u);
     for (uint32_t i = me; i < k; i += 32 * W) {
         const uint32_t at = l->idx[i];
         const float rest = chunktopk_code_of(l->val[i], at, split, low, high, width, &l->idx[i]);
@@ -189,10 +193,10 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
     if (me < 4) cuda_put(out + me, (unsigned char)(h >> 8 * me));
     for (uint32_t b = me; b < bytes; b += 32 * W)
         cuda_put(out + CHUNKTOPK_HEAD + b, chunktopk_byte(l->idx, k, width, b));
-    if (W == 1) __syncwarp(); /* the list is used again; a block comes to a barrier before */
+    if (W == 1) __syncwarp(); /* before the list is reused; blocks have a barrier there */
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------------ */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 template <uint32_t W, uint32_t R>
 static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
     chunktopk_encode(cuda_parts all, chunktopk_cuda f) {
@@ -230,8 +234,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
                       nan ? 0 : chunktopk_cuda_body(&f, p->count), 0);
 }
 
-/* ---- decompress ------------------------------------------------------------------------------------------------------------------ */
-/* Code i of a record. */
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+/* Returns code i of a record. */
 static __device__ __forceinline__ uint32_t chunktopk_code_at(const unsigned char *record, uint32_t width, uint32_t i) {
     const uint32_t bit = i * width, last = (bit + width - 1) / 8;
     uint32_t bits = 0;
@@ -244,7 +248,7 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     for (uint32_t b = 0; b < 4; b++) h |= (uint32_t)cuda_get(record + b) << 8 * b;
     return h;
 }
-/* By one warp, whose lanes look at the codes of a record of n elements; each says what it found. */
+/* One warp checks a record of n elements. Each lane returns the result for its codes. */
 static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *f, const unsigned char *record,
                                                           uint32_t n) {
     const uint32_t k = (uint32_t)chunktopk_codes(f->k, f->chunk, n), mask = f->chunk - 1, bits = k * f->width;
@@ -257,7 +261,7 @@ static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *
     if (bits % 8) ok &= cuda_get(record + CHUNKTOPK_HEAD + bits / 8) >> bits % 8 == 0;
     return ok;
 }
-static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_look(cuda_sums all, chunktopk_cuda f) {
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_sums all, chunktopk_cuda f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
     for (uint32_t s = 0; s < d->n; s++) {
@@ -273,7 +277,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_look(cuda_su
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* A warp takes a chunk, and adds what each payload has for it, in their order. */
+/* A warp processes a chunk, and adds the values of each payload in order. */
 static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_cuda f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint32_t decision = cuda_get(d->decision), mask = f.chunk - 1;
@@ -284,15 +288,14 @@ static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sum
         float *out = d->out + c * f.chunk;
         if (all.set || decision & CUDA_NAN)
             for (uint32_t i = cuda_lane(); i < n; i += 32)
-                cuda_put(out + i, decision & CUDA_NAN ? dense_float(0x7FC00000u) : 0.0f);
+                cuda_put(out + i, decision & CUDA_NAN ? bits_float(0x7FC00000u) : 0.0f);
         for (uint32_t s = 0; s < d->n && !(decision & CUDA_NAN); s++) {
             __syncwarp(); /* other lanes have written the same elements */
             const cuda_source *from = &all.source[d->first + s];
             const unsigned char *in = from->payload + ESP_PAYLOAD_HEADER + c * record;
             if (cuda_read_header(from).flags & ESP_PAYLOAD_EMPTY) continue;
             const uint32_t head = chunktopk_head_at(in);
-            const float magnitude[2] = {dense_float(head << 16) * all.scale,
-                                        dense_float(head & 0xFFFF0000u) * all.scale};
+            const float magnitude[2] = {bits_float(head << 16) * all.scale, bits_float(head & 0xFFFF0000u) * all.scale};
             for (uint32_t i = cuda_lane(); i < k; i += 32) {
                 const uint32_t code = chunktopk_code_at(in, f.width, i);
                 float *at = out + (code & mask);
@@ -302,7 +305,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sum
     }
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------------------------- */
+/* ---- the codec's table ------------------------------------------------------------------------------------------- */
 static chunktopk_cuda chunktopk_cuda_of(const chunktopk_self *s) {
     return {esp_name_hash("chunktopk"), (uint32_t)s->chunk, (uint32_t)s->k, (uint32_t)s->width};
 }
@@ -346,7 +349,8 @@ static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a)
     return cuda_each_sum(
         &c, a, [&](uint64_t n) { return chunktopk_body(s, n); },
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "look", chunktopk_look, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
+            cuda_launch(&c, "check payloads", chunktopk_check, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n),
+                        sums, f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {
             cuda_launch(&c, "add", chunktopk_decode, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);

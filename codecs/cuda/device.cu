@@ -1,8 +1,9 @@
-/* device.cu: the table of CUDA devices (esp_device_table): memory, streams, events, copies and conversion, by the CUDA runtime, which is
- * linked into the plugin and opens the driver at run time. Without a driver there are no devices, and nothing fails.
+/* device.cu: the table of CUDA devices (esp_device_table): memory, streams, events, copies and conversion, by the CUDA
+ * runtime, which is linked into the plugin and opens the driver at run time. Without a driver there are no devices,
+ * which is no error.
  *
- *     ESPRESSO_CUDA_SMS=N              codecs use at most as many blocks as N multiprocessors hold, so that backward keeps the others
- *     ESPRESSO_CUDA_PRIORITY=high|low  of the library's streams; without it the device's default
+ *     ESPRESSO_CUDA_SMS=N              codecs launch no more blocks than fit N multiprocessors
+ *     ESPRESSO_CUDA_PRIORITY=high|low  priority of the library's streams, otherwise the device's default
  */
 #include "codecs/common/half.h"
 #include "codecs/cuda/common/memory.h"
@@ -11,19 +12,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static esp_status cuda_say(const esp_host *h, int32_t level, esp_status s, const char *text) {
+static esp_status cuda_log(const esp_host *h, int32_t level, esp_status s, const char *text) {
     const esp_log_event ev = {(uint32_t)sizeof ev, level, s, 0, "cuda", text, "codecs/cuda/device.cu"};
     if (h && h->log) h->log(h->user, &ev);
     return s;
 }
 esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e) {
     char text[256];
-    (void)cudaGetLastError(); /* an error that does not stay must not fail the trainer's next call */
+    (void)cudaGetLastError(); /* so that the trainer's next call does not return it */
     (void)snprintf(text, sizeof text, "%s: CUDA error %d: %s", call, (int)e, cudaGetErrorString(e));
-    return cuda_say(h, ESP_LOG_ERROR, e == cudaErrorMemoryAllocation ? ESP_E_NOMEM : ESP_E_DEVICE, text);
+    return cuda_log(h, ESP_LOG_ERROR, e == cudaErrorMemoryAllocation ? ESP_E_NOMEM : ESP_E_DEVICE, text);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -33,10 +34,11 @@ static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     if (e == cudaSuccess) return ESP_OK;
     (void)snprintf(text, sizeof text, "there are no CUDA devices here: %s (see nvidia-smi, and CUDA_VISIBLE_DEVICES)",
                    cudaGetErrorString(e));
-    return cuda_say(h, ESP_LOG_INFO, ESP_OK, text);
+    return cuda_log(h, ESP_LOG_INFO, ESP_OK, text);
 }
 
-/* A variable's whole number, from 1 to `most`; `most` where it is not set; 0: it is malformed. */
+/* Reads a variable's whole number. Returns at most `most`, also where the variable is not set, or 0 where it is
+ * malformed. */
 static unsigned cuda_env_number(const char *text, unsigned most) {
     char *end;
     if (!text || !*text) return most;
@@ -51,10 +53,10 @@ static esp_status cuda_settings(cuda_device *d) {
     if (e != cudaSuccess) return cuda_failed(d->host, "cudaDeviceGetAttribute", e);
     d->sms = cuda_env_number(getenv("ESPRESSO_CUDA_SMS"), sms > 0 ? (unsigned)sms : 1);
     if (!d->sms)
-        return cuda_say(d->host, ESP_LOG_ERROR, ESP_E_ARG,
+        return cuda_log(d->host, ESP_LOG_ERROR, ESP_E_ARG,
                         "ESPRESSO_CUDA_SMS: set it to a whole number of multiprocessors, at least 1, or leave it out");
     if (priority && *priority && strcmp(priority, "high") != 0 && strcmp(priority, "low") != 0)
-        return cuda_say(d->host, ESP_LOG_ERROR, ESP_E_ARG,
+        return cuda_log(d->host, ESP_LOG_ERROR, ESP_E_ARG,
                         "ESPRESSO_CUDA_PRIORITY: set it to high or low, or leave it out");
     d->priority = !priority || !*priority ? 0 : *priority == 'h' ? greatest : least;
     return ESP_OK;
@@ -97,7 +99,7 @@ static esp_status cuda_done(void *self, const char *call, cudaError_t e) {
     return e == cudaSuccess ? ESP_OK : cuda_failed(((cuda_device *)self)->host, call, e);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static esp_status cuda_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
     cuda_device *d = (cuda_device *)self;
     const cuda_on on(d->ordinal);
@@ -123,7 +125,7 @@ static void cuda_free(void *self, void *p, uint64_t bytes, uint32_t where) {
         (void)cudaFree(p);
 }
 
-/* ---- streams and events ------------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 static esp_status cuda_stream_create(void *self, esp_stream *out) {
     cuda_device *d = (cuda_device *)self;
     const cuda_on on(d->ordinal);
@@ -148,16 +150,19 @@ static void cuda_event_destroy(void *self, void *event) {
     const cuda_on on(((cuda_device *)self)->ordinal);
     (void)cudaEventDestroy((cudaEvent_t)event);
 }
-/* Calls with a stream make the device the thread's: the default stream, NULL, is that of the thread's device.
- * An event recorded in a capture would be one of the graph, and the work that waits for it outside would wait for nothing. */
-static int cuda_captured(const void *self, esp_stream s) {
+/* Calls with a stream first make this device the thread's current one, since the default stream, NULL, is that of the
+ * current device.
+ *
+ * Fails while the stream is captured into a graph: an event recorded in a capture belongs to the graph, and work
+ * outside of the graph that waits for it would not wait. */
+static bool cuda_captured(const void *self, esp_stream s) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing((cudaStream_t)s.native, &status) != cudaSuccess) (void)cudaGetLastError();
-    if (status == cudaStreamCaptureStatusNone) return 0;
-    (void)cuda_say(((const cuda_device *)self)->host, ESP_LOG_ERROR, ESP_E_UNSUPPORTED,
+    if (status == cudaStreamCaptureStatusNone) return false;
+    (void)cuda_log(((const cuda_device *)self)->host, ESP_LOG_ERROR, ESP_E_UNSUPPORTED,
                    "the stream is being captured into a CUDA graph: call esp_push and esp_wait_on after the capture, "
                    "behind the graph's launch");
-    return 1;
+    return true;
 }
 static esp_status cuda_event_record(void *self, void *event, esp_stream s) {
     const cuda_on on(((const cuda_device *)self)->ordinal);
@@ -169,16 +174,16 @@ static esp_status cuda_event_wait(void *self, void *event, esp_stream s) {
     if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaStreamWaitEvent", cudaStreamWaitEvent((cudaStream_t)s.native, (cudaEvent_t)event, 0));
 }
-/* The status of an event that passed: what kernels found, too. */
+/* The status of a completed event: ESP_E_CORRUPT where a kernel has found a corrupt payload. */
 static esp_status cuda_found(cuda_device *d) {
     char text[256];
     if (!*(volatile uint32_t *)&d->finding->corrupt) return ESP_OK;
     const char *name = cuda_codec_name(*(volatile uint32_t *)&d->finding->codec);
-    if (!__atomic_exchange_n(&d->said, 1, __ATOMIC_RELAXED)) {
+    if (!__atomic_exchange_n(&d->logged, 1, __ATOMIC_RELAXED)) {
         (void)snprintf(text, sizeof text,
-                       "device cuda:%d: a payload for codec %s is corrupt, or of another codec, size or parameters",
+                       "device cuda:%d: a payload for codec %s is corrupt, or from another codec, size or parameters",
                        d->ordinal, name ? name : "(unknown)");
-        (void)cuda_say(d->host, ESP_LOG_ERROR, ESP_E_CORRUPT, text);
+        (void)cuda_log(d->host, ESP_LOG_ERROR, ESP_E_CORRUPT, text);
     }
     return ESP_E_CORRUPT;
 }
@@ -209,7 +214,7 @@ static esp_status cuda_device_name(void *self, char *out, uint64_t room) {
     return cuda_done(self, "cudaGetDeviceProperties", e);
 }
 
-/* ---- copies and conversion ------------------------------------------------------------------------------------------------ */
+/* ---- copies and conversion --------------------------------------------------------------------------------------- */
 static esp_status cuda_copy(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s) {
     if (!bytes) return ESP_OK;
     const cuda_on on(((const cuda_device *)self)->ordinal);
@@ -233,7 +238,7 @@ static esp_status cuda_fill(void *self, void *dst, uint8_t byte, uint64_t bytes,
 static __device__ __forceinline__ float cuda_number_get(const void *p, esp_dtype dtype, uint64_t i) {
     if (dtype == ESP_F32) return cuda_get((const float *)p + i);
     const uint16_t v = cuda_get((const uint16_t *)p + i);
-    return dtype == ESP_F16 ? half_from_f16(v) : half_float((uint32_t)v << 16);
+    return dtype == ESP_F16 ? half_from_f16(v) : bits_float((uint32_t)v << 16);
 }
 static __device__ __forceinline__ void cuda_number_put(void *p, esp_dtype dtype, uint64_t i, float x) {
     if (dtype == ESP_F32)

@@ -1,11 +1,13 @@
-/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, its body in codecs/common/sparse.h, the selection in select.h, which tells what
- * a compress moves: with momentum 32 bytes an element, with plain feedback 20, without 4. Decompress is that of topk.cu. 6 or 7
- * launches, for small parts 1; and 2. The parameter sample= has no meaning here: the selection takes its own. */
+/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, its body in codecs/common/sparse.h, the selection in
+ * select.h. A compress moves 32 bytes per element with momentum, 20 with plain feedback, 4 without, in 6 or 7 launches,
+ * for small parts 1. Decompress is that of topk.cu. The parameter sample= has no effect, since the selection has its
+ * own sample. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"
 
-/* u in state and v in the residual, where a Comp reads the rank's own gradient; in others and without state, phi and its residual. */
+/* In the Comp that reads the rank's own gradient, u is in state and v in the residual. In others, and without state,
+ * the item is phi, which has a plain residual. */
 typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;
@@ -40,7 +42,7 @@ static esp_status dgc_cuda_compress(void *self, const esp_codec_args *a) {
     if (s != ESP_OK) return s;
     for (uint32_t i = 0; i < a->n_tensors && m.own && a->state; i++)
         if (a->state[i].bytes && a->state[i].bytes < a->tensor[i]->count * sizeof(float))
-            return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() says");
+            return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
     return cuda_select_compress(&c, a, esp_name_hash(dgc_name), DGC_WIRE, m,
                                 [&](uint64_t n) { return sparse_k(ratio, n); });
 }

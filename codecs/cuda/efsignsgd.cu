@@ -1,17 +1,18 @@
-/* efsignsgd.cu: codec "efsignsgd" on CUDA; its maths and body are in codecs/efsignsgd.c. A compress is 2 launches, without feedback 1: the
- * first writes signs, norms, the scale and the header (it reads 8 bytes an element, without feedback 4, and writes 1/8), the second the
- * residual (it reads 8, writes 4). A decompress is 2 launches, reads 1/8 byte for each payload, and reads (to add) and writes 4. */
+/* efsignsgd.cu: codec "efsignsgd" on CUDA; its maths and body are in codecs/efsignsgd.c. A compress is 2 launches,
+ * without feedback 1: the first writes signs, norms, the scale and the header (it reads 8 bytes per element, without
+ * feedback 4, and writes 1/8), the second the residual (it reads 8, writes 4). A decompress is 2 launches. Per element
+ * it reads 1/8 byte of each payload, and writes 4; to add it also reads 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { EFSIGN_OWN_SCALE = 1 }; /* flags->own[]: the scale's bits */
+enum { EFSIGN_OWN_SCALE = 1 }; /* index in flags->own[] of the scale's bits */
 
-/* By the last block of a part: the scale and the header. */
+/* The last block of a part writes the scale and the header. */
 static __device__ __forceinline__ void efsign_finish(const cuda_part *p, uint32_t codec, double norm) {
     const float s = p->count ? efsign_scale(norm, p->count) : 0;
     const int bad = dense_bad(s);
-    cuda_flags_of(p)->own[EFSIGN_OWN_SCALE] = dense_bits(s);
+    cuda_flags_of(p)->own[EFSIGN_OWN_SCALE] = float_bits(s);
     cuda_flags_of(p)->bad = bad != 0;
     if (p->count && !bad) cuda_put((float *)(void *)cuda_body(p), s);
     cuda_write_header(p, codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : efsign_body(p->count), 0);
@@ -29,7 +30,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
             const uint32_t w = __ballot_sync(0xFFFFFFFFu, phi[k] < 0);
             if (cuda_lane() == k) word = w;
         }
-        /* lane k < 16 has the word of the warp's elements 32 k to 32 k + 31 */
+        /* lane k < 16 writes the word of the warp's elements 32 k to 32 k + 31 */
         const uint64_t i = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 32;
         if (cuda_lane() < CUDA_TILE_EACH && i < p->count)
             cuda_put((uint32_t *)(void *)(cuda_body(p) + EFSIGN_SCALE_BYTES) + i / 32, word);
@@ -41,7 +42,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) efsign_keep_kernel(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
-    const float s = dense_float(cuda_get(&cuda_flags_of(p)->own[EFSIGN_OWN_SCALE]));
+    const float s = bits_float(cuda_get(&cuda_flags_of(p)->own[EFSIGN_OWN_SCALE]));
     if (!p->e || cuda_get(&cuda_flags_of(p)->bad)) return;
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
          at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
@@ -66,7 +67,7 @@ typedef struct efsign_cuda_format {
     __device__ float value(const cuda_header *, const unsigned char *body, uint64_t i, float scale) const {
         const uint32_t *words = (const uint32_t *)(const void *)(body + EFSIGN_SCALE_BYTES);
         const float s = cuda_get_same((const float *)(const void *)body) * scale;
-        return bits_sign(cuda_get_same(words + i / 32), (uint32_t)(i % 32), dense_bits(s));
+        return bits_sign(cuda_get_same(words + i / 32), (uint32_t)(i % 32), float_bits(s));
     }
 } efsign_cuda_format;
 

@@ -1,49 +1,22 @@
-/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths and bodies are in codecs/half.c. A compress is a launch and reads 4 bytes an
- * element, writes 2; with feedback it is 2 launches, reads 16 and writes 6. A decompress is a launch, reads 2 for each payload, and reads
- * (to add) and writes 4. With of=(SPEC) they do not open. */
+/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths and bodies are in codecs/half.c. A compress is a launch that
+ * reads 4 bytes per element and writes 2; with feedback it is 2 launches, which read 16 and write 6. A decompress is a
+ * launch. Per element it reads 2 bytes of each payload, and writes 4; to add it also reads 4. With of=(SPEC) these
+ * codecs are not available on CUDA. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/half.c"
 
-/* code: the number that is sent; left: the residual. */
 template <int F16> struct half_cuda_code {
     float down, up;
-    __device__ uint32_t code(float phi, int feedback) const {
+    __device__ void put(const cuda_part *p, uint64_t i, float phi) const {
+        uint32_t code;
         if constexpr (F16)
-            return half_to_f16(down * (feedback ? half_f16_clamp(phi) : phi));
+            code = half_to_f16(down * (p->e ? half_f16_clamp(phi) : phi));
         else
-            return feedback ? half_bf16_sent(phi) : half_to_bf16(phi);
-    }
-    __device__ float left(float phi, uint32_t code) const {
-        if constexpr (F16)
-            return phi - up * half_from_f16(code & 0xFFFFu);
-        else
-            return phi - half_from_bf16(code);
+            code = p->e ? half_bf16_sent(phi) : half_to_bf16(phi);
+        cuda_put((uint16_t *)(void *)cuda_body(p) + i, (uint16_t)code);
+        if (p->e) cuda_put(p->e + i, phi - (F16 ? up * half_from_f16(code & 0xFFFFu) : half_from_bf16(code)));
     }
 };
-
-template <int F16>
-__global__ void __launch_bounds__(CUDA_THREADS)
-    half_cuda_encode(cuda_parts all, half_cuda_code<F16> half, cuda_dense_end end) {
-    const cuda_part *p = &all.part[blockIdx.y];
-    uint16_t *body = (uint16_t *)(void *)cuda_body(p);
-    if (cuda_dense_skip(p, end)) return;
-    uint32_t any = 0;
-    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
-         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
-        float phi[4];
-        cuda_dense_phi(&all, p, at, phi);
-        CUDA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint64_t i = cuda_dense_at(at, k);
-            if (i >= p->count) continue;
-            const uint32_t code = half.code(phi[k], p->e != NULL);
-            any |= dense_nonfinite(phi[k]);
-            cuda_put(body + i, (uint16_t)code);
-            if (p->e) cuda_put(p->e + i, half.left(phi[k], code));
-        }
-    }
-    cuda_dense_finish(p, end, any >> 31 != 0);
-}
 
 template <int F16> struct half_cuda_format {
     enum { BODIES = 0 };
@@ -60,7 +33,7 @@ template <int F16> struct half_cuda_format {
     }
 };
 
-/* What these codecs wrap is shortened on the CPU: with of=(SPEC), ESP_E_UNSUPPORTED, and the host runs the codec on the CPU workers. */
+/* With of=(SPEC) this returns ESP_E_UNSUPPORTED, and the host runs the codec on CPU workers. */
 static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const char *params, void **self) {
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     const esp_status s = esp_params_take(h, cpu->name, params, "of", own, of);
@@ -81,12 +54,8 @@ template <int F16> static esp_status half_cuda_compress(void *self, const esp_co
     const uint64_t exponent = recode_exponent(s->format, a->n_reduced);
     const cuda_dense_end end = {esp_name_hash(s->format->name), 1, s->format->nan, 2, exponent, 2, 1, 0, 0};
     const float up = (float)((uint64_t)1 << exponent);
-    const half_cuda_code<F16> half = {1 / up, up};
-    return cuda_dense_compress(s->dense.host, s->format->name, a, end,
-                               [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                                   cuda_launch(c, "half", half_cuda_encode<F16>,
-                                               cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, half, end);
-                               });
+    const half_cuda_code<F16> code = {1 / up, up};
+    return cuda_dense_compress(s->dense.host, s->format->name, a, end, code);
 }
 template <int F16> static esp_status half_cuda_decompress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;

@@ -1,29 +1,17 @@
-/* none.cu: codec "none" on CUDA; its maths and body are in codecs/none.c. A compress is a launch, reads 4 bytes an element and writes 4
- * (with feedback 2 launches, it reads 16 and writes 8); a decompress is a launch, reads 4 for each payload, and reads (to add) and writes 4. */
+/* none.cu: codec "none" on CUDA; its maths and body are in codecs/none.c. A compress is a launch that reads 4 bytes per
+ * element and writes 4; with feedback it is 2 launches, which read 16 and write 8. A decompress is a launch. Per
+ * element it reads 4 bytes of each payload, and writes 4; to add it also reads 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/none.c"
 
 static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 4, 1, 0, 0};
 
-static __global__ void __launch_bounds__(CUDA_THREADS) none_encode(cuda_parts all, cuda_dense_end end) {
-    const cuda_part *p = &all.part[blockIdx.y];
-    if (cuda_dense_skip(p, end)) return;
-    uint32_t any = 0;
-    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
-         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
-        float phi[4];
-        cuda_dense_phi(&all, p, at, phi);
-        CUDA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint64_t i = cuda_dense_at(at, k);
-            if (i >= p->count) continue;
-            any |= dense_nonfinite(phi[k]);
-            cuda_put((float *)(void *)cuda_body(p) + i, phi[k]);
-            if (p->e) cuda_put(p->e + i, 0.0f);
-        }
+typedef struct none_cuda_code {
+    __device__ void put(const cuda_part *p, uint64_t i, float phi) const {
+        cuda_put((float *)(void *)cuda_body(p) + i, phi);
+        if (p->e) cuda_put(p->e + i, 0.0f);
     }
-    cuda_dense_finish(p, end, any >> 31 != 0);
-}
+} none_cuda_code;
 
 typedef struct none_cuda_format {
     enum { BODIES = 0 };
@@ -35,11 +23,7 @@ typedef struct none_cuda_format {
 } none_cuda_format;
 
 static esp_status none_cuda_compress(void *self, const esp_codec_args *a) {
-    return cuda_dense_compress(((const dense_self *)self)->host, "none", a, none_end,
-                               [](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                                   cuda_launch(c, "none", none_encode, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
-                                               parts, none_end);
-                               });
+    return cuda_dense_compress(((const dense_self *)self)->host, "none", a, none_end, none_cuda_code{});
 }
 static esp_status none_cuda_decompress(void *self, const esp_codec_args *a) {
     const none_cuda_format f = {none_end.codec, none_end.wire, 1};

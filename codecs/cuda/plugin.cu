@@ -1,4 +1,5 @@
-/* plugin.cu: the plugin's entry: the codecs of codecs.inc, and the device. It touches no device, so it loads on a machine without one. */
+/* plugin.cu: the plugin's entry: the codecs of codecs.inc, and the device table. It calls no CUDA function, so it loads
+ * on a machine without a device. */
 #include "codecs/cuda/device.h"
 
 #define CUDA_CODECS(name) extern "C" const esp_codec *cuda_codec_##name(void);

@@ -1,10 +1,11 @@
-/* powersgd.cu: codec "powersgd" on CUDA; its maths and bodies are in codecs/powersgd.c, the products in codecs/cuda/common/lowrank.h.
+/* powersgd.cu: codec "powersgd" on CUDA; its maths and bodies are in codecs/powersgd.c, the products in
+ * codecs/cuda/common/lowrank.h.
  *
- * round 0:     start (columns of Q that are zero are drawn), p; p's last block writes the header
- * round 1:     basis (one block a matrix), q, combine, rest
- * decompress:  look, basis (and, side by side, the next step's start), put
- * A matrix moves 4 bytes an element in round 0 and in round 1, with feedback 8 and 20; to decompress 4 to overwrite, 8 to add. A tensor
- * that is no matrix moves 8 in round 1 (with feedback 24), and to decompress 4 a payload and 4 or 8. */
+ * round 0:     start (draws the columns of Q that are zero), p; p's last block writes the header
+ * round 1:     basis (one block per matrix), q, combine, rest
+ * decompress:  check, basis (and in other blocks the next step's Q), put A matrix moves 4 bytes per element in each
+ * round, with feedback 8 and 20; in a decompress 4 to overwrite, 8 to add. A tensor that is no matrix moves 8 in round
+ * 1 (with feedback 24), and in a decompress 4 per payload and 4 or 8. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/cuda/common/lowrank.h"
 #include "codecs/powersgd.c"
@@ -14,12 +15,12 @@ enum { POWERSGD_SOURCES = 64 };
 /* A part of a compress. */
 typedef struct powersgd_part {
     const float *g;
-    float *e, *q; /* q: the start, in the state or in scratch memory */
+    float *e, *q; /* q: the initial Q, in the state or in scratch memory */
     unsigned char *payload, *scratch;
     const unsigned char *reduced;
     uint64_t reduced_bytes, *used;
     uint64_t count, m, n, first, key;
-    uint32_t r, warm; /* warm: q is in the state */
+    uint32_t r, warm; /* warm: nonzero where q is in the state */
 } powersgd_part;
 typedef struct powersgd_parts {
     uint32_t n, codec;
@@ -29,7 +30,7 @@ typedef struct powersgd_parts {
 } powersgd_parts;
 /* A part of a decompress. */
 typedef struct powersgd_sum {
-    float *out, *state; /* state: where the next step's start goes, or NULL */
+    float *out, *state; /* state: receives the next step's Q, or NULL */
     unsigned char *scratch;
     const unsigned char *reduced;
     uint64_t reduced_bytes, count, m, n;
@@ -43,16 +44,11 @@ typedef struct powersgd_sums {
     cuda_source source[POWERSGD_SOURCES];
 } powersgd_sums;
 
-/* cuda_flags: bad, and then */
+/* Indices in flags->own[]: finished blocks, and whether the sum of P is corrupt. */
 enum { POWERSGD_DONE, POWERSGD_CORRUPT };
 
 static __device__ __forceinline__ cuda_flags *powersgd_flags(unsigned char *scratch) {
     return (cuda_flags *)(void *)scratch;
-}
-static __device__ __forceinline__ void powersgd_found_corrupt(cuda_finding *finding, uint32_t codec) {
-    finding->codec = codec;
-    __threadfence_system();
-    finding->corrupt = 1;
 }
 static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
     return (const float *)(const void *)(payload + ESP_PAYLOAD_HEADER);
@@ -62,7 +58,7 @@ static __device__ __forceinline__ cuda_lowrank powersgd_matrix(const powersgd_pa
     return x;
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------- */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(powersgd_parts all) {
     const powersgd_part *p = &all.part[blockIdx.y];
     for (uint64_t k = blockIdx.x; k < p->r; k += gridDim.x) {
@@ -70,42 +66,36 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(pow
         int any = 0;
         for (uint64_t top = 0; p->warm && !any && top < p->n; top += CUDA_THREADS) {
             const uint64_t j = top + threadIdx.x;
-            any = __syncthreads_or(j < p->n && dense_bits(cuda_get(q + j)) << 1 != 0);
+            any = __syncthreads_or(j < p->n && float_bits(cuda_get(q + j)) << 1 != 0);
         }
         for (uint64_t b = threadIdx.x; !any && b < (p->n + 3) / 4; b += CUDA_THREADS)
             powersgd_draw_four(p->key, p->first, k, b, q, p->n);
     }
 }
 
-/* Header and, where the input was not finite, a body of NaN: by `n` threads, this one the i-th. */
+/* Writes the header and, where the input is not finite, a body of NaN. Thread i of n calls it. */
 static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
                                                        uint64_t numbers, uint64_t i, uint64_t n) {
     cuda_part to;
     to.payload = p->payload, to.used = p->used, to.count = p->count;
     if (i == 0) cuda_write_header(&to, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
-    for (; bad && i < numbers; i += n) cuda_put((float *)(void *)cuda_body(&to) + i, dense_float(0x7FC00000u));
+    for (; bad && i < numbers; i += n) cuda_put((float *)(void *)cuda_body(&to) + i, bits_float(0x7FC00000u));
 }
 
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_TILE];
-    __shared__ uint32_t last, bad;
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
     cuda_flags *flags = powersgd_flags(p->scratch);
     uint32_t any = 0;
     if (p->r) any = cuda_lowrank_p<K>(&x, p->q, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER), tile);
     if (any >> 31) atomicOr(&flags->bad, 1u);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(&flags->own[POWERSGD_DONE], 1u) == gridDim.x - 1;
-        bad = atomicOr(&flags->bad, 0u);
-    }
-    __syncthreads();
-    if (last) powersgd_finish(&all, p, bad, p->m * p->r, threadIdx.x, CUDA_THREADS);
+    if (!cuda_last(&flags->own[POWERSGD_DONE])) return;
+    const uint32_t bad = *(const volatile uint32_t *)&flags->bad;
+    powersgd_finish(&all, p, bad, p->m * p->r, threadIdx.x, CUDA_THREADS);
 }
 
-/* A matrix: the sum of P becomes P^, by one block. Another tensor with feedback: looks for NaN and Inf. */
+/* For a matrix, one block computes P^ from the sum of P. For another tensor with feedback, checks for NaN and Inf. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(powersgd_parts all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_part *p = &all.part[blockIdx.y];
@@ -124,7 +114,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
     const float *sum = powersgd_numbers(p->reduced);
     if (h.codec != all.codec || h.wire != 1 || h.count != p->count || h.flags > 3 ||
         h.body > p->reduced_bytes - ESP_PAYLOAD_HEADER || h.body != p->m * p->r * 4) {
-        if (threadIdx.x == 0) flags->own[POWERSGD_CORRUPT] = 1, powersgd_found_corrupt(all.finding, all.codec);
+        if (threadIdx.x == 0) flags->own[POWERSGD_CORRUPT] = 1, cuda_found(all.finding, all.codec);
         return;
     }
     for (uint64_t i = threadIdx.x; i < p->m * p->r; i += CUDA_THREADS) any |= dense_nonfinite(cuda_get(sum + i));
@@ -136,13 +126,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
     cuda_lowrank_orthonormal(sum, p->m, p->r, at.columns, at.p, room);
 }
 
-/* A matrix: partial sums of Q. Another tensor: its body and residual. */
+/* For a matrix, computes partial sums of Q. For another tensor, writes its body and residual. */
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
     cuda_flags *flags = powersgd_flags(p->scratch);
-    /* without feedback, blocks of this kernel set the flag; the header's kernel then overwrites the body */
+    /* without feedback this kernel sets the flag itself, and powersgd_rest_kernel overwrites the body */
     if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
     if (p->r) {
         const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
@@ -167,7 +157,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(p
         cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER));
     if (any >> 31) atomicOr(&flags->bad, 1u);
 }
-/* The header, and a matrix's residual. */
+/* Writes the header, and a matrix's residual. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_part *p = &all.part[blockIdx.y];
@@ -190,7 +180,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powe
     });
 }
 
-/* The largest of what kernels of a list work on, which decides grids. */
+/* The largest number of work items of a list's parts, for grids. */
 typedef struct powersgd_most {
     uint64_t plain, r, p_tiles, q_tiles, q_numbers, tiles;
 } powersgd_most;
@@ -205,7 +195,7 @@ static void powersgd_most_of(powersgd_most *w, uint64_t count, uint64_t m, uint6
     powersgd_raise(&w->q_numbers, n * r);
     powersgd_raise(&w->tiles, wide * ((m + CUDA_LOWRANK_ROWS - 1) / CUDA_LOWRANK_ROWS));
 }
-/* Blocks for `tiles` tiles and `numbers` numbers of the largest part. */
+/* The grid for `tiles` tiles and `numbers` numbers of the largest part. */
 static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, uint32_t parts) {
     const uint64_t more = (numbers + CUDA_DENSE_EACH - 1) / CUDA_DENSE_EACH;
     return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
@@ -233,15 +223,20 @@ static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
+/* Has each matrix a payload of the round before? */
+static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
+    for (uint32_t t = 0; t < a->n_tensors; t++)
+        if (powersgd_rank(s, a->tensor[t]) &&
+            (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < ESP_PAYLOAD_HEADER))
+            return false;
+    return true;
+}
 static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
     const powersgd_self *s = (const powersgd_self *)self;
     cuda_call c;
     uint32_t t = 0;
     esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
-    for (uint32_t i = 0; i < a->n_tensors && st == ESP_OK && a->round; i++)
-        if (powersgd_rank(s, a->tensor[i]) &&
-            (!a->reduced || !a->reduced[i].data.ptr || a->reduced[i].data.bytes < ESP_PAYLOAD_HEADER))
-            st = ESP_E_CORRUPT;
+    if (st == ESP_OK && a->round && !powersgd_has_reduced(s, a)) st = ESP_E_CORRUPT;
     if (st != ESP_OK) return st;
     return cuda_each_part(
         &c, a, [](uint64_t) { return (uint64_t)0; },
@@ -276,14 +271,14 @@ static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
         });
 }
 
-/* ---- decompress ------------------------------------------------------------------------------------------------------------- */
-/* 1: the header is one of this codec's, with a body of `numbers` f32. */
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
+/* Is the header one of this codec's, with a body of `numbers` f32? */
 static __device__ __forceinline__ int powersgd_header_ok(const cuda_header *h, const powersgd_sums *all,
                                                          const powersgd_sum *d, uint64_t bytes, uint64_t numbers) {
     return h->codec == all->codec && h->wire == 1 && h->count == d->count && h->body <= bytes - ESP_PAYLOAD_HEADER &&
            h->body == numbers * 4 && h->aux == d->r;
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_look_kernel(powersgd_sums all) {
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(powersgd_sums all) {
     const powersgd_sum *d = &all.part[blockIdx.y];
     uint32_t any = 0, nan = 0;
     int ok = 1;
@@ -304,9 +299,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_look_kernel(powe
     if (nan || any >> 31) atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_NAN);
     if (ok || cuda_thread()) return;
     atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_CORRUPT);
-    powersgd_found_corrupt(all.finding, all.codec);
+    cuda_found(all.finding, all.codec);
 }
-/* Task 0 makes P^, the others each a column of the next step's start. */
+/* Task 0 computes P^, each other task a column of the next step's Q. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(powersgd_sums all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_sum *d = &all.part[blockIdx.y];
@@ -337,7 +332,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(power
                 const float v = all.scale * cuda_get(powersgd_numbers(from[k].payload) + i);
                 x = all.set && !k ? v : x + v;
             }
-            cuda_put(d->out + i, decision ? dense_float(0x7FC00000u) : x);
+            cuda_put(d->out + i, decision ? bits_float(0x7FC00000u) : x);
         }
         return;
     }
@@ -358,8 +353,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(power
     });
 }
 
-/* Calls launch(sums, w, begins) for all payloads: those of several parts at a time, or of one part in several calls; `begins`: these are
- * the part's first. */
+/* Calls launch(sums, w, begins) for all payloads: for those of several parts at a time, or for those of one part in
+ * several calls, where `begins` is nonzero in the first. */
 template <typename Launch>
 static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_codec_args *a, unsigned char *scratch,
                               uint64_t stride, Launch launch) {
@@ -393,7 +388,7 @@ static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_co
                 all.source[used++] = {(const unsigned char *)b->ptr, b->bytes};
             }
             powersgd_most_of(&w, d->count, d->m, d->n, d->r);
-            powersgd_raise(&w.plain, d->count); /* NaN is written number by number */
+            powersgd_raise(&w.plain, d->count); /* a NaN result is written number by number */
             p += d->n_payloads;
             if (p < per) break;
             p = 0;
@@ -409,23 +404,11 @@ static esp_status powersgd_cuda_decompress(void *self, const esp_codec_args *a) 
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
     const esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
     if (st != ESP_OK) return st;
-    if (stride < CUDA_FLAGS)
-        return esp_codec_fail(s->dense.host, "powersgd", ESP_E_ARG, "scratch memory is less than bound() says");
-    for (uint32_t t = 0; t < a->n_tensors; t++)
-        if (powersgd_rank(s, a->tensor[t]) &&
-            (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < ESP_PAYLOAD_HEADER))
-            return ESP_E_CORRUPT;
-    for (uint64_t p = 0; p < (uint64_t)a->n_tensors * a->n_payloads; p++) {
-        if (a->payload[p].data.bytes < ESP_PAYLOAD_HEADER)
-            return esp_codec_fail(s->dense.host, "powersgd", ESP_E_CORRUPT, "a payload is shorter than its header");
-        if ((uintptr_t)a->payload[p].data.ptr % 16)
-            return esp_codec_fail(s->dense.host, "powersgd", ESP_E_ARG,
-                                  "a payload on a CUDA device must begin at a multiple of 16 bytes");
-    }
+    if (!powersgd_has_reduced(s, a)) return ESP_E_CORRUPT;
+    if (cuda_begin_sums(&c, a, true) != ESP_OK) return c.status;
     const cuda_on on(c.device->ordinal);
-    cuda_check(&c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c.stream));
     powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int) {
-        cuda_launch(&c, "look", powersgd_look_kernel, powersgd_grid(&c, w.p_tiles, 0, all.n), all);
+        cuda_launch(&c, "check payloads", powersgd_check_kernel, powersgd_grid(&c, w.p_tiles, 0, all.n), all);
     });
     powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int begins) {
         if (begins && w.r) cuda_launch(&c, "basis", powersgd_bases_kernel, powersgd_grid(&c, 1 + w.r, 0, all.n), all);

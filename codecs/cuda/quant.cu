@@ -1,15 +1,16 @@
 /* quant.cu: codecs "int8" and "int4" on CUDA; their maths and bodies are in codecs/quant.c.
- *   blocks:         a compress is a launch and reads 4 bytes an element, writes 1.02 (int4: 0.53); with feedback it is 2 launches, reads 16,
- *                   writes 4 more.
- *   int8:shared=1:  round 0 is 1 launch and reads 4 (with feedback 8); round 1 is 1 launch, reads as much again and writes the levels (1, 2
- *                   or 4 bytes) and the residual.
- * A decompress is 2 launches (shared=1: one), reads the levels of each payload, and reads (to add) and writes 4. */
+ *   blocks:         a compress is a launch that reads 4 bytes per element and writes 1.02 (int4: 0.53); with feedback
+ *                   it is 2 launches, which read 16 and write 4 more.
+ *   int8:shared=1:  round 0 is 1 launch that reads 4 (with feedback 8); round 1 is 1 launch that reads as much again
+ *                   and writes the levels (1, 2 or 4 bytes) and the residual.
+ * A decompress is 2 launches (with shared=1 one). Per element it reads the level of each payload, and writes 4; to add
+ * it also reads 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"
 #include "codecs/cuda/common/tile.h"
 
-/* ---- blocks ----------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 template <int PER_BYTE> struct quant_cuda_levels {
     float most;
     __device__ void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const {
@@ -29,7 +30,7 @@ template <int PER_BYTE> struct quant_cuda_blocks {
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
     }
-    /* the units, and of int4 the byte of the last element */
+    /* pieces are the units, and for int4 the byte of the last element */
     __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
     __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
         if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
@@ -45,8 +46,9 @@ template <int PER_BYTE> struct quant_cuda_blocks {
     }
 };
 
-/* ---- a shared range --------------------------------------------------------------------------------------------------- */
-enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 }; /* flags->own[]: the bits of the largest |phi| */
+/* ---- a shared range ---------------------------------------------------------------------------------------------- */
+/* INT8_OWN_TOP is the index in flags->own[] of the bits of the largest |phi|. */
+enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 };
 
 static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_parts all, uint32_t codec) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -84,7 +86,7 @@ static __device__ __forceinline__ int8_cuda_range int8_cuda_range_of(const unsig
     return r;
 }
 
-/* L: of a level. */
+/* L is the type of a level. */
 template <typename L>
 __global__ void __launch_bounds__(CUDA_THREADS)
     int8_levels_kernel(cuda_parts all, uint32_t codec, cuda_finding *finding) {
@@ -128,7 +130,7 @@ typedef struct int8_cuda_shared {
     }
 } int8_cuda_shared;
 
-/* The kernels read a range's payload without looking at its size. */
+/* Kernels do not check the size of a range's payload, so this does. */
 static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         if (!a->tensor[t]->count) continue;
@@ -140,7 +142,7 @@ static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a)
     return ESP_OK;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------------- */
+/* ---- the codecs' tables ------------------------------------------------------------------------------------------ */
 static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("int8");
     const uint64_t width = int8_width(a->n_reduced);

@@ -1,17 +1,19 @@
 /* randomk.cu: codec "randomk" on CUDA; its maths, permutation and body are in codecs/randomk.c.
  *
- * compress: check (is phi finite?), draw (reads phi where the permutation says, writes the body), and with feedback keep. draw leaves a
- * NaN in the residual where it took an element: phi is finite, so no NaN was there before, and keep needs no second draw. Moves
- * 4 bytes an element (with feedback 20), and for each value sent 36 to 100, because a place alone moves 32.
- * decompress: look, then to overwrite clear, then add. Payloads of one draw are added in one pass, a thread an index of the draw. If
- * payloads of several draws meet, a thread an element goes backwards through each permutation: so all are added in order. Moves
- * 4 bytes an element to overwrite, and for each value 8 a payload and up to 64. */
+ * compress: check (is phi finite?), draw (reads the permutation's elements of phi, writes the body), and with feedback
+ * keep. draw writes NaN to the residual of each element that it sends, where no NaN was before, so that keep needs no
+ * second draw. Moves 4 bytes per element (with feedback 20), and for each value sent 36 to 100, because a scattered
+ * access moves 32. decompress: check; to overwrite, clear; add. Payloads of one draw are added in one pass, in which a
+ * thread has an index of the draw. For payloads of several draws a thread has an element, and computes its index in
+ * each draw by the inverse permutation, so that all are added in order. Moves 4 bytes per element to overwrite, and for
+ * each value 8 per payload and up to 64. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 /* a decision: payloads of several draws meet */ };
+/* RANDOMK_MIXED is a decision (cuda_sum): the part has payloads of several draws. */
+enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };
 
-/* ---- permutation ------------------------------------------------------------------------------------------------------ */
+/* ---- permutation ------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t randomk_once(const randomk_perm *p, uint32_t *left, uint32_t *right) {
     CUDA_UNROLL
     for (int r = 0; r < RANDOMK_ROUNDS; r += 2) randomk_two(p->a, p->b, p->key[r], p->key[r + 1], left, right);
@@ -48,10 +50,10 @@ static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, 
     return i;
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------- */
-/* What depends on a part's size and place, from the host. */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
+/* The draws of a list's parts. */
 typedef struct randomk_draws {
-    uint32_t keeps; /* 1: elements that are not sent stay in the residual; 0: nothing stays (unbiased) */
+    uint32_t keeps; /* 0 with unbiased=1, where the residual is 0 */
     uint32_t codec;
     struct {
         uint64_t draw, k;
@@ -64,7 +66,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_draw_kernel(cuda_
     const cuda_part *p = &all.part[blockIdx.y];
     const uint64_t k = draws.part[blockIdx.y].k, each = cuda_threads();
     const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
-    const float factor = draws.part[blockIdx.y].factor, nan = dense_float(0x7FC00000u);
+    const float factor = draws.part[blockIdx.y].factor, nan = bits_float(0x7FC00000u);
     const randomk_perm perm =
         randomk_perm_with(draws.part[blockIdx.y].draw, p->count, draws.part[blockIdx.y].a, draws.part[blockIdx.y].b);
     float *body = (float *)(void *)cuda_body(p);
@@ -126,7 +128,7 @@ static esp_status randomk_cuda_compress(void *self, const esp_codec_args *a) {
                 d.part[i].k = sparse_k(t->ratio, p->count);
                 d.part[i].draw = p->count ? randomk_key(a, p->key, p->first) : 0;
                 d.part[i].factor = randomk_factor(t, p->count, d.part[i].k);
-                randomk_sides(p->count, &d.part[i].a, &d.part[i].b);
+                randomk_domain(p->count, &d.part[i].a, &d.part[i].b);
             }
             cuda_launch(&c, "check", cuda_dense_check, grid, parts);
             cuda_launch(&c, "draw", randomk_draw_kernel,
@@ -135,15 +137,15 @@ static esp_status randomk_cuda_compress(void *self, const esp_codec_args *a) {
         });
 }
 
-/* ---- decompress ------------------------------------------------------------------------------------------------------------- */
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
 typedef struct randomk_sizes {
     struct {
         uint32_t a, b;
     } part[CUDA_PARTS];
 } randomk_sizes;
 
-/* All headers of a part, by each of its threads; all values; and one thread compares the draws. */
-static __global__ void __launch_bounds__(CUDA_THREADS) randomk_look_kernel(cuda_sums all, uint32_t codec) {
+/* Each thread of a part checks all headers and a share of the values, and one thread compares the draws. */
+static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda_sums all, uint32_t codec) {
     const cuda_sum *d = &all.part[blockIdx.y];
     uint64_t draw = 0;
     uint32_t found = 0;
@@ -169,10 +171,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_look_kernel(cuda_
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_clear_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    if (cuda_get(d->decision)) return; /* then add writes every element */
-    for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, 0.0f);
+    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise add writes every element */
 }
-/* Payloads of one draw: this thread's indices of it. */
+/* Adds payloads of one draw. */
 static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     const uint64_t k = d->body / 4, each = cuda_threads();
@@ -203,7 +204,7 @@ static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, c
             if (first + (uint64_t)n * each < k) cuda_put(d->out + at[n], x[n]);
     }
 }
-/* Payloads of several draws: this thread's elements. */
+/* Adds payloads of several draws. */
 static __device__ __forceinline__ void randomk_add_mixed(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {
@@ -225,8 +226,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_add_kernel(cuda_s
     const uint32_t decision = cuda_get(d->decision), a = sizes.part[blockIdx.y].a, b = sizes.part[blockIdx.y].b;
     if (decision & CUDA_CORRUPT) return;
     if (decision & CUDA_NAN) {
-        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
-            cuda_put(d->out + i, dense_float(0x7FC00000u));
+        cuda_fill(d, bits_float(0x7FC00000u));
     } else if (decision & RANDOMK_MIXED) {
         randomk_add_mixed(&all, d, a, b);
     } else {
@@ -241,7 +241,7 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
     return cuda_each_sum(
         &c, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "look", randomk_look_kernel,
+            cuda_launch(&c, "check payloads", randomk_check_kernel,
                         cuda_grid(&c, sparse_k(t->ratio, longest), CUDA_DENSE_EACH, sums.n), sums,
                         esp_name_hash(randomk_name));
         },
@@ -249,7 +249,8 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
             const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n);
             randomk_sizes sizes;
             memset((void *)&sizes, 0, sizeof sizes);
-            for (uint32_t i = 0; i < sums.n; i++) randomk_sides(sums.part[i].count, &sizes.part[i].a, &sizes.part[i].b);
+            for (uint32_t i = 0; i < sums.n; i++)
+                randomk_domain(sums.part[i].count, &sizes.part[i].a, &sizes.part[i].b);
             if (sums.set) cuda_launch(&c, "clear", randomk_clear_kernel, grid, sums);
             cuda_launch(&c, "add", randomk_add_kernel, grid, sums, sizes);
         });

@@ -1,11 +1,11 @@
-/* topk.cu: codec "topk" on CUDA; its maths and body are in codecs/topk.c and codecs/common/sparse.h, the selection in select.h, which tells
- * what a compress moves: 4 bytes an element, with feedback 20. A decompress writes 4 bytes an element (ESP_OUT_SET) and, for each value,
- * reads and writes a sector of 32. 6 or 7 launches, for small parts 1; and 2. */
+/* topk.cu: codec "topk" on CUDA; its maths and body are in codecs/topk.c and codecs/common/sparse.h, the selection in
+ * select.h. A compress moves 4 bytes per element, with feedback 20, in 6 or 7 launches, for small parts 1. A decompress
+ * is 2 launches; it writes 4 bytes per element (ESP_OUT_SET) and, for each value, reads and writes a sector of 32. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
 
-/* phi, and its residual. */
+/* The item is phi, which has a plain residual. */
 typedef struct topk_memory {
     typedef struct item {
         float phi;

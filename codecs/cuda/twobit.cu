@@ -1,14 +1,16 @@
-/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is a launch and reads 4 bytes an element,
- * writes 1/4; with feedback it is 2 launches, reads 16 and writes 4.25. With relative= it is 2 launches: the first has the mean magnitude
- * (reads 4, or 8), the second packs (reads as much again, writes 1/4 and the residual). A decompress is 2 launches, reads twice 1/4 for
- * each payload, and reads (to add) and writes 4. */
+/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is a launch that reads 4
+ * bytes per element and writes 1/4; with feedback it is 2 launches, which read 16 and write 4.25. With relative= it is
+ * 2 launches: the first computes the mean magnitude (reads 4, or 8), the second packs (reads as much again, writes 1/4
+ * and the residual). A decompress is 2 launches. Per element it reads 1/4 byte of each payload twice, and writes 4; to
+ * add it also reads 4. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/twobit.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { TWOBIT_OWN_THRESHOLD = 1 }; /* flags->own[]: with relative=, the threshold's bits */
+enum { TWOBIT_OWN_THRESHOLD = 1 }; /* index in flags->own[] of the threshold's bits */
 
-/* Half a word's 16 bits, one an element, to the lower bit of each element's code: every four elements in reverse order. */
+/* Spreads 16 bits, one per element, to the lower bits of the elements' codes, in which every four elements are in
+ * reverse order. */
 static __device__ __forceinline__ uint32_t twobit_spread(uint32_t x) {
     x = (x & 0x5555u) << 1 | (x >> 1 & 0x5555u);
     x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
@@ -33,13 +35,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     if (threadIdx.x) return;
     const float t = twobit_relative(norm, relative, p->count);
     const int bad = dense_bad(t);
-    cuda_flags_of(p)->own[TWOBIT_OWN_THRESHOLD] = dense_bits(t);
+    cuda_flags_of(p)->own[TWOBIT_OWN_THRESHOLD] = float_bits(t);
     cuda_flags_of(p)->bad = bad != 0;
     cuda_write_header(p, codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : twobit_body(p->count),
-                      bad ? 0 : dense_bits(t));
+                      bad ? 0 : float_bits(t));
 }
 
-/* threshold 0: the one of twobit_measure_kernel, which has found phi finite. */
+/* Where `threshold` is 0, uses that of twobit_measure_kernel, which also checks phi. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     twobit_encode_kernel(cuda_parts all, float threshold, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -48,7 +50,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     if (measured && cuda_get(&flags->bad)) return;
     if (!measured && cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    const float t = measured ? dense_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
+    const float t = measured ? bits_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
     for (uint64_t tile = blockIdx.x; tile < (p->count + CUDA_TILE - 1) / CUDA_TILE; tile += gridDim.x) {
         float phi[CUDA_TILE_EACH];
         uint32_t up = 0, sent = 0;
@@ -60,9 +62,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
             const uint32_t u = __ballot_sync(0xFFFFFFFFu, code & 1u), s = __ballot_sync(0xFFFFFFFFu, code);
             if (cuda_lane() / 2 == k) up = u, sent = s;
             any |= dense_nonfinite(phi[k]);
-            if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - dense_float(twobit_value(code, dense_bits(t))));
+            if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - bits_float(twobit_value(code, float_bits(t))));
         }
-        /* lane l has the votes of the warp's elements 32 (l / 2) on, and makes the word of 16 of them */
+        /* lane l has the ballots of the warp's elements from 32 (l / 2) on, and packs the word of 16 of them */
         const uint32_t half = cuda_lane() % 2 * 16;
         const uint64_t first = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 16;
         const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);
@@ -83,9 +85,9 @@ typedef struct twobit_cuda_format {
         return !twobit_word_bad(w) && (piece != count / 16 || twobit_padding_ok(w, (uint32_t)(count % 16)));
     }
     __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
-        const float t = dense_float((uint32_t)h->aux) * scale;
+        const float t = bits_float((uint32_t)h->aux) * scale;
         const uint32_t w = cuda_get_same((const uint32_t *)(const void *)body + i / 16, 16);
-        return dense_float(twobit_value(w >> twobit_shift((uint32_t)(i % 16)) & 3u, dense_bits(t)));
+        return bits_float(twobit_value(w >> twobit_shift((uint32_t)(i % 16)) & 3u, float_bits(t)));
     }
 } twobit_cuda_format;
 
@@ -97,12 +99,12 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     const twobit_self *s = (const twobit_self *)self;
     const uint32_t codec = esp_name_hash("twobit");
     if (s->relative <= 0) {
-        const cuda_dense_end end = {codec, 1, 0, 0, dense_bits(s->threshold), 4, 16, 0, 0};
-        return cuda_dense_compress(s->dense.host, "twobit", a, end,
-                                   [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                                       cuda_launch(c, "encode", twobit_encode_kernel,
-                                                   cuda_grid(c, longest, CUDA_TILE, parts.n), parts, s->threshold, end);
-                                   });
+        const cuda_dense_end end = {codec, 1, 0, 0, float_bits(s->threshold), 4, 16, 0, 0};
+        return cuda_dense_compress_by(
+            s->dense.host, "twobit", a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+                cuda_launch(c, "encode", twobit_encode_kernel, cuda_grid(c, longest, CUDA_TILE, parts.n), parts,
+                            s->threshold, end);
+            });
     }
     cuda_call c;
     const esp_status st = cuda_begin(&c, s->dense.host, "twobit", a);

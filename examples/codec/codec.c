@@ -1,5 +1,5 @@
-/* codec.c: uses a codec alone, without other ranks: shows how small a gradient gets, and that feedback in the end
- * sends what compression left out. ./codec [SPEC], such as ./codec topk:ratio=0.05 */
+/* codec.c: uses a codec without other ranks: prints how small a gradient becomes, and how feedback sends in later steps
+ * what compression dropped. ./codec [SPEC], such as ./codec topk:ratio=0.05 */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
@@ -38,8 +38,8 @@ int main(int argc, char **argv) {
         printf("%s, step %2d: %d bytes became %llu; the sum of all steps so far is off by %.1f%%\n", spec, step,
                COUNT * 4, (unsigned long long)used, 100 * sqrt(lost / all));
     }
-    printf("%s\n", esp_codec_residual(codec) ? "what a payload does not carry is kept and goes with a later one"
-                                             : "this codec keeps nothing of what a payload does not carry");
+    printf("%s\n", esp_codec_residual(codec) ? "the residual of a payload is sent with a later one"
+                                             : "this codec has no residual");
     esp_codec_close(codec);
     esp_close(ctx);
     free(grad), free(sum), free(payload);

@@ -1,5 +1,5 @@
-/* checkpoint.c: a checkpoint's files in one folder: stepN.model, stepN.espresso.rRofS, and `latest`, which holds N
- * and is written last, by a rename. Must not know how the model computes. */
+/* checkpoint.c: a checkpoint's files in one folder: stepN.model, stepN.espresso.rRofS, and `latest`, which contains N
+ * and is written last, by a rename. */
 #include "checkpoint.h"
 #include <errno.h>
 #include <stdio.h>
@@ -8,14 +8,15 @@
 #include <unistd.h>
 
 enum { PATH = 1024 };
-static char why[2 * PATH]; /* the text of the last problem */
+static char why[2 * PATH]; /* the last error's text */
 
 static const char *problem(const char *path, const char *what) {
     snprintf(why, sizeof why, "%s: %s", path, what);
     return why;
 }
 
-/* Writes a line and then `bytes` of data to a temporary file, and renames it: the file is complete or not there. */
+/* Writes a line and then `bytes` of data to a temporary file, and renames it, so that the file is complete or
+ * absent. */
 static const char *write_file(const char *path, const char *line, const void *data, size_t bytes) {
     char other[PATH + 8];
     snprintf(other, sizeof other, "%s.tmp", path);
@@ -30,7 +31,7 @@ static const char *write_file(const char *path, const char *line, const void *da
     return NULL;
 }
 
-/* Reads what write_file wrote: a line, which must equal `line` unless that is empty, and the data. */
+/* Reads a file that write_file wrote: a line, which must equal `line` unless that is empty, and the data. */
 static const char *read_file(const char *path, char *line, size_t room, void *data, size_t bytes) {
     char got[PATH];
     FILE *f = fopen(path, "rb");
@@ -39,7 +40,7 @@ static const char *read_file(const char *path, char *line, size_t room, void *da
     if (!fgets(got, sizeof got, f)) bad = problem(path, "is empty");
     if (!bad) got[strcspn(got, "\n")] = 0;
     if (!bad && *line && strcmp(got, line)) {
-        snprintf(why, sizeof why, "%s: is of another run: '%s', and this is '%s'", path, got, line);
+        snprintf(why, sizeof why, "%s: is from another run: '%s', and this is '%s'", path, got, line);
         bad = why;
     }
     if (!bad && ((bytes && fread(data, 1, bytes, f) != bytes) || fgetc(f) != EOF))
@@ -91,7 +92,7 @@ const char *checkpoint_load(esp_ctx *ctx, gpt *m, const char *folder, const char
     char path[PATH], line[PATH];
     uint64_t number = 0;
     const size_t bytes = 3 * m->n_values * sizeof *m->value;
-    if (esp_rank(ctx) == 0) { /* broadcast to the other ranks, which need not see these files */
+    if (esp_rank(ctx) == 0) { /* the others may have no access to these files */
         const char *bad = read_latest(folder, step);
         snprintf(line, sizeof line, "%s", run);
         path_of(path, folder, *step, "model");

@@ -1,25 +1,22 @@
-/* main.c: trains the GPT of model.h on many ranks. Beyond examples/train, it shows what larger trainers do:
- * gradients are accumulated over micro-batches and synchronised once a step; they are clipped after synchronisation;
- * one tensor takes part only in some steps; a run that resumes from a checkpoint has the same bits as one that never
- * stopped. */
+/* main.c: trains the GPT of model.h on many ranks. In addition to examples/train, it accumulates gradients over
+ * micro-batches and synchronises them once a step, clips them after synchronisation, has a tensor with a gradient in
+ * some steps only, and resumes from a checkpoint with the same bits as a run that never stopped. */
 #include "espresso.h"
 #include "checkpoint.h"
 #include "model.h"
 #include "text.h"
+#include "../train/report.h"
+#include "../train/run.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Flags, with their defaults. These names are indices into the list. The flags before N_RUN decide what a run
  * computes. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
 enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
-static struct flag {
-    const char *name, *text, *help;
-    double least, number;
-} flag[N_FLAGS] = {
+static flag flags[N_FLAGS] = {
     {"--layers", "2", "of the model", 1, 0},
     {"--width", "64", "numbers a character", 1, 0},
     {"--heads", "4", "of attention; divides --width", 1, 0},
@@ -46,69 +43,46 @@ static struct flag {
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
     {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},
 };
-static int is_adam(void) { return !strcmp(flag[OPTIMIZER].text, "adamw"); }
-static size_t count(int f) { return (size_t)flag[f].number; }
+static int is_adam(void) { return !strcmp(flags[OPTIMIZER].text, "adamw"); }
+static size_t count(int f) { return (size_t)flags[f].number; }
 
 typedef struct trainer {
     esp_ctx *ctx;
     uint32_t id[MAX_PARAMS]; /* espresso's tensor ids of the parameters */
     gpt net;
     text text;
-    const uint8_t **seq; /* the texts of one micro-batch                                           */
-    double *step_ms, *wait_ms, *at_s, *loss; /* of each step that this process ran                 */
+    const uint8_t **seq;                     /* the texts of one micro-batch */
+    double *step_ms, *wait_ms, *at_s, *loss; /* of each step of this process */
     size_t n_steps;
-    char run[900]; /* one line that describes what the run computes */
+    char run[900]; /* one line that describes the run */
 } trainer;
 
-static void die(const char *what, const char *why) {
-    fprintf(stderr, "gpt: %s: %s\n", what, why);
-    exit(1);
-}
+static void die(const char *what, const char *why) { run_die("gpt", what, why); }
 
 static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
 }
 
-static void usage(void) {
-    fprintf(stderr, "usage: gpt [FLAG VALUE]...   or   espresso run -n 4 -- gpt [FLAG VALUE]...\n");
-    for (int f = 0; f < N_FLAGS; f++)
-        fprintf(stderr, "  %-14s %s (%s)\n", flag[f].name, flag[f].help, flag[f].text ? flag[f].text : "not set");
-    exit(2);
-}
-
 static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        int f = 0;
-        while (f < N_FLAGS && strcmp(argv[i], flag[f].name) != 0) f++;
-        if (f == N_FLAGS || (f != RESUME && i + 1 == argc)) usage();
-        flag[f].text = f == RESUME ? "yes" : argv[++i];
-    }
-    for (int f = 0; f < N_NUMBERS; f++) {
-        char *end, need[64];
-        flag[f].number = strtod(flag[f].text, &end);
-        snprintf(need, sizeof need, "needs a number, %g or more", flag[f].least);
-        if (*end || end == flag[f].text || !(flag[f].number >= flag[f].least && flag[f].number < 1e6))
-            die(flag[f].name, need);
-    }
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--resume")) {
+            flags[RESUME].text = "yes", argc--;
+            memmove(argv + i, argv + i + 1, (size_t)(argc - i) * sizeof *argv), i--;
+        }
+    run_flags("gpt", flags, N_FLAGS, N_NUMBERS, argc, argv);
     if (count(LAYERS) > MAX_LAYERS) die("--layers", "at most 12");
     if (count(WIDTH) % count(HEADS)) die("--heads", "must divide --width");
-    if (strcmp(flag[OPTIMIZER].text, "adamw") && strcmp(flag[OPTIMIZER].text, "sgd"))
+    if (strcmp(flags[OPTIMIZER].text, "adamw") && strcmp(flags[OPTIMIZER].text, "sgd"))
         die("--optimizer", "is adamw or sgd");
-    if (flag[MOMENTUM].number >= 1) die("--momentum", "must be below 1");
-    if (flag[RESUME].text && !flag[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
+    if (flags[MOMENTUM].number >= 1) die("--momentum", "must be below 1");
+    if (flags[RESUME].text && !flags[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
 }
 
-static double now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
-/* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
+/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
-    cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
-    const float momentum = (float)flag[MOMENTUM].number;
+    cfg.strategy = flags[STRATEGY].text, cfg.codec = flags[CODEC].text, cfg.backend = flags[BACKEND].text;
+    const float momentum = (float)flags[MOMENTUM].number;
     cfg.optimizer = is_adam() ? ESP_OPTIMIZER_ADAM : momentum > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
     cfg.momentum = momentum > 0 ? momentum : -1;
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
@@ -131,14 +105,14 @@ static void draw(trainer *t, size_t step, size_t micro) {
     }
 }
 
-/* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
+/* Backward calls this when gradient i is complete. It is synchronised while backward continues. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
 /* As push, for steps in which the second head (tensor 0) has no gradient. Every rank then pushes zeros for it, since
- * feedback may still have a residual of it to send. */
+ * feedback may have a residual to send. */
 static void push_without_second(void *user, int i) {
     trainer *t = user;
     if (i)
@@ -147,7 +121,7 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches. Nothing is pushed before the last one (other libraries call this a no-sync
+/* Adds the gradients of all micro-batches, and pushes during the last one only (other libraries call this a no-sync
  * scope). Returns the mean loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
@@ -168,13 +142,12 @@ static double accumulate(trainer *t, size_t step, int second) {
 
 /* Learning rate: rises over the first twentieth of the steps, then falls to a tenth of its maximum. */
 static double lr_at(size_t s) {
-    const double x = (double)(s + 1) / flag[MAX_STEPS].number;
-    return flag[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
+    const double x = (double)(s + 1) / flags[MAX_STEPS].number;
+    return flags[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
-/* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
- * Small changes do not matter: this waits until the rate has changed by a tenth. It depends on the step alone, so a
- * resumed run does the same. */
+/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
+ * until the rate has changed by a tenth. It depends on the step alone, so a resumed run does the same. */
 static void scale_feedback(const trainer *t, size_t s) {
     const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
     if (now < before || now > before)
@@ -182,21 +155,21 @@ static void scale_feedback(const trainer *t, size_t s) {
 }
 
 static void step(trainer *t, size_t s) {
-    const double start = now_ms();
-    if (flag[LR].number > 0) scale_feedback(t, s);
+    const double start = run_now_ms();
+    if (flags[LR].number > 0) scale_feedback(t, s);
     const size_t second = count(SECOND), i = t->n_steps++;
     t->loss[i] = accumulate(t, s, second && s % second == 0);
-    const double wait = now_ms();
+    const double wait = run_now_ms();
     check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
-    t->wait_ms[i] = now_ms() - wait;
-    if (flag[CLIP].number > 0) gpt_clip(&t->net, flag[CLIP].number); /* all ranks hold the same mean: the same norm */
-    const float lr = (float)lr_at(s), momentum = (float)flag[MOMENTUM].number, decay = (float)flag[DECAY].number;
+    t->wait_ms[i] = run_now_ms() - wait;
+    if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* the same on all ranks */
+    const float lr = (float)lr_at(s), momentum = (float)flags[MOMENTUM].number, decay = (float)flags[DECAY].number;
     if (is_adam())
         gpt_adamw(&t->net, s + 1, lr, momentum, decay);
     else
         gpt_sgd(&t->net, lr, momentum, decay);
-    t->step_ms[i] = now_ms() - start;
+    t->step_ms[i] = run_now_ms() - start;
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
 }
 
@@ -215,7 +188,7 @@ static double held_out_bits(trainer *t) {
     return (double)(sum[0] / sum[1]) / log(2);
 }
 
-/* Writes text that the model generates: each character is drawn by its probability, a little sharpened. */
+/* Prints text that the model generates. Characters are drawn at temperature 0.7. */
 static void write_sample(trainer *t, size_t length) {
     const size_t context = count(CONTEXT), vocab = t->text.vocab;
     uint8_t seen[1024] = {0};
@@ -236,34 +209,6 @@ static void write_sample(trainer *t, size_t length) {
     printf("\n");
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, size_t n) {
-    qsort(x, n, sizeof *x, by_value);
-    return n ? x[n / 2] : 0;
-}
-
-/* Bytes that went from machine to machine so far, by all ranks' counters. */
-static double inter_bytes(const trainer *t) {
-    esp_stats stats = {.struct_size = sizeof stats};
-    check(t, esp_stats_read(t->ctx, &stats), "esp_stats_read");
-    float sum = (float)stats.inter_bytes;
-    check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
-    return (double)sum;
-}
-
-/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
- * codec. */
-static void compare_ranks(const trainer *t) {
-    const gpt *m = &t->net; /* rank 0's parameters are received in the gradients' memory */
-    if (esp_rank(t->ctx) == 0) memcpy(m->grad, m->value, m->n_values * sizeof(float));
-    check(t, esp_broadcast(t->ctx, m->grad, m->n_values * sizeof(float), 0), "esp_broadcast");
-    if (memcmp(m->grad, m->value, m->n_values * sizeof(float))) die("parameters", "differ from rank 0's");
-}
-
 static void write_curve(const trainer *t, const char *path, size_t first) {
     FILE *f = fopen(path, "w");
     if (!f) die(path, "cannot be written");
@@ -272,12 +217,12 @@ static void write_curve(const trainer *t, const char *path, size_t first) {
 }
 
 static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
-    const size_t n = t->n_steps, settled = n / 2; /* leaves out the first steps, in which an autopilot measures */
+    const size_t n = t->n_steps, settled = n / 2; /* an autopilot measures in the first steps */
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
-    fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + settled, n - settled));
-    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", median(t->step_ms, n), median(t->wait_ms, n));
+    fprintf(f, "\"settled_step_ms\": %.2f, ", run_median(t->step_ms + settled, n - settled));
+    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, ", run_median(t->step_ms, n), run_median(t->wait_ms, n));
     fprintf(f, "\"inter_bytes_per_step\": %.0f, \"loss\": %.4f, ", n ? bytes / (double)n : 0, loss);
     fprintf(f, "\"bits_per_character\": %.4f, \"unigram_bits\": %.4f}\n", bits, text_unigram_bits(&t->text));
     if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
@@ -285,37 +230,37 @@ static void write_json(trainer *t, const char *path, double loss, double bits, d
 
 static void train(trainer *t) {
     const size_t total = count(MAX_STEPS), stop = count(STOP_AT), last = stop && stop < total ? stop : total;
-    const char *folder = flag[CHECKPOINT].text, *why = NULL;
-    const int speaks = esp_rank(t->ctx) == 0;
+    const char *folder = flags[CHECKPOINT].text, *why = NULL;
+    const int prints = esp_rank(t->ctx) == 0;
     size_t first = 0;
-    if (flag[RESUME].text) why = checkpoint_load(t->ctx, &t->net, folder, t->run, &first);
+    if (flags[RESUME].text) why = checkpoint_load(t->ctx, &t->net, folder, t->run, &first);
     if (why) die("--resume", why);
-    if (speaks && first) printf("resumed after step %zu\n", first);
-    double mean = 0, bytes = -inter_bytes(t);
+    if (prints && first) printf("resumed after step %zu\n", first);
+    double mean = 0, bytes = -report_bytes(t->ctx, "gpt");
     for (size_t s = first; s < last; s++) {
         step(t, s);
         mean += ((t->loss[s - first]) - mean) / (s - first < 20 ? (double)(s - first + 1) : 20);
-        if (speaks && (s + 1) % 50 == 0)
+        if (prints && (s + 1) % 50 == 0)
             printf("step %zu of %zu: loss %.3f, last step %.0f ms\n", s + 1, total, mean, t->step_ms[s - first]);
         if (folder && ((s + 1) % count(SAVE_EVERY) == 0 || s + 1 == last))
             why = checkpoint_save(t->ctx, &t->net, folder, t->run, s + 1);
         if (why) die("--checkpoint", why);
     }
-    bytes += inter_bytes(t);
+    bytes += report_bytes(t->ctx, "gpt");
     const double bits = held_out_bits(t);
-    compare_ranks(t);
-    if (!speaks) return;
+    report_compare(t->ctx, "gpt", t->net.value, t->net.n_values);
+    if (!prints) return;
     printf("held out: %.3f bits a character (how often each occurs: %.3f)\n", bits, text_unigram_bits(&t->text));
     if (count(SAMPLE)) write_sample(t, count(SAMPLE));
-    if (flag[CURVE].text) write_curve(t, flag[CURVE].text, first);
-    if (flag[JSON].text) write_json(t, flag[JSON].text, mean, bits, bytes);
+    if (flags[CURVE].text) write_curve(t, flags[CURVE].text, first);
+    if (flags[JSON].text) write_json(t, flags[JSON].text, mean, bits, bytes);
 }
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that a pipe gets each line at once */
     parse(argc, argv);
-    const char *why = text_open(&t.text, flag[TEXT].text);
+    const char *why = text_open(&t.text, flags[TEXT].text);
     if (!why && t.text.n / 10 < count(CONTEXT) + 2) why = "is too short for this --context";
     if (why) die("--text", why);
     const shape s = {t.text.vocab, count(CONTEXT), count(WIDTH), count(HEADS), count(LAYERS), count(BATCH)};
@@ -326,9 +271,9 @@ int main(int argc, char **argv) {
     t.wait_ms = t.step_ms + steps, t.at_s = t.wait_ms + steps, t.loss = t.at_s + steps;
     int at = snprintf(t.run, sizeof t.run, "gpt 1 text %016llx", (unsigned long long)t.text.hash);
     join_ranks(&t);
-    at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d %s", esp_size(t.ctx), flag[OPTIMIZER].text);
+    at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d %s", esp_size(t.ctx), flags[OPTIMIZER].text);
     for (int f = 0; f < N_RUN; f++)
-        at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flag[f].name + 2, flag[f].number);
+        at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flags[f].name + 2, flags[f].number);
     train(&t);
     esp_close(t.ctx);
     return 0; /* the rest of the memory ends with the process */

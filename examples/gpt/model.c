@@ -1,4 +1,4 @@
-/* model.c: forward, backward and update of the GPT in model.h. Must not know of ranks or of espresso. */
+/* model.c: forward, backward and update of the GPT in model.h. */
 #include "model.h"
 #include "../train/parallel.h"
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* a layer's parameters, in backward order */
-enum { ENOUGH = 10000 };                              /* numbers for which starting threads pays */
+enum { ENOUGH = 10000 };                              /* larger loops use threads */
 static const float second_weight = 0.5f;              /* weight of the second head's loss */
 
 static param *second_head(gpt *m) { return &m->p[0]; }
@@ -23,7 +23,7 @@ uint64_t random_u64(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* ---- memory and first values --------------------------------------------------------------------------------------- */
+/* ---- memory and first values ------------------------------------------------------------------------------------- */
 static void describe(gpt *m, param *p, const char *name, size_t rows, size_t cols) {
     snprintf(p->name, sizeof p->name, "%s", name);
     p->count = rows * cols;
@@ -54,8 +54,7 @@ static float *take(float **at, size_t count) {
     return p;
 }
 
-/* Sets the addresses of all activations, from `base` on, and returns how many numbers they are. With base NULL only the
- * number counts. */
+/* Sets the addresses of all activations, from `base` on, unless base is NULL. Returns their size in numbers. */
 static size_t place(gpt *m, float *base) {
     const size_t n = m->s.batch * m->s.context, d = m->s.width,
                  square = m->s.batch * m->s.heads * m->s.context * m->s.context;
@@ -94,7 +93,7 @@ int gpt_open(gpt *m, shape s, uint64_t seed) {
     return 0;
 }
 
-/* ---- pieces -------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 /* y (n x out) += x (n x in) * w, and its backward. */
 static void linear(size_t n, size_t in, size_t out, const float *x, const float *w, float *y) {
     gemm(n, out, in, x, in, 1, w, out, 1, y, out);
@@ -128,8 +127,7 @@ static void norm_back(size_t n, size_t d, const float *x, const param *gain, con
     }
 }
 
-/* Each row, which belongs to a character, mixes the values of the characters up to it. A row of qkv holds query, key
- * and value, each for all heads. */
+/* Causal attention. A row of qkv has a character's query, key and value, each for all heads. */
 static void attention(const gpt *m, size_t batch, const layer *l) {
     const size_t c = m->s.context, d = m->s.width, size = d / m->s.heads, wide = 3 * d;
     memset(l->weight, 0, batch * m->s.heads * c * c * sizeof(float)),
@@ -172,7 +170,7 @@ static void attention_back(const gpt *m, size_t batch, const layer *l, const flo
     }
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
     const size_t c = m->s.context, d = m->s.width, n = batch * c;
     for (size_t i = 0; i < n * d; i++)
@@ -199,8 +197,8 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
     return m->score;
 }
 
-/* Cross entropy of the softmax of `score` against the character `shift` further on. d, unless NULL, gets `scale`
- * times its derivative. */
+/* Cross entropy of the softmax of `score` against the character `shift` positions later. Sets d, unless it is NULL, to
+ * `scale` times the derivative. */
 static double cross_entropy(const gpt *m, const float *score, const uint8_t *const *seq, size_t n, size_t shift,
                             float scale, float *d) {
     const size_t vocab = m->s.vocab, c = m->s.context;
@@ -220,14 +218,14 @@ double gpt_loss(gpt *m, const uint8_t *const *seq, size_t batch) {
     return cross_entropy(m, m->score, seq, batch * m->s.context, 1, 0, NULL);
 }
 
-/* Scores made from x by the embedding matrix: adds to its gradient and to dx. */
+/* Backward of the scores, x times the embedding matrix: adds to the matrix's gradient and to dx. */
 static void head_back(gpt *m, size_t n, const float *x, float *dx) {
     const size_t d = m->s.width, vocab = m->s.vocab;
     gemm(vocab, d, n, m->d_score, 1, vocab, x, d, 1, embedding(m)->grad, d);
     gemm(n, d, vocab, m->d_score, vocab, 1, embedding(m)->value, d, 1, dx, d);
 }
 
-/* The second head's forward and backward: adds to d_norm, which is that of the last norm. */
+/* The second head's forward and backward: adds to d_norm, the derivative by the last norm's output. */
 static void second_back(gpt *m, const uint8_t *const *seq, size_t n, float scale) {
     const size_t d = m->s.width;
     const float *x = m->l[m->s.layers].norm1;
@@ -252,7 +250,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
     if (ready) ready(user, 0);
     norm_back(n, d, l->x, last_norm(m), m->d_norm, m->dx);
     if (ready) ready(user, 1);
-    for (size_t at = m->s.layers; at-- > 0;) { /* dx: the derivative by the layer's output, at the end by its input */
+    for (size_t at = m->s.layers; at-- > 0;) { /* turns dx from a derivative by the output to one by the input */
         param *p = of_layer(m, at, 0);
         const int first = (int)(p - m->p);
         l = &m->l[at];

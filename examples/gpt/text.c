@@ -1,4 +1,4 @@
-/* text.c: reads a text and numbers its characters. Must not know of the model. */
+/* text.c: reads a text and numbers its characters. */
 #include "text.h"
 #include <dirent.h>
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char why[1200]; /* the text of the last problem */
+static char why[1200]; /* the last error's text */
 
 static const char *problem(const char *path, const char *what) {
     snprintf(why, sizeof why, "%s: %s (any plain text of 64 KB or more will do: --text FILE)", path, what);

@@ -1,4 +1,4 @@
-/* hello.c: the smallest program: every rank gives one gradient, and every rank gets the mean of all.
+/* hello.c: the smallest program: every rank pushes one gradient and receives the mean of all.
  * ./hello alone, or: espresso run -n 4 -- ./hello */
 #include "espresso.h"
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* plan.c: plans a strategy from C. The inputs are structs: three tensors, a codec and a cluster. The result is the
- * strategy's text. A trainer would give it to esp_strategy_set, or write it to a file for ESPRESSO_STRATEGY. */
+ * strategy's text, for esp_strategy_set or for a file that ESPRESSO_STRATEGY names. */
 #include "espresso.h"
 #include <stdio.h>
 

@@ -1,14 +1,14 @@
-/* data.c: reads IDX files: a big-endian header (0, 0, 8 for bytes, number of dimensions, each dimension), then bytes.
- * Must not know of the model. */
+/* data.c: reads IDX files: a big-endian header (0, 0, 8 for bytes, number of dimensions, each dimension), then
+ * bytes. */
 #include "data.h"
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char why[1200]; /* the text of the last problem */
+static char why[1200]; /* the last error's text */
 
-/* The first file that matches (a plain one sorts before its .gz). gzip unpacks, so that no library is needed. */
+/* Opens the first file that matches (a plain one sorts before its .gz), through gzip, so that no library is needed. */
 static FILE *open_file(const char *dir, const char *part, const char *kind, char *path, size_t cap) {
     glob_t g;
     char command[1100];
@@ -25,8 +25,8 @@ static size_t big_endian(const unsigned char *h) {
     return (size_t)h[0] << 24 | (size_t)h[1] << 16 | (size_t)h[2] << 8 | h[3];
 }
 
-/* Reads one file of `n_dims` dimensions, at most `limit` images or labels (0: all). Returns the bytes, or NULL with
- * `why` set. */
+/* Reads one file of `n_dims` dimensions: the first `limit` images or labels, or all where limit is 0. Returns the
+ * bytes, or NULL with `why` set. */
 static uint8_t *read_idx(const char *dir, const char *part, const char *kind, size_t n_dims, size_t limit,
                          size_t *dim) {
     char path[1024];
@@ -41,7 +41,7 @@ static uint8_t *read_idx(const char *dir, const char *part, const char *kind, si
     for (size_t i = 0; !problem && i < n_dims; i++) {
         dim[i] = big_endian(head + 4 + 4 * i);
         if (i == 0 && limit && limit < dim[0]) dim[0] = limit;
-        if (dim[i] == 0 || dim[i] > (1u << 31) / bytes) problem = "its header gives a size that makes no sense";
+        if (dim[i] == 0 || dim[i] > (1u << 31) / bytes) problem = "its header has an invalid size";
         bytes *= problem ? 1 : dim[i];
     }
     if (!problem && !(data = malloc(bytes))) problem = "out of memory";

@@ -1,12 +1,11 @@
-/* gemm.c: one matrix product in plain C, fast enough that a step waits for the link and not for arithmetic.
- * Knows nothing of layers. */
+/* gemm.c: one matrix product in plain C, fast enough that a step waits for the link and not for arithmetic. */
 #include "model.h"
 #include "../train/parallel.h"
 #include <string.h>
 
-enum { MR = 6, NR = 16, KC = 256 }; /* a tile of MR x NR sums stays in registers, a panel of KC x NR of b in cache */
-enum { ROWS = 40 * MR };            /* rows of c that one thread computes with a panel */
-enum { LEAST = 1 << 15 }; /* with fewer multiplications than these, starting threads takes longer than the product */
+/* A tile of MR x NR sums fits the registers, a panel of KC x NR of b the cache. A thread computes ROWS rows with a
+ * panel. With fewer than LEAST multiplications, starting threads takes longer than the product. */
+enum { MR = 6, NR = 16, KC = 256, ROWS = 40 * MR, LEAST = 1 << 15 };
 typedef float row __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof(float))));
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -38,7 +37,7 @@ static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, 
         for (size_t p = 0; p < kc; p++)
             for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
         for (size_t i0 = first; i0 < end; i0 += MR) {
-            const float *rows[MR]; /* past the last row: the last one again; these sums are dropped */
+            const float *rows[MR]; /* repeats the last row; these sums are dropped */
             for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, end - 1) * a_row + p0 * a_col;
             tile(kc, rows, a_col, panel, sum);
             for (size_t i = 0; i < least(MR, end - i0); i++)

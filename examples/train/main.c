@@ -1,4 +1,4 @@
-/* main.c: trains the network of model.h on many ranks. It does all that espresso needs of a trainer: open, add the
+/* main.c: trains the network of model.h on many ranks, with all calls that espresso needs: open, add the
  * tensors, start, broadcast; in each step push during backward and wait before the update; at the end close. */
 #include "espresso.h"
 #include "data.h"
@@ -37,13 +37,14 @@ typedef struct trainer {
     uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
     model net;
     dataset train, test;
-    uint32_t *order;             /* order of the training images in this epoch; the same on every rank */
-    uint8_t *labels;             /* labels of one batch */
-    double *step_ms, *wait_ms;   /* of each step: whole time, and time that it waited for gradients */
-    double *loss;                /* of each step                                              */
-    double lr;                   /* learning rate for which residuals are scaled              */
-    size_t n_steps, state_bytes; /* of the optimizer's state on this rank                     */
-    int lost;                    /* with --elastic 1: a rank was lost in this step            */
+    uint32_t *order;           /* of the training images in this epoch */
+    uint8_t *labels;           /* of one batch */
+    double *step_ms, *wait_ms; /* of each step: total, and waiting for gradients */
+    double *loss;              /* of each step */
+    double lr;                 /* learning rate for which residuals are scaled */
+    size_t n_steps;
+    size_t state_bytes; /* of the optimizer's state on this rank */
+    int lost;           /* a rank was lost in this step (with --elastic 1) */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train", what, why); }
@@ -52,8 +53,8 @@ static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
 }
 
-/* As check, but with --elastic 1 the loss of a rank is no reason to end. Returns 0 then. */
-static int goes_on(trainer *t, esp_status s, const char *what) {
+/* As check, except that with --elastic 1 the program continues when a rank is lost. Returns 0 then. */
+static int check_elastic(trainer *t, esp_status s, const char *what) {
     if (flags[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
         t->lost = 1;
     else
@@ -61,7 +62,7 @@ static int goes_on(trainer *t, esp_status s, const char *what) {
     return !t->lost;
 }
 
-/* The optimizer's state: for all parameters, or with --shard 1 for this rank's parts. */
+/* Allocates the optimizer's state: for all parameters, or with --shard 1 for this rank's parts. */
 static void open_state(trainer *t) {
     for (int i = 0; i < N_PARAMS; i++) {
         uint64_t begin, n;
@@ -72,7 +73,7 @@ static void open_state(trainer *t) {
     if (!t->state_bytes) die("model", "out of memory");
 }
 
-/* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
+/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flags[STRATEGY].text, cfg.codec = flags[CODEC].text, cfg.backend = flags[BACKEND].text;
@@ -91,33 +92,34 @@ static void join_ranks(trainer *t) {
     open_state(t);
 }
 
-/* Backward calls this when gradient i is done. The gradient is synchronised while backward goes on. */
+/* Backward calls this when gradient i is complete. It is synchronised while backward continues. */
 static void push(void *user, int i) {
     trainer *t = user;
-    if (!t->lost) goes_on(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
+    if (!t->lost) check_elastic(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
- * Small changes do not matter, so this waits for a larger one. */
+/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
+ * until the rate has changed by a tenth. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
 }
 
-/* Ranks were lost in step `s`, or in front of it. The others have rank 0's parameters and optimizer state afterwards, and repeat the step that is
- * returned: some ranks may have ended the one that failed on others. */
-static size_t go_on(trainer *t, size_t s) {
+/* Continues without the ranks that were lost in or before step `s`. Broadcasts rank 0's parameters, optimizer state and
+ * step, since the failed step may have succeeded on some ranks. Returns the step to repeat. */
+static size_t shrink(trainer *t, size_t s) {
     uint64_t at;
     do {
         at = s;
         t->lost = 0;
-        int ok = goes_on(t, esp_shrink(t->ctx), "esp_shrink");
-        ok = ok && goes_on(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "values");
+        int ok = check_elastic(t, esp_shrink(t->ctx), "esp_shrink");
+        ok = ok &&
+             check_elastic(t, esp_broadcast(t->ctx, t->net.p[0].value, t->net.n_values * sizeof(float), 0), "values");
         for (int i = 0; i < N_PARAMS; i++)
-            ok = ok &&
-                 goes_on(t, esp_broadcast(t->ctx, t->net.p[i].momentum, t->net.p[i].n * sizeof(float), 0), "state");
-        if (ok) goes_on(t, esp_broadcast(t->ctx, &at, sizeof at, 0), "step");
+            ok = ok && check_elastic(t, esp_broadcast(t->ctx, t->net.p[i].momentum, t->net.p[i].n * sizeof(float), 0),
+                                     "state");
+        if (ok) check_elastic(t, esp_broadcast(t->ctx, &at, sizeof at, 0), "step");
     } while (t->lost);
     if (esp_rank(t->ctx) == 0) printf("%d ranks go on at step %zu\n", esp_size(t->ctx), (size_t)at + 1);
     return t->n_steps = (size_t)at;
@@ -132,7 +134,7 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
     const double wait = run_now_ms();
     check(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
-    if (t->lost || !goes_on(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
+    if (t->lost || !check_elastic(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
     t->wait_ms[t->n_steps] = run_now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
     for (int i = N_PARAMS - 1; i >= 0 && flags[SHARD].number > 0; i--) /* the next forward's first layer first */
@@ -142,7 +144,8 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     return (double)loss;
 }
 
-/* Share of the test images that the model classifies correctly; each rank tests a part. A rank may be lost here, too. */
+/* Share of the test images that the model classifies correctly; each rank tests a part. Sets t->lost where a rank is
+ * lost. */
 static double accuracy(trainer *t, size_t batch) {
     const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
     float right = 0;
@@ -157,7 +160,7 @@ static double accuracy(trainer *t, size_t batch) {
             right += best == t->labels[j];
         }
     }
-    goes_on(t, esp_allreduce(t->ctx, &right, 1), "esp_allreduce");
+    check_elastic(t, esp_allreduce(t->ctx, &right, 1), "esp_allreduce");
     return (double)right / (double)t->test.n;
 }
 
@@ -181,15 +184,15 @@ static void train(trainer *t) {
                      run_lr(flags[LR].number, s, total));
         again = t->lost;
         if (again) {
-            s = go_on(t, s) - 1;
+            s = shrink(t, s) - 1;
             continue;
         }
         if (rank == 0 && at % 40 == 39) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss / (double)(at + 1));
         if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
         again = t->lost;
-        if (again) { /* goes on with the next step; with the last one once more, as there is to be a result */
-            s = go_on(t, last ? s : s + 1) - 1;
+        if (again) { /* repeats the last step, for a result */
+            s = shrink(t, last ? s : s + 1) - 1;
             continue;
         }
         loss /= (double)(at + 1);
@@ -207,7 +210,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that a pipe gets each line at once */
     run_flags("train", flags, N_FLAGS, N_NUMBERS, argc, argv);
     const char *why = data_open(&t.train, flags[DATA].text, "train", (size_t)flags[LIMIT_TRAIN].number);
     if (!why) why = data_open(&t.test, flags[DATA].text, "t10k", 0);

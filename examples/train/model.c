@@ -1,4 +1,4 @@
-/* model.c: forward, backward and update of the network in model.h. Must not know of ranks or of espresso. */
+/* model.c: forward, backward and update of the network in model.h. */
 #include "model.h"
 #include "parallel.h"
 #include <math.h>
@@ -35,7 +35,7 @@ int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64
     if (!at) return -1;
     for (size_t i = 0; i < N_PARAMS; at += m->p[i++].count) {
         m->p[i].value = at, m->p[i].grad = at + m->n_values, m->p[i].n = m->p[i].count;
-        const float bound = sqrtf(6.0f / (float)m->width[layer_of(i)]); /* He; biases stay zero */
+        const float bound = sqrtf(6.0f / (float)m->width[layer_of(i)]); /* He; biases are zero */
         for (size_t j = 0; i % 2 == 0 && j < m->p[i].count; j++)
             at[j] = bound * ((float)(random_u64(&seed) >> 40) * 0x1p-23f - 1.0f);
     }

@@ -1,5 +1,5 @@
-/* parallel.h: loops on the threads of OpenMP, where the program is compiled with -fopenmp, else on one. The trainers use them only over
- * results, each of which one thread computes alone: so any number of threads gives the same bits. */
+/* parallel.h: loops on OpenMP's threads where the program is compiled with -fopenmp, otherwise on one thread. Each
+ * result is computed by one thread, so any number of threads gives the same bits. */
 #ifndef TRAIN_PARALLEL_H
 #define TRAIN_PARALLEL_H
 #ifdef _OPENMP

@@ -1,4 +1,4 @@
-/* report.c: writes what report.h says. Must not know of networks. */
+/* report.c: see report.h. */
 #include "report.h"
 #include "run.h"
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* run.c: flags, order, learning rate and medians, as run.h says. Must not know of ranks or of espresso. */
+/* run.c: see run.h. */
 #include "run.h"
 #include "model.h"
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* main.cc: the trainer of examples/train with the network on a CUDA device. Forward, backward and update are enqueued on one stream. As
- * soon as the work for a gradient is enqueued, esp_push hands it over; esp_wait_on puts the update behind the synchronised gradients.
- * The host waits for a step (esp_wait_all) only when the next forward pass is enqueued already. */
+/* main.cc: the trainer of examples/train with the network on a CUDA device. Forward, backward and update are enqueued
+ * on one stream. esp_push follows the work for each gradient; esp_wait_on makes the update wait on the device for the
+ * synchronised gradients. The host waits for a step (esp_wait_all) only after it has enqueued the next forward pass. */
 #include "espresso.h"
 #include "net.h"
 #include <math.h>
@@ -36,17 +36,17 @@ static flag flags[N_FLAGS] = {
 typedef struct trainer {
     esp_ctx *ctx;
     uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
-    esp_stream stream;     /* the network's, as the library takes it  */
+    esp_stream stream;     /* the network's stream */
     model host;            /* names, sizes, initial values            */
     network net;
     dataset train, test;
     images train_images, test_images;
-    uint32_t *order, *order_here; /* of the training images in this epoch; on the device, and in pinned memory        */
-    double *loss, *loss_here;     /* of each step; on the device, and the first n_read on the host */
+    uint32_t *order, *order_here; /* of the training images: device, pinned memory */
+    double *loss, *loss_here;     /* of each step: device, host */
     double *step_ms;
-    double lr; /* learning rate for which residuals are scaled                                      */
-    size_t n_read;
-    int open; /* a step has not been waited for */
+    double lr;     /* learning rate for which residuals are scaled */
+    size_t n_read; /* losses that were copied to the host */
+    int open;      /* a step has not been waited for */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train_cuda", what, why); }
@@ -54,8 +54,8 @@ static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
 }
 
-/* ---- start ---------------------------------------------------------------------------------------------------------- */
-#ifdef ESPRESSO_STATIC_PLUGINS /* plugin cuda is linked into this program; without this, the library loads it */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
+#ifdef ESPRESSO_STATIC_PLUGINS /* plugin cuda is linked into this program */
 extern "C" const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 static const esp_plugin_fn linked[] = {espresso_plugin_v1_cuda};
 #endif
@@ -69,7 +69,7 @@ static void join_ranks(trainer *t) {
 #endif
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
 }
-/* Its number. With CUDA_VISIBLE_DEVICES a launcher gives each rank its own. */
+/* Makes one of the visible devices current, and returns its number. */
 static int choose_device(const trainer *t) {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -77,7 +77,8 @@ static int choose_device(const trainer *t) {
     CUDA(cudaSetDevice(esp_rank(t->ctx) % n));
     return esp_rank(t->ctx) % n;
 }
-/* Adds the parameters in backward order, with the device that their gradients are on, and broadcasts rank 0's values. */
+/* Adds the parameters in backward order, with the device that their gradients are on, and broadcasts rank 0's
+ * values. */
 static void add_tensors(trainer *t, int device) {
     t->stream.dev.kind = ESP_CUDA, t->stream.dev.ordinal = device, t->stream.native = t->net.stream;
     for (int i = 0; i < N_PARAMS; i++) {
@@ -98,8 +99,8 @@ static void add_tensors(trainer *t, int device) {
     net_state(&t->net);
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------------ */
-/* Backward calls this when the work for gradient i is enqueued. The gradient is synchronised while backward goes on. */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+/* Backward calls this when the work for gradient i is enqueued. It is synchronised while backward continues. */
 static void push(void *user, int i) {
     trainer *t = (trainer *)user;
     check(t, esp_push(t->ctx, t->id[i], t->net.grad[i], t->stream), t->host.p[i].name);
@@ -108,14 +109,14 @@ static void end_step(trainer *t) {
     if (t->open) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->open = 0;
 }
-/* Residuals were computed at another learning rate than the one at which they will be applied, so they are scaled.
- * Small changes do not matter, so this waits for a larger one. */
+/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
+ * until the rate has changed by a tenth. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
 }
-/* Step s, on the images whose numbers are at `first` of the order. */
+/* Runs step s on the images order[first], order[first + 1], ... */
 static void step(trainer *t, size_t s, size_t first, double lr) {
     const size_t batch = (size_t)flags[BATCH].number;
     net_forward(&t->net, &t->train_images, t->order + first, 0, batch);
@@ -130,7 +131,7 @@ static void step(trainer *t, size_t s, size_t first, double lr) {
     for (int i = N_PARAMS - 1; i >= 0; i--) /* the next forward's first layer first */
         check(t, esp_gather(t->ctx, t->id[i], t->net.value[i], t->stream), "esp_gather");
 }
-/* Waits for the device, and reads the losses of the first n steps. Returns the mean of those that were not read before. */
+/* Waits for the device, and copies the losses of the first n steps. Returns the mean of the new ones. */
 static double read_losses(trainer *t, size_t n) {
     double sum = 0;
     CUDA(cudaStreamSynchronize(t->net.stream));
@@ -160,7 +161,7 @@ static double accuracy(trainer *t) {
 }
 /* The order of the images in the epoch that begins with step s. */
 static void shuffle(trainer *t, size_t s) {
-    CUDA(cudaStreamSynchronize(t->net.stream)); /* it may still read the last one */
+    CUDA(cudaStreamSynchronize(t->net.stream)); /* the stream may still read the last order */
     run_shuffle(t->order_here, t->train.n, (uint64_t)flags[SEED].number << 32 | s);
     CUDA(cudaMemcpyAsync(t->order, t->order_here, t->train.n * sizeof *t->order, cudaMemcpyDefault, t->net.stream));
 }
@@ -181,7 +182,7 @@ static void train(trainer *t) {
         if (at == 0) shuffle(t, s);
         const double begin = run_now_ms();
         step(t, s, (at * ranks + rank) * batch, run_lr(flags[LR].number, s, total));
-        t->step_ms[s] = run_now_ms() - begin; /* with waiting for the step before */
+        t->step_ms[s] = run_now_ms() - begin; /* includes the wait for the step before */
         if (at % 40 != 39 && at + 1 < per_epoch && !last) continue;
         loss = read_losses(t, s + 1);
         if (rank == 0) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss);
@@ -201,7 +202,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that a pipe gets each line at once */
     run_flags("train_cuda", flags, N_FLAGS, N_NUMBERS, argc, argv);
     const char *why = data_open(&t.train, flags[DATA].text, "train", (size_t)flags[LIMIT_TRAIN].number);
     if (!why) why = data_open(&t.test, flags[DATA].text, "t10k", (size_t)flags[LIMIT_TEST].number);

@@ -1,5 +1,5 @@
-/* net.cu: forward, backward and update of the network in net.h. Must not know of ranks or of espresso.
- * Gradients are float or bf16; all else is float. Every sum has one order, so that equal inputs give equal bits. */
+/* net.cu: forward, backward and update of the network in net.h. Gradients are float or bf16, everything else is float.
+ * Every sum has one order, so that equal inputs give equal bits. */
 #include "net.h"
 #include <math.h>
 #include <stdio.h>
@@ -12,20 +12,16 @@ void cuda_must(cudaError_t e, const char *call) {
     exit(1);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------- */
-enum {
-    THREADS = 256,
-    TILE = 64,
-    DEPTH = 16,
-    SIDE = 16,
-    EACH = TILE / SIDE
-}; /* SIDE x SIDE threads make a tile's TILE x TILE results */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+/* SIDE x SIDE threads compute a tile of TILE x TILE results. */
+enum { THREADS = 256, TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE };
 
 /* Number i of float or bf16 memory. */
 static __device__ float number(const void *p, int bf16, size_t i) {
     return bf16 ? __uint_as_float((unsigned)((const uint16_t *)p)[i] << 16) : ((const float *)p)[i];
 }
-static __device__ void put(void *p, int bf16, size_t i, float x) { /* to the nearest, ties to even; NaN stays NaN */
+/* Rounds to nearest, ties to even. */
+static __device__ void put(void *p, int bf16, size_t i, float x) {
     const unsigned u = __float_as_uint(x);
     if (bf16)
         ((uint16_t *)p)[i] = x != x ? (uint16_t)0x7FC0 : (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
@@ -39,18 +35,18 @@ typedef struct matrix {
     unsigned row, col;
 } matrix;
 
-/* A tile of a (DEPTH columns of it) or of b, transposed into shared memory; zeros outside. */
+/* Loads DEPTH columns of a tile, transposed, into shared memory; with zeros outside of the matrix. */
 static __device__ void load_tile(float (*tile)[TILE + 1], matrix a, unsigned first, unsigned rows, unsigned p0,
                                  unsigned depth) {
-    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) { /* neighbours in memory by neighbouring threads */
+    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) { /* coalesced */
         const unsigned i = a.col == 1 ? e / DEPTH : e % TILE, p = a.col == 1 ? e % DEPTH : e / TILE;
         const bool inside = first + i < rows && p0 + p < depth;
         tile[p][i] = inside ? a.at[(size_t)(first + i) * a.row + (size_t)(p0 + p) * a.col] : 0.0f;
     }
 }
 
-/* c (m x n, dense, float or bf16) = a (m x k) * b (k x n). bias (n numbers, may be NULL) is added to every row; relu: negative results become zero;
- * mask (m x n, may be NULL): results are zero where it is not positive. */
+/* c (m x n, dense, float or bf16) = a (m x k) * b (k x n). Adds `bias` (n numbers) to every row unless it is NULL. With
+ * `relu` negative results become zero. Results are zero where `mask` (m x n), unless it is NULL, is not positive. */
 static __global__ void __launch_bounds__(THREADS)
     product(unsigned m, unsigned n, unsigned k, matrix a, matrix b, const float *bias, int relu, const float *mask,
             int bf16, void *c) {
@@ -134,7 +130,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (i < count && best == label[i]) atomicAdd(right, 1u);
 }
 
-/* ---- the host's side -------------------------------------------------------------------------------------------------- */
+/* ---- functions of the host--------------------------------------------------------------------------------------- */
 template <typename... P, typename... A>
 static void launch(const network *n, size_t columns, size_t rows, void (*kernel)(P...), A... arguments) {
     cudaLaunchConfig_t c;

@@ -1,5 +1,6 @@
-/* net.h: the network of examples/train/model.h on a CUDA device, with kernels of its own. All work goes on one stream, and no call waits
- * for it but net_open. Knows nothing of ranks or of espresso: backward only tells which gradient has been enqueued. */
+/* net.h: the network of examples/train/model.h on a CUDA device, with its own kernels. All work is enqueued on one
+ * stream; only net_open and net_images wait. Independent of espresso: backward calls back for each gradient that is
+ * enqueued. */
 #ifndef TRAIN_CUDA_NET_H
 #define TRAIN_CUDA_NET_H
 #include <cuda_runtime.h>
@@ -8,21 +9,21 @@ extern "C" {
 #include "../train/model.h"
 }
 
-/** Ends the process, with what CUDA says, if a call failed. */
+/** Ends the process with CUDA's error text if a call failed. */
 void cuda_must(cudaError_t e, const char *call);
 #define CUDA(call) cuda_must((call), #call)
 
 /** Pointers are to device memory. */
 typedef struct network {
-    const model *m; /* names, sizes, and the parts of the parameters that this rank updates; on the host        */
+    const model *m; /* on the host: names, sizes, and this rank's parts */
     cudaStream_t stream;
-    float *value[N_PARAMS];    /* the parameters, which lie one after the other at value[0]'s m->n_values        */
-    void *grad[N_PARAMS];      /* their gradients: float, or bf16                                                 */
-    float *momentum[N_PARAMS]; /* of the parts that this rank updates                                            */
+    float *value[N_PARAMS];    /* the parameters, contiguous at value[0] */
+    void *grad[N_PARAMS];      /* their gradients: float or bf16 */
+    float *momentum[N_PARAMS]; /* of the parts that this rank updates */
     float *x[N_LAYERS + 1], *dx[N_LAYERS + 1];
-    uint8_t *label;     /* of the batch in x[0]                                                                  */
-    uint32_t *right;    /* images that net_count found classified correctly                                      */
-    size_t state_bytes; /* of momentum                                                                */
+    uint8_t *label;     /* of the batch in x[0] */
+    uint32_t *right;    /* correctly classified images, counted by net_count */
+    size_t state_bytes; /* of momentum */
     int bf16;
 } network;
 
@@ -32,15 +33,16 @@ typedef struct images {
     size_t size; /* pixels of an image */
 } images;
 
-/** Takes memory for batches of at most `batch` images, and copies m's values. The memory is never freed. */
+/** Allocates memory for batches of at most `batch` images, and copies m's values. The memory is never freed. */
 void net_open(network *n, const model *m, size_t batch, int bf16);
-/** The optimizer's state for each parameter's part, which the caller has set in the model. */
+/** Allocates the optimizer's state for each parameter's part, which the caller has set in the model. */
 void net_state(network *n);
 void net_images(images *im, const dataset *d);
-/** Scores of `count` images: `order`, on the device, has their numbers; NULL: the images from `first` on. */
+/** Enqueues the scores of `count` images. `order`, on the device, has their numbers; where it is NULL they are those
+ *  from `first` on. */
 void net_forward(network *n, const images *im, const uint32_t *order, size_t first, size_t count);
-/** After net_forward, enqueues all gradients (means over the images), and writes the mean loss to *loss, on the device. Calls
- *  ready(user, i) as soon as the work for gradient i is enqueued. */
+/** After net_forward, enqueues all gradients (means over the images), and writes the mean loss to *loss, on the device.
+ *  Calls ready(user, i) as soon as the work for gradient i is enqueued. */
 void net_backward(network *n, size_t count, double *loss, void (*ready)(void *user, int i), void *user);
 /** SGD with momentum. */
 void net_update(network *n, float lr, float momentum);

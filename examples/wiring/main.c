@@ -1,4 +1,4 @@
-/* main.c: wires the two kinds of trainer: gradients that are final layer by layer, or all at once at the end of
+/* main.c: connects espresso to two kinds of trainers: gradients are final layer by layer, or all at the end of
  * backward. docs/use/wiring.md quotes this file.
  * ./wiring layers   gradients are final layer by layer: each is pushed while backward goes on
  * ./wiring flat     gradients are final when backward is over: all are pushed then
@@ -45,7 +45,7 @@ static void layers_backward(esp_ctx *ctx, const uint32_t id[PARAMS], model *m) {
     must(esp_wait_all(ctx)); /* from here on, m->grads holds the means */
 }
 
-/* ---- one buffer of gradients that is final at the end ---------------------------------------------------------------- */
+/* ---- one buffer of gradients that is final at the end ------------------------------------------------------------ */
 static void flat_register(esp_ctx *ctx, uint32_t id[PARAMS]) {
     for (int p = PARAMS; p-- > 0;) { /* still one tensor a parameter: each gets the option that suits its size */
         esp_tensor_desc d = ESP_ZERO;
@@ -60,7 +60,7 @@ static void flat_backward(esp_ctx *ctx, const uint32_t id[PARAMS], model *m) {
     must(esp_wait_all(ctx)); /* one tensor is compressed while another is on the wire */
 }
 
-/* ---- the loop, the same for both -------------------------------------------------------------------------------------- */
+/* ---- the loop, the same for both --------------------------------------------------------------------------------- */
 int main(int argc, char **argv) {
     static model m;
     int flat = argc == 2 && !strcmp(argv[1], "flat");

@@ -1,4 +1,4 @@
-/* model.h: stands for your trainer's model: four layers y = W x, of which the first and the last share one W (tied, as
+/* model.h: stands for your trainer's model: four layers y = W x. The first and the last share one W (tied, as
  * embeddings often are). Knows nothing of espresso. */
 #ifndef WIRING_MODEL_H
 #define WIRING_MODEL_H

@@ -1,11 +1,9 @@
-/* example.c: a backend to copy. Ranks exchange files in a directory that all of them see: slow, but short, and
- * correct for any number of ranks. Put your network's calls into example_send and example_receive and you have a
- * backend.
+/* example.c: a backend to copy. Ranks exchange files in a shared directory, which is slow, but short, and correct for
+ * any number of ranks. Replace example_send and example_receive by your network's calls.
  *
- * Every collective works the same way here: each rank sends each rank (also itself) a range of its source, and adds
- * or copies what it gets, in rank order. A file is written under another name and renamed, so it is complete or not
- * there; the rank that has read it deletes it. (Opening files allocates memory. A real backend allocates in open()
- * only.) Must not know what the numbers mean. */
+ * In every collective each rank sends each rank (also itself) a range of its source, and adds or copies what it
+ * receives, in rank order. A file is written under another name and renamed, so it is complete or absent; its reader
+ * deletes it. (Opening files allocates memory. A real backend allocates in open() only.) */
 #include "espresso.h"
 #include "halves.h"
 #include <stdatomic.h>
@@ -18,15 +16,15 @@ static const char example_name[] = "example";
 
 typedef struct example_request {
     esp_coll c;
-    uint64_t number; /* counts collectives: the same on all ranks */
-    int32_t next;    /* rank whose data comes next               */
+    uint64_t number; /* of the collective, the same on all ranks */
+    int32_t next;    /* rank whose data are read next */
     int busy;
 } example_request;
 
 typedef struct example_comm {
     const esp_host *host;
     int32_t rank, size;
-    int32_t *other_machine; /* [size]: 1 where a rank is on another machine than this one */
+    int32_t *other_machine; /* [size]: is the rank on another machine? */
     uint64_t started, intra_bytes, inter_bytes;
     atomic_int aborted; /* set by any thread */
     char dir[EXAMPLE_PATH];
@@ -72,7 +70,7 @@ static FILE *example_receive(const example_comm *e, uint64_t number, int32_t fro
     return f;
 }
 
-/* ---- what goes where ------------------------------------------------------------------------------------------------ */
+/* ---- the data of each collective --------------------------------------------------------------------------------- */
 static uint64_t example_width(const esp_coll *c) { return c->width ? c->width : 1; }
 /* Bytes of an item: a payload slot, or `width` numbers. */
 static uint64_t example_unit(const esp_coll *c) {
@@ -91,7 +89,7 @@ static range example_part(uint64_t count, int32_t n, int32_t p) {
     return r;
 }
 
-/* What `from` sends to `to`, as a range of the whole buffer. */
+/* The range of the whole buffer that `from` sends to `to`. */
 static range example_range(const esp_coll *c, int32_t n, int32_t from, int32_t to) {
     const range all = {0, c->count}, nothing = {0, 0};
     switch (c->op) {
@@ -128,8 +126,7 @@ static void example_store(esp_dtype t, unsigned char *p, float x) {
         memcpy(p, &half, 2);
 }
 
-/* Adds all ranks' numbers in rank order. Halves are summed in f32 and rounded once. `f`: a file from each rank;
- * `count`: numbers, not items. */
+/* Adds `count` numbers of each rank's file f[rank], in rank order. Halves are summed in f32 and rounded once. */
 static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t count) {
     const size_t unit = (size_t)esp_dtype_bytes(c->dtype);
     const float scale = c->scale == 0 ? 1.0f : c->scale;
@@ -150,10 +147,10 @@ static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t c
     return ESP_OK;
 }
 
-/* ---- the table's functions ------------------------------------------------------------------------------------------- */
+/* ---- the table's functions --------------------------------------------------------------------------------------- */
 static esp_status example_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 1; /* lowest: runs anywhere, but any other backend is better */
+    *score = 1; /* lowest: any other backend is faster */
     return ESP_OK;
 }
 
@@ -161,7 +158,7 @@ static void example_close(void *comm) {
     const esp_device cpu = {ESP_CPU, 0};
     example_comm *e = comm;
     if (!e) return;
-    rmdir(e->dir); /* the last rank to leave finds it empty */
+    rmdir(e->dir); /* succeeds on the last rank, when it is empty */
     free(e->other_machine);
     e->host->free_(e->host->user, cpu, e, sizeof *e);
 }
@@ -175,7 +172,8 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     }
     if (!e || more) {
         if (e) h->free_(h->user, cpu, e, sizeof *e);
-        return e ? example_fail(h, ESP_E_ARG, "the only parameter is dir=DIRECTORY, which all ranks must see")
+        return e ? example_fail(h, ESP_E_ARG,
+                                "the only parameter is dir=DIRECTORY, which all ranks must be able to access")
                  : example_fail(h, ESP_E_NOMEM, "out of memory");
     }
     memset(e, 0, sizeof *e);
@@ -186,7 +184,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     dirs = calloc((size_t)g->size, EXAMPLE_PATH);
     for (int32_t r = 0; e->other_machine && r < g->size; r++)
         e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
-    /* rank 0 of the group makes the directory and tells all its name */
+    /* rank 0 of the group creates the directory, and all ranks exchange its name */
     snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
     if (g->rank == 0 && !mkdtemp(e->dir)) e->dir[0] = 0;
     if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
@@ -202,7 +200,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     return ESP_OK;
 }
 
-/* Refuses what the table below does not promise. The library asks for nothing else; other callers may. */
+/* Fails for calls that the table below excludes. The library makes none; other callers may. */
 static esp_status example_check(const example_comm *e, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return example_fail(e->host, ESP_E_ARG, "there is no such collective: use ESP_COLL_*");
@@ -219,7 +217,7 @@ static esp_status example_start(void *comm, const esp_coll *call, esp_stream s, 
     const esp_coll *c;
     uint64_t unit;
     esp_status status;
-    (void)s; /* a CPU stream has no work queued */
+    (void)s; /* work on a CPU stream has ended when this is called */
     for (int i = 0; i < EXAMPLE_REQUESTS && !r; i++)
         if (!e->requests[i].busy) r = &e->requests[i];
     if (!r) return example_fail(e->host, ESP_E_STATE, "more than 64 collectives at once");
@@ -250,8 +248,7 @@ static esp_status example_take(example_comm *e, const example_request *r, int32_
     int ok = 1;
     if (!n) return ESP_OK;
     if ((f = example_receive(e, r->number, from)) == NULL) return ESP_PENDING;
-    if (dst)
-        ok = fread(dst + example_dst_at(&r->c, e->size, from, in) * unit, unit, n, f) == n; /* NULL: no result here */
+    if (dst) ok = fread(dst + example_dst_at(&r->c, e->size, from, in) * unit, unit, n, f) == n;
     fclose(f);
     return ok ? ESP_OK : example_fail(e->host, ESP_E_COMM, "a file is shorter than it should be");
 }
@@ -305,7 +302,7 @@ static esp_status example_abort(void *comm) {
     return ESP_OK;
 }
 
-static int32_t example_late(void *comm, void *req) {
+static int32_t example_straggler(void *comm, void *req) {
     (void)comm;
     return ((example_request *)req)->next;
 }
@@ -327,7 +324,7 @@ static const esp_backend example_backend = {
     .dtypes = ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16),
     .reduces = ESP_BIT(ESP_REDUCE_SUM),
     .name = example_name,
-    .summary = "files in a directory that all ranks see",
+    .summary = "files in a directory that all ranks share",
     .params = "dir=/tmp",
     .probe = example_probe,
     .open = example_open,
@@ -335,7 +332,7 @@ static const esp_backend example_backend = {
     .start = example_start,
     .test = example_test,
     .abort = example_abort,
-    .straggler = example_late,
+    .straggler = example_straggler,
     .traffic = example_traffic,
 };
 ESP_PLUGIN_BACKEND(example, &example_backend)

@@ -1,16 +1,16 @@
-/* example.c: a codec to copy. Sign and size: each element's sign in one bit, and one number for how large they are.
+/* example.c: a codec to copy: each element's sign in one bit, and one common magnitude.
  *
  *     s = gain * sum |x_i| / d          decoded: x_i < 0 ? -s : s            (Seide 2014, Karimireddy 2019)
  *
- * Body: s as f32, then ceil(d / 8) bytes of sign bits, element i in bit i % 8 of byte i / 8, 1 for negative.
- * The host keeps what the payload does not carry and adds it to the next step's gradient, since this codec does not set
- * ESP_CODEC_FUSED_RESIDUAL. So nothing here deals with feedback. */
+ * Body: s as f32, then ceil(d / 8) bytes of sign bits, element i in bit i % 8 of byte i / 8, set for negative elements.
+ * The host computes the residual and adds it to the next step's gradient, since this codec does not set
+ * ESP_CODEC_FUSED_RESIDUAL. */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { EXAMPLE_WIRE = 1 }; /* raise it whenever the body changes: ranks refuse to mix versions */
+/* Increase it whenever the body changes: ranks with different versions do not start. */ enum { EXAMPLE_WIRE = 1 };
 static const char example_name[] = "example";
 
 typedef struct example {
@@ -18,7 +18,7 @@ typedef struct example {
     float gain;
 } example;
 
-/* Logs what is wrong and returns the status. The caller gets both. */
+/* Logs an error, which the host keeps as the failing call's detail. Returns the status. */
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
     const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, status, 0, example_name, message, __FILE__};
     h->log(h->user, &ev);
@@ -58,10 +58,11 @@ static uint64_t example_body_bytes(uint64_t count) { return count ? 4 + (count +
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* one round, whose body nobody reduces */
+    (void)round, (void)n_reduced; /* one round, whose bodies are not summed */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_body_bytes(like->count)), 0,
-                         0};                                                    /* no scratch, no state */
-    memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b); /* no more than the caller knows */
+                         0}; /* no scratch, no state */
+    memcpy(out, &b,
+           out->struct_size < sizeof b ? out->struct_size : sizeof b); /* the caller may have an older version */
     return ESP_OK;
 }
 
@@ -75,9 +76,9 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     double sum = 0;
     float s;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
-    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in a fixed order: same bytes on every machine */
+    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in a fixed order, so with the same bytes everywhere */
     s = count ? (float)(sum / (double)count) * c->gain : 0;
-    if (!isfinite(s)) { /* NaN or Inf among the values: set the flag, send no body */
+    if (!isfinite(s)) { /* a value is NaN or Inf: set the flag, send no body */
         h.flags = ESP_PAYLOAD_NONFINITE;
         h.body_bytes = 0;
         return esp_payload_begin(a->payload, &h);
@@ -91,7 +92,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Reads what one payload adds to each element: s, and its sign bit in `signs` (NULL: +s for all). */
+/* Reads s and the sign bits of one payload. Without signs, which are then NULL, it adds s to every element. */
 static esp_status example_read(const esp_payload *p, uint64_t count, float *s, const unsigned char **signs) {
     esp_payload_header h;
     *s = 0;
@@ -129,7 +130,7 @@ static const esp_codec example_codec = {
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,
-    .summary = "sign of each element and one size: 1 bit an element",
+    .summary = "sign of each element and one magnitude: 1 bit an element",
     .params = "gain=1",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,

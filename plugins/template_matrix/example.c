@@ -1,14 +1,15 @@
-/* example.c: a codec of matrices to copy. Of every row it sends the mean.
+/* example.c: a codec for matrices to copy. It sends the mean of each row.
  *
  *     m_i = sum_j x_ij / cols          decoded: x_ij = m_i
  *
- * Body: rows means as f32. A part that is no matrix is sent as it is: count numbers as f32. Both are linear, so that a collective can sum
- * bodies undecoded. Because of ESP_CODEC_NEEDS_MATRIX the host cuts matrices between rows, and rows * cols is always count.
- * The host keeps what the payload does not carry, since this codec does not set ESP_CODEC_FUSED_RESIDUAL. */
+ * Body: the means of the rows as f32, or the count numbers of a part that is no matrix. Both are linear, so that a
+ * collective can sum bodies without decoding. Because of ESP_CODEC_NEEDS_MATRIX the host cuts matrices between rows,
+ * and rows * cols is always count. The host computes the residual, since this codec does not set
+ * ESP_CODEC_FUSED_RESIDUAL. */
 #include "espresso.h"
 #include <math.h>
 
-enum { EXAMPLE_WIRE = 1 }; /* raise it whenever the body changes: ranks refuse to mix versions */
+/* Increase it whenever the body changes: ranks with different versions do not start. */ enum { EXAMPLE_WIRE = 1 };
 static const char example_name[] = "example";
 static char example_self; /* this codec has no parameters */
 
@@ -16,7 +17,7 @@ static esp_status example_open(const esp_host *h, const char *params, void **sel
     const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, ESP_E_ARG, 0, example_name, params, __FILE__};
     *self = &example_self;
     if (!*params) return ESP_OK;
-    h->log(h->user, &ev); /* names the parameter that should not be there */
+    h->log(h->user, &ev); /* its text is the unexpected parameter */
     return ESP_E_ARG;
 }
 static void example_close(void *self) { (void)self; }
@@ -27,10 +28,11 @@ static uint64_t example_numbers(const esp_tensor *t) { return t->rows ? t->rows 
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* one round, and sums of f32 have room enough */
+    (void)round, (void)n_reduced; /* one round; sums have the size of a body */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_numbers(like) * 4), 0,
-                         0};                                                    /* no scratch, no state */
-    memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b); /* no more than the caller knows */
+                         0}; /* no scratch, no state */
+    memcpy(out, &b,
+           out->struct_size < sizeof b ? out->struct_size : sizeof b); /* the caller may have an older version */
     return ESP_OK;
 }
 
@@ -42,7 +44,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     (void)self;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
     for (uint64_t i = 0; i < t->count; i++)
-        if (!isfinite(x[i])) h.flags = ESP_PAYLOAD_NONFINITE; /* the body comes all the same: it is summed */
+        if (!isfinite(x[i])) h.flags = ESP_PAYLOAD_NONFINITE; /* with a body, since it is summed */
     esp_payload_begin(a->payload, &h);
     for (uint64_t i = 0; i < n; i++) {
         double sum = 0;

@@ -1,7 +1,8 @@
 /* example.c: a codec to copy that wraps another one: example:every=4,of=(topk:ratio=0.01) sends in every 4th step.
  *
- * In the steps between it sends empty payloads, and all of the gradient stays in the residual, which the host keeps. Its payloads are
- * those of the inner codec, which therefore decodes them; empty ones too, since every codec obeys the header's flags. */
+ * In the steps between it sends empty payloads, and the whole gradient remains in the residual, which the host
+ * computes. Its payloads are those of the inner codec, which decodes them, also the empty ones, since every codec obeys
+ * the header's flags. */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static void example_close(void *self) {
     c->host->free_(c->host->user, cpu, c, sizeof *c);
 }
 
-/* Reads the parameters; of: the inner codec's spec. */
+/* Reads the parameters. `of` is the inner codec's spec. */
 static esp_status example_params(const esp_host *h, const char *params, uint64_t *every, char of[256]) {
     char key[32], val[256], text[128];
     int more;
@@ -53,17 +54,17 @@ static esp_status example_params(const esp_host *h, const char *params, uint64_t
                : example_fail(h, ESP_E_ARG, "of= is missing: name a codec, as in every=4,of=(topk:ratio=0.01)");
 }
 
-/* Opens the inner codec and asks what it is. */
+/* Opens the inner codec and reads its traits. */
 static esp_status example_open_inner(example *c, const char *of) {
     esp_status s = c->host->codec_open(c->host->user, of, &c->inner, &c->inner_self);
-    if (s) return c->inner = NULL, s; /* the host has said why */
+    if (s) return c->inner = NULL, s; /* the host has logged the reason */
     c->traits.struct_size = sizeof c->traits;
     c->traits.wire_version = c->inner->wire_version;
     c->traits.caps = c->inner->caps;
     c->traits.n_rounds = c->inner->n_rounds;
     c->traits.default_option = c->inner->default_option;
     if (ESP_HAS(esp_codec, c->inner, traits)) s = c->inner->traits(c->inner_self, &c->traits);
-    /* in a wrapper's payloads the header may be another codec's, and then this codec cannot make an empty one */
+    /* a wrapper's payloads may have the header of another codec, which an empty payload would need */
     if (!s && (c->traits.n_rounds != 1 || c->traits.caps & ESP_CODEC_WRAPPER))
         s = example_fail(c->host, ESP_E_UNSUPPORTED,
                          "of=: neither a codec of several rounds nor a wrapper can be used here");
@@ -89,10 +90,11 @@ static esp_status example_open(const esp_host *h, const char *params, void **sel
     return s;
 }
 
-/* What this instance is: the inner codec, but its payloads' size changes from step to step, and they cannot be summed undecoded. */
+/* The inner codec's traits, except that sizes change from step to step, so that payloads cannot be summed without
+ * decoding. */
 static esp_status example_traits(void *self, esp_traits *out) {
     const example *c = self;
-    out->wire_version = EXAMPLE_WIRE + 16 * c->traits.wire_version; /* tells the inner codec's too */
+    out->wire_version = EXAMPLE_WIRE + 16 * c->traits.wire_version; /* includes the inner one's */
     out->caps =
         ESP_CODEC_WRAPPER | (c->traits.caps & (ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX));
     out->default_option = c->traits.default_option;
@@ -110,7 +112,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     const float *x = a->tensor[0]->data.ptr;
     int finite = 1;
     for (uint64_t i = 0; i < a->tensor[0]->count; i++) finite &= isfinite(x[i]) != 0;
-    /* what holds a NaN or Inf must not stay in the residual */
+    /* a NaN or Inf must not remain in the residual */
     if (a->step % c->every == 0 || !finite) return c->inner->compress(c->inner_self, a);
     const esp_payload_header h = esp_payload_header_of(esp_name_hash(c->inner->name), (uint16_t)c->traits.wire_version,
                                                        ESP_PAYLOAD_EMPTY, a->tensor[0]->count, 0, 0);
@@ -125,7 +127,7 @@ static esp_status example_decompress(void *self, const esp_codec_args *a) {
 static const esp_codec example_codec = {
     .struct_size = sizeof example_codec,
     .wire_version = EXAMPLE_WIRE,
-    /* the most that an instance can be */
+    /* all capabilities that an instance may have */
     .caps = ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),

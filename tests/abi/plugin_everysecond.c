@@ -1,5 +1,6 @@
-/* plugin_everysecond.c: a plugin as somebody else would write it, which nothing in the library knows: "everysecond" sends every second
- * number and says that it is lossy, "upperhalf" sends the upper half of each number and says that it is not. */
+/* plugin_everysecond.c: a plugin of codecs that the library has no knowledge of: "everysecond" sends every second
+ * number, and its model says that it is lossy; "upperhalf" sends the upper half of each number, and its model says that
+ * it is not. */
 #include "espresso.h"
 
 typedef struct second_self {

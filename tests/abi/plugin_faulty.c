@@ -1,5 +1,5 @@
-/* plugin_faulty.c: a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins --check` must
- * find every one of them (tests/cli/check/test_check.sh). Without the parameter they are sound. */
+/* plugin_faulty.c: a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins
+ * --check` must find every one of them (tests/cli/check/test_check.sh). Without the parameter they are correct. */
 #define RAW_NAME "faulty"
 #include "raw_codec.h"
 #include <time.h>
@@ -41,7 +41,7 @@ static int fault_of(const char *params) {
     return !*params ? NONE : -1;
 }
 
-/* ---- the codec ------------------------------------------------------------------------------------------------------------- */
+/* ---- the codec --------------------------------------------------------------------------------------------------- */
 static void *volatile leaked;
 static int selves[FAULTS], shared_word, last_fault, calls;
 static esp_status faulty_refuse(const esp_host *h, const char *params) {
@@ -222,7 +222,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
-/* ---- the backend: loop, with one thing wrong --------------------------------------------------------------------------------- */
+/* ---- the backend: loop, with one thing wrong --------------------------------------------------------------------- */
 static const char *const net_faults[] = {"none",  "sum",     "slots",  "bits",  "abort",
                                          "sleep", "traffic", "varlen", "scale", "paced"};
 enum {

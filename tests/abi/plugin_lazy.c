@@ -1,4 +1,5 @@
-/* plugin_lazy.c: the backend loop, which says that it moves data by itself, and does not: `espresso plugins --check` must find that. */
+/* plugin_lazy.c: the backend loop with a table that promises progress without calls, which is false: `espresso plugins
+ * --check` must detect that. */
 #include "espresso.h"
 
 const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* it is linked with this file */

@@ -1,4 +1,4 @@
-/* plugin_newer.c: made with a newer espresso.h: its tables are longer than the host's. It checks, by the table's
+/* plugin_newer.c: compiled with a newer espresso.h: its tables are longer than the host's. It checks, by the table's
  * size, for a host service that this host lacks, as every plugin should. */
 #define RAW_NAME "newer"
 #include "raw_codec.h"

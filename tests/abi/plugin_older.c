@@ -1,5 +1,5 @@
-/* plugin_older.c: made with an espresso.h from before the optional members: its table ends after decompress. What lies
- * behind it in memory must not be read: the host would crash there. */
+/* plugin_older.c: compiled with an espresso.h without the optional members: its table ends after decompress. The host
+ * would crash if it read the memory behind the table. */
 #define RAW_NAME "older"
 #include "raw_codec.h"
 

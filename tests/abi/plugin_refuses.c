@@ -1,4 +1,4 @@
-/* plugin_refuses.c: a plugin that finds that it cannot run on this machine, and says why. */
+/* plugin_refuses.c: a plugin that cannot run on this machine, and logs the reason. */
 #include "espresso.h"
 ESPRESSO_PLUGIN_ENTRY(refuses) {
     const esp_log_event ev = {

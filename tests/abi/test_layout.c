@@ -1,5 +1,5 @@
-/* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file is frozen: what
- * it says stays true within major version 1. It may only grow, by members at the end of growable structs, new structs and new numbers:
+/* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file
+ * is frozen within major version 1, except for members at the end of growable structs, new structs and new numbers:
  *     ESPRESSO_GOLDEN=grow build/tests/abi/test_layout         adds them to the file, and refuses any other change */
 #include "tests/lib/test.h"
 #include "tests/abi/layout_rows.h"
@@ -44,7 +44,7 @@ static void layout_read(layout *l) {
 
 static int is_member(const char *line) { return line[0] == ' '; }
 
-/* Where `l` has a line that begins with the first word of `line`; -1: nowhere. */
+/* The index in `l` of a line that begins with the first word of `line`, or -1. */
 static int find(const layout *l, const char *line) {
     const size_t word = strcspn(line, " ") + 1;
     for (int i = 0; i < l->n; i++)
@@ -52,7 +52,7 @@ static int find(const layout *l, const char *line) {
     return -1;
 }
 
-/* What `now` broke of the frozen layout; NULL: nothing, it only grew. */
+/* Returns the first incompatible line of `now`, or NULL where the frozen layout only grew. */
 static const char *broken(const layout *frozen, const layout *now) {
     for (int i = 0; i < frozen->n;) {
         const char *line = frozen->line[i++];
@@ -88,7 +88,7 @@ static void lines(layout *l, const char *text) {
     }
 }
 
-/* What may grow and what may not, on a small layout. */
+/* Allowed and forbidden changes of a small layout. */
 TEST(test_growth) {
     static layout frozen, now;
     static const struct {
@@ -114,7 +114,7 @@ TEST(test_growth) {
     }
 }
 
-/* Every byte of a struct belongs to a member: a compiler's padding would differ or carry garbage. */
+/* Every byte of a struct belongs to a member: padding could differ between compilers or be uninitialised. */
 TEST(test_no_padding) {
     size_t end = 0, size = 0;
     const char *name = "";

@@ -1,5 +1,5 @@
-/* test_plugins.c: plugins made with an older and a newer header, and all that the loader must refuse. The plugins
- * are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
+/* test_plugins.c: plugins compiled with an older and a newer header, and plugins that the loader must refuse. The
+ * plugins are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -16,7 +16,7 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
     if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
 }
 
-/* Each of these is one load that must fail: what the error must say. */
+/* Each of these loads must fail with an error that contains this text. */
 static void refuse(const char *name, esp_status status, const char *part) {
     esp_ctx *ctx = open_ctx(dir, 0);
     const uint32_t n = ctx->registry.n_codecs;

@@ -1,4 +1,4 @@
-/* test_trust.c: plugins that somebody else could change are not loaded, and the error says what to do. */
+/* test_trust.c: plugins that another user could change are not loaded, and the error names the remedy. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -53,7 +53,7 @@ TEST(test_folder, set_up, tear_down) {
     mode(in, 0777);
     refused(file, "any user may write to its folder %s (mode 0777) and put other code there: chmod o-w %s", in, in);
     refused(link_to, "its folder %s (mode 0777)", in);
-    mode(in, 01777); /* as /tmp: nobody can replace another user's file */
+    mode(in, 01777); /* as /tmp, where no user can replace another's file */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
     mode(in, 02775);
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
@@ -81,7 +81,7 @@ TEST(test_relative, set_up, tear_down) {
     assert_int_equal(chdir(here), 0);
 }
 
-/* The search goes on past a folder that is not safe, and names it if no other has the plugin. */
+/* The search skips an unsafe folder, and the error names it if no other folder has the plugin. */
 TEST(test_search, set_up, tear_down) {
     esp_ctx *other = NULL;
     char list[300];

@@ -1,5 +1,5 @@
-/* collectives.h: every collective against plain arithmetic, as functions that a rank runs. Knows the backend's table only; RANKS_COLL is
- * the function that runs a collective, ranks_coll unless the test defines another. */
+/* collectives.h: checks every collective against plain arithmetic, in functions that a rank runs. RANKS_COLL is the
+ * function that runs a collective, ranks_coll unless the test defines another. */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 #include "numbers.h"
@@ -15,7 +15,7 @@ enum { SANITIZED = 1 }; /* these take long: fewer of the large cases */
 enum { SANITIZED = 0 };
 #endif
 
-/* Bytes beyond the end of a result must stay. */
+/* Bytes beyond the end of a result must not change. */
 static uint8_t *fenced(uint64_t bytes) {
     uint8_t *p = (uint8_t *)malloc(bytes + FENCE);
     memset(p, 0x5a, bytes + FENCE);
@@ -83,7 +83,8 @@ static int numbers(ranks_me *me, void *comm, const number_case *k) {
     free(src), free(dst), free(keep);
     return bad;
 }
-/* One shape for every op, dtype and reduction, in place and not. `pick` chooses the rest: the same on all ranks. */
+/* Checks one shape with every op, dtype and reduction, in place and not. `pick` chooses the rest, and is the same on
+ * all ranks. */
 static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t width, uint64_t *pick) {
     int bad = 0;
     for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE; op++)

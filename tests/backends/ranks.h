@@ -1,5 +1,5 @@
-/* ranks.h: runs a function once per rank, as threads (loop) or forked processes (shm), with an exchange that needs no library.
- * Knows the backend table only. A rank that fails writes why into the shared text, and the caller asserts. */
+/* ranks.h: runs a function once per rank, as threads (loop) or forked processes (shm), with an exchange that needs no
+ * library. A rank that fails writes the reason into a shared text, and the caller asserts. */
 #ifndef RANKS_H
 #define RANKS_H
 #include "tests/lib/test.h"
@@ -26,7 +26,7 @@ typedef struct ranks_me {
     const esp_backend *b;
     const char *params;
     int32_t rank, size;
-    int32_t per_machine; /* ranks of one machine are neighbours; 0: all on one machine                     */
+    int32_t per_machine; /* neighbouring ranks; 0 for a single machine */
     ranks_shared *shared;
     void *arg;
 } ranks_me;
@@ -84,7 +84,7 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     g.shared = me->shared;
     g.barrier = &me->shared->barrier[scope ? 1 + g.members[0] : 0];
     if (scope) {
-        /* the first of a group sets its barrier up; everybody meets before and after */
+        /* the first rank of a group initialises its barrier, between two barriers of all ranks */
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (g.me == 0) {
             pthread_barrierattr_t a;
@@ -103,7 +103,7 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     return comm;
 }
 
-/* Starts and waits. A wait of 20 s is a failure, not a hang. */
+/* Starts a collective and waits for it, at most 20 s. */
 static esp_status ranks_wait(ranks_me *me, void *comm, void *req) {
     double end = test_seconds() + 20;
     esp_status s;
@@ -138,8 +138,9 @@ static inline const esp_backend *ranks_backend(const char *name) {
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
-static bool ranks_are_threads; /* of every backend; else of loop alone */
-/* Returns "" or why it failed (valid until the next run). killed: a rank that is expected to die, or -1. */
+static bool ranks_are_threads; /* a step for every backend, otherwise for loop only */
+/* Returns "" or the error text, which is valid until the next run. `killed` is a rank that is expected to die, or
+ * -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
                              void *arg, int32_t killed) {
     static char text[512];

@@ -1,5 +1,5 @@
-/* test_schedule.c: an emulated link that changes while a job runs: its text, its costs at given times, its file, and
- * that collectives stay correct while it changes. Also for the thread sanitizer. */
+/* test_schedule.c: an emulated link that changes while a job runs: its parameters, its costs at given times, its file,
+ * and correct collectives while it changes. Also for the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -63,7 +63,7 @@ TEST(bad_texts) {
     }
 }
 
-/* What opening says about them, and about files. */
+/* The errors of open() for malformed links and files. */
 static void one_open(ranks_me *me) {
     esp_group g;
     void *comm = NULL;
@@ -113,7 +113,7 @@ TEST(costs_follow_the_time) {
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 3000);
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 800);
-    /* the link is free later than the piece is there: the later time counts */
+    /* the piece is ready before the link is free */
     nics[1].tx_free_ns = 300 * second;
     assert_int_equal(shm_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
 }
@@ -134,26 +134,26 @@ TEST(file_is_read_again) {
     snprintf(m.link.file, sizeof m.link.file, "%s", path);
     put("1gbit,50us\n");
     assert_null(shm_read_link(path, &m.link));
-    m.link.looked_ns = now;
+    m.link.polled_ns = now;
     put("100mbit,60us\n");
-    shm_link_look(&m, now + second / 10 - 1); /* not yet */
+    shm_link_poll(&m, now + second / 10 - 1); /* not yet */
     assert_true(m.link.phases[0].ns_per_byte == 8.0);
-    shm_link_look(&m, now += second / 10);
+    shm_link_poll(&m, now += second / 10);
     assert_true(m.link.phases[0].ns_per_byte == 80.0);
     assert_int_equal(m.link.phases[0].latency_ns, 60000);
     static const char *const unfit[] = {"", "\n", "slow\n", "1gbit,50\n", "1gbit;1mbit@1s\n"};
     for (size_t i = 0; i < sizeof unfit / sizeof *unfit; i++) {
         put(unfit[i]);
-        shm_link_look(&m, now += second);
+        shm_link_poll(&m, now += second);
         assert_true(m.link.warned);
         assert_true(m.link.phases[0].ns_per_byte == 80.0);
     }
     put("10gbit");
-    shm_link_look(&m, now += second);
+    shm_link_poll(&m, now += second);
     assert_false(m.link.warned);
     assert_true(m.link.phases[0].ns_per_byte == 0.8);
     unlink(path);
-    shm_link_look(&m, now += second);
+    shm_link_poll(&m, now += second);
     assert_true(m.link.phases[0].ns_per_byte == 0.8);
 }
 
@@ -200,13 +200,14 @@ static void sums_stay_right(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* Faster, slower, farther and nearer, all within the time that the rounds take at least. */
+/* Rates and latencies that rise and fall while the rounds run. */
 static const char changing[] =
     "link=(1gbit,20us;200mbit,2ms@5ms;10gbit,1us@40ms;500mbit@60ms;1gbit,1ms@80ms;300mbit,5us@100ms;10gbit@120ms)";
 
 TEST(results_while_it_changes) {
     static const char *const backends[] = {"loop", "shm"};
-    static const int32_t shape[][2] = {{2, 1}, {3, 1}, {4, 2}}; /* ranks, of a machine: to and fro, direct, in a ring */
+    static const int32_t shape[][2] = {
+        {2, 1}, {3, 1}, {4, 2}}; /* ranks, ranks of a machine: exchanges, direct, in a ring */
     for (int b = 0; b < 2; b++)
         for (int k = 0; k < 3; k++) {
             const char *why =
@@ -215,7 +216,7 @@ TEST(results_while_it_changes) {
         }
 }
 
-/* All ranks count from the same moment: rank 0's opening, in all scopes. */
+/* All ranks count time from rank 0's open(), in all groups. */
 static void one_clock(ranks_me *me) {
     uint64_t *opened = (uint64_t *)me->arg;
     shm_comm *all = (shm_comm *)ranks_open(me, 0, NULL);
@@ -233,7 +234,7 @@ TEST(all_ranks_share_a_clock) {
     for (int r = 0; r < 4; r++) assert_true(opened[r] && opened[r] == opened[0]);
 }
 
-/* The file slows a job that runs: 120 kB at 8 Mbit/s cannot take less than 0.12 s. */
+/* The file slows a running job: 120 kB at 8 Mbit/s take at least 0.12 s. */
 static void slows_down(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)calloc(COUNT, sizeof *x);
@@ -246,7 +247,7 @@ static void slows_down(ranks_me *me) {
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (k == 0 && me->rank == 0) put("8mbit");
         pthread_barrier_wait(&me->shared->barrier[0]);
-        usleep(110000); /* both ranks look again once this is over */
+        usleep(110000); /* longer than the interval at which ranks read the file */
     }
     free(x);
     if (comm) me->b->close(comm);

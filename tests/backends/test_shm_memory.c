@@ -1,7 +1,8 @@
-/* test_shm_memory.c: shared memory is taken only from this user, of the right size, and of a size that cannot change. */
+/* test_shm_memory.c: a rank accepts shared memory only from its own user, of the right size, and of a size that cannot
+ * change. */
 #include "tests/lib/test.h"
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#pragma GCC diagnostic ignored "-Wunused-function" /* of functions that this test does not call */
 #include "backends/shm/transport.h"
 #pragma GCC diagnostic pop
 #include <poll.h>
@@ -9,7 +10,7 @@
 
 enum { BYTES = 1 << 16 };
 
-/* What a process of user `uid` gives away. */
+/* What a process of user `uid` sends. */
 enum {
     GIVES_RIGHT,
     GIVES_SHORT,
@@ -25,8 +26,8 @@ static int make(int kind) {
     char path[] = "/tmp/espresso-shm-XXXXXX";
     int ends[2], fd;
     switch (kind) {
-    case GIVES_SHORT: return shm_make(BYTES / 2);
-    case GIVES_LONG: return shm_make(BYTES * 2);
+    case GIVES_SHORT: return shm_create(BYTES / 2);
+    case GIVES_LONG: return shm_create(BYTES * 2);
     case GIVES_FILE:
         fd = mkstemp(path);
         unlink(path);
@@ -35,7 +36,7 @@ static int make(int kind) {
         fd = (int)syscall(SYS_memfd_create, "plain", 1u);
         return fd >= 0 && ftruncate(fd, BYTES) == 0 ? fd : -1;
     case GIVES_PIPE: return pipe(ends) == 0 ? ends[0] : -1;
-    default: return shm_make(BYTES);
+    default: return shm_create(BYTES);
     }
 }
 static int give_more(int listener, int fd, int n) {
@@ -56,22 +57,22 @@ static int give_more(int listener, int fd, int n) {
     close(s);
     return n ? 0 : -1;
 }
-/* Asks, and takes what comes within 20 s. */
+/* Connects, and receives memory within 20 s. */
 static int ask_and_take(const char *name, const char **why) {
-    int s = shm_ask(name, why);
+    int s = shm_connect(name, why);
     struct pollfd p = {s, POLLIN, 0};
     if (s < 0) return -1;
     poll(&p, 1, 20000);
-    int fd = shm_take(s, BYTES, why);
+    int fd = shm_receive_memory(s, BYTES, why);
     close(s);
     return fd;
 }
-/* Gives to those that ask, until one does; at most 20 s. */
+/* Sends to connections until there is one, at most 20 s. */
 static int give_once(int listener, int fd) {
     struct pollfd p = {listener, POLLIN, 0};
-    return poll(&p, 1, 20000) == 1 ? shm_give(listener, fd) : -1;
+    return poll(&p, 1, 20000) == 1 ? shm_send_to_all(listener, fd) : -1;
 }
-/* Starts a process that gives memory of that kind away once. */
+/* Starts a process that sends memory of that kind once. */
 static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
     int ends[2];
     pid_t pid;
@@ -93,7 +94,7 @@ static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
 TEST(test_kinds) {
     static const char *const words[GIVES_KINDS] = {
         NULL,        "another size", "another size", "a file, not memory", "its size may change",
-        "no memory", NULL, /* one of the two is taken, the kernel closes the other */
+        "no memory", NULL, /* the kernel closes the second descriptor */
         "none came"};
     if (!shm_has_seals()) test_skip("this system has no seals");
     for (int kind = 0; kind < GIVES_KINDS; kind++) {
@@ -106,7 +107,7 @@ TEST(test_kinds) {
         assert_int_equal(fd >= 0, !words[kind]);
         if (words[kind]) assert_non_null(strstr(why, words[kind]));
         if (fd >= 0) {
-            assert_int_equal(ftruncate(fd, BYTES / 2), -1); /* nobody can take pages away under a mapping */
+            assert_int_equal(ftruncate(fd, BYTES / 2), -1); /* no process can shrink mapped memory */
             assert_int_equal(ftruncate(fd, BYTES * 2), -1);
             close(fd);
         }
@@ -115,7 +116,7 @@ TEST(test_kinds) {
     }
 }
 
-/* Memory is not taken from a process of another user, */
+/* Memory is not accepted from a process of another user. */
 TEST(test_from_others) {
     char name[SHM_LOCAL_NAME];
     const char *why = NULL;
@@ -123,29 +124,29 @@ TEST(test_from_others) {
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
     pid = giver(GIVES_RIGHT, 65534, name);
     assert_int_equal(ask_and_take(name, &why), -1);
-    assert_non_null(strstr(why, "what answers belongs to another user"));
+    assert_non_null(strstr(why, "the process that answers belongs to another user"));
     kill(pid, SIGKILL);
     child_wait(pid);
 }
 
-/* nor given to one, however often it asks; a rank gets it all the same. */
+/* Memory is not sent to a process of another user, however often it connects; a rank still receives it. */
 TEST(test_to_others) {
     char name[SHM_LOCAL_NAME];
     const char *why = NULL;
     int listener, fd, status;
     pid_t other, rank;
     if (geteuid() != 0) test_skip("needs root, to start a process of another user");
-    fd = shm_make(BYTES);
+    fd = shm_create(BYTES);
     listener = shm_listen(name, 1);
     assert_true(fd >= 0 && listener >= 0);
-    assert_int_equal(shm_give(listener, fd), 0); /* nobody asks */
+    assert_int_equal(shm_send_to_all(listener, fd), 0); /* there is no connection */
     if (!(other = child_fork(0))) {
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         for (int i = 0; i < 50; i++) {
             struct sockaddr_un a;
             int s = socket(AF_UNIX, SOCK_STREAM, 0), got;
             if (connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0) _exit(4);
-            if ((got = shm_receive(s)) >= 0) _exit(1);
+            if ((got = shm_receive_fd(s)) >= 0) _exit(1);
             close(s);
         }
         _exit(0);
@@ -153,7 +154,7 @@ TEST(test_to_others) {
     if (!(rank = child_fork(0))) {
         close(fd);
         usleep(20000);
-        for (int i = 0; i < 2000; i++) { /* the other may fill the queue */
+        for (int i = 0; i < 2000; i++) { /* the other process may fill the queue */
             int got = ask_and_take(name, &why);
             if (got >= 0) _exit(0);
             usleep(1000);
@@ -161,9 +162,10 @@ TEST(test_to_others) {
         _exit(1);
     }
     for (int i = 0; i < 20000 && waitpid(rank, &status, WNOHANG) == 0; i++, usleep(1000))
-        assert_int_equal(shm_give(listener, fd), 0);
+        assert_int_equal(shm_send_to_all(listener, fd), 0);
     assert_int_equal(status, 0);
-    for (int i = 0; i < 100; i++, usleep(1000)) shm_give(listener, fd); /* the rest of the other's calls, in vain */
+    for (int i = 0; i < 100; i++, usleep(1000))
+        shm_send_to_all(listener, fd); /* the other process's remaining connections fail */
     close(listener);
     const int ended = child_wait(other);
     assert_true(ended == 0 || ended == 4); /* 1: it got memory */

@@ -1,5 +1,5 @@
-/* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable, that no change
- * is missed, and that nobody pays for a descriptor that was not asked for. Also for the thread sanitizer. */
+/* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable,
+ * that no change is missed, and that an unused descriptor costs nothing. Also for the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <poll.h>
@@ -7,7 +7,7 @@
 #include "backends/shm/transport.h"
 #include "ranks.h"
 
-enum { LATE_MS = 20000 }; /* a poll that takes so long has missed something */
+enum { LATE_MS = 20000 }; /* a poll that takes this long has missed a change */
 static const char *const both[] = {"loop", "shm"};
 
 static void expect_ok(const char *name, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
@@ -55,7 +55,7 @@ static void states(ranks_me *me) {
         b->wake(comm);
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "two calls of wake() ended by one progress()");
-        b->progress(comm, 1); /* a sleep on the bell: the caller must look again */
+        b->progress(comm, 1); /* a sleep on the doorbell: the caller must test again */
         expect(me, readable(fd, 0), "readable after another sleep");
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "not readable before rank 0 comes");
@@ -78,7 +78,7 @@ static void states(ranks_me *me) {
 TEST(readable_when_something_changed) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, states, -1);
 }
-/* More data than one progress() moves: nobody tells this rank to go on, so the descriptor stays readable. */
+/* More data than one progress() moves: the descriptor remains readable, since no peer will notify this rank. */
 static void moves_much(ranks_me *me) {
     enum { N = 4 << 20 };
     float *x = (float *)calloc(N, sizeof *x);
@@ -189,7 +189,7 @@ TEST(one_thread_two_backends) {
     expect_ok("loop", "", 3, 0, two_backends, -1); /* one loop, one shm */
     expect_ok("shm", "", 3, 0, two_backends, -1);  /* two jobs of processes */
 }
-/* What comes over an emulated link comes without a peer's doing: a timer makes the descriptor readable. */
+/* Data on an emulated link arrive without a peer's notification: a timer makes the descriptor readable. */
 TEST(data_under_way) {
     expect_ok("loop", "inter=10gbit,latency=2ms", 2, 1, two_backends, -1);
     expect_ok("shm", "inter=10gbit,latency=1ms", 4, 2, two_backends, -1);
@@ -224,7 +224,7 @@ static void aborted(ranks_me *me) {
 TEST(abort_wakes) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, aborted, -1);
 }
-/* A rank dies while it polls: others that tell it something go on. */
+/* A rank dies while it polls: ranks that notify it continue. */
 static void dies_polling(ranks_me *me) {
     float x[10] = {0};
     esp_coll c = sum_of(10, x);

@@ -1,6 +1,5 @@
-/* test_waiting.c: a backend besides its results: order of sums, requests, several comms at once, abort, death, wake,
- * the emulated link's volumes, and errors of bad calls. Knows the backend table only. Also runs under the thread
- * sanitizer. */
+/* test_waiting.c: what a backend does besides moving data: order of sums, requests, several comms at once, abort,
+ * death, wake, the emulated link's volumes, and errors of bad calls. Also runs under the thread sanitizer. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 
@@ -55,7 +54,6 @@ TEST(sums_in_rank_order) {
     for (int b = 0; b < 2; b++)
         for (int32_t n = 2; n <= 5; n++) expect_ok(both[b], "", n, 0, rank_order, -1);
     expect_ok("shm", "inter=100gbit", 3, 1, rank_order, -1);
-    expect_ok("shm", "cma=1", 4, 0, rank_order, -1);
 }
 TEST(sums_on_a_ring_are_the_same_everywhere) {
     const char *why = ranks_run(ranks_backend("shm"), "inter=100gbit", 4, 2, rank_order, (void *)both, -1);
@@ -93,7 +91,7 @@ TEST(halves) {
     static float wide[65536];
     for (uint32_t i = 0; i < 65536; i++) in[i] = (uint16_t)i, zero[i] = 0x8000u;
     for (int level = 0; level <= esp_simd_level(); level++) {
-        const backend_sums s = {ESP_F16, ESP_REDUCE_SUM, level}, b = {ESP_BF16, ESP_REDUCE_SUM, level};
+        const backend_reduction s = {ESP_F16, ESP_REDUCE_SUM, level}, b = {ESP_BF16, ESP_REDUCE_SUM, level};
         backend_reduce_step(&s, NULL, wide, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f); /* x + -0 is x */
         for (uint32_t i = 0; i < 65536; i++) {
             float want = plain_f16(i);
@@ -128,7 +126,8 @@ TEST(halves) {
 }
 
 /* ---- requests ---- */
-/* Many in place in a row, ranks out of step: nobody may overwrite what another still needs. */
+/* Many in-place collectives in a row, with ranks out of step: no rank may overwrite data that another one still
+ * needs. */
 static void in_a_row(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req[40];
     static const uint64_t counts[] = {1, 100, 3000, 20000};
@@ -161,7 +160,6 @@ static void in_a_row(ranks_me *me) {
 TEST(many_in_a_row) {
     for (int b = 0; b < 2; b++)
         for (int32_t n = 2; n <= 3; n++) expect_ok(both[b], "", n, 0, in_a_row, -1);
-    expect_ok("shm", "cma=1", 2, 0, in_a_row, -1);
     expect_ok("shm", "inter=10gbit,latency=20us", 4, 2, in_a_row, -1);
 }
 
@@ -200,7 +198,7 @@ static void three_comms(ranks_me *me) {
             }
         }
     }
-    for (int g = 0; g < 3; g++) /* the parent first: the others must not need it */
+    for (int g = 0; g < 3; g++) /* the parent closes first: the others must not need it */
         if (comm[g]) me->b->close(comm[g]);
     free(x);
 }
@@ -216,7 +214,7 @@ static void *abort_later(void *arg) {
     me->b->abort(((void **)arg)[1]);
     return NULL;
 }
-/* Rank 0 never comes; the others are told by another thread, and must be out soon. */
+/* Rank 0 never starts the collective. Another thread aborts the others, which must return soon. */
 static void nobody_comes(ranks_me *me) {
     float x[100] = {0};
     void *comm = ranks_open(me, 0, NULL), *arg[2] = {me, comm}, *req;
@@ -248,7 +246,7 @@ static void *abort_after_death(void *arg) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     return abort_later(arg);
 }
-/* Rank 1 dies in the middle; nothing but abort() is needed for the others to get out and close. */
+/* Rank 1 dies during a collective. After abort() the others return and close. */
 static void dies(ranks_me *me) {
     enum { N = 1 << 20 };
     float *x = (float *)calloc(N, 4);
@@ -269,10 +267,9 @@ static void dies(ranks_me *me) {
 }
 TEST(a_dead_rank_holds_nobody) {
     expect_ok("shm", "", 3, 0, dies, 1);
-    expect_ok("shm", "cma=1", 3, 0, dies, 1);
     expect_ok("shm", "inter=1gbit", 4, 2, dies, 1);
 }
-/* A rank that gives up takes the others along, without anybody's abort. */
+/* The failure of a rank fails the others, without abort(). */
 static void gives_up(ranks_me *me) {
     enum { N = 3000000 };
     float *x = (float *)calloc(N, 4);
@@ -286,14 +283,14 @@ static void gives_up(ranks_me *me) {
         me->b->close(comm);
     } else {
         if (me->b->start(comm, &c, none, &req) == ESP_OK) me->b->test(comm, req);
-        me->b->close(comm); /* in the middle of it; from here on x must not be read */
+        me->b->close(comm); /* during the collective; from here on x must not be read */
     }
     free(x);
 }
 TEST(closing_in_the_middle) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, gives_up, -1);
 }
-/* A slow rank still gets what a rank that closed long ago had given. */
+/* A slow rank still receives the data of a rank that has closed. */
 static void closes_first(ranks_me *me) {
     float x[1000];
     void *comm = ranks_open(me, 0, NULL);
@@ -336,7 +333,8 @@ static void volumes(ranks_me *me) {
     enum { N = 24 * 4096 }; /* elements; divides by 4 and 3 */
     static const struct {
         uint32_t op;
-        double direct, ring; /* all ranks' bytes between machines / (bytes of the buffer), for 4 ranks */
+        /* bytes between machines of all ranks, divided by the buffer's, for 4 ranks */
+        double direct, ring;
     } table[] = {
         {ESP_COLL_ALLREDUCE, 6, 3}, {ESP_COLL_REDUCE_SCATTER, 3, 1.5}, {ESP_COLL_ALLGATHER, 3, 1.5},
         {ESP_COLL_ALLTOALL, 3, 2},  {ESP_COLL_GATHER, 0.75, 0.5},      {ESP_COLL_BROADCAST, 3, 1},
@@ -381,7 +379,7 @@ static void bad_calls(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req;
     esp_stream none = ESP_ZERO;
     static const struct {
-        esp_coll c; /* what differs from a good call: 0 is "as it was" */
+        esp_coll c; /* members that differ from a valid call, or 0 */
         const char *says;
         int null_src;
     } bad[] = {
@@ -412,7 +410,7 @@ static void bad_calls(ranks_me *me) {
             ranks_fail(me, "bad call %d: \"%s\", not \"%s\"", (int)i, ranks_said, bad[i].says);
     }
     esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
-    /* a caller of an older version: what its struct lacks is not read */
+    /* the struct of an older version: missing members are not read */
     esp_coll old = c;
     old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20;
     if (ranks_coll(me, comm, &old) != ESP_OK) ranks_fail(me, "an older struct: %s", ranks_said);
@@ -423,7 +421,7 @@ static void bad_open(ranks_me *me) {
     ranks_group g = {me->shared, {0, 1}, {0}, 2, me->rank, &me->shared->barrier[0]};
     esp_group eg = ESP_ZERO;
     void *comm = &g;
-    static const char *const bad[] = {"inter=fast", "latency=-1us", "inter", "colour=blue", "cma=yes", "inter=0gbit"};
+    static const char *const bad[] = {"inter=fast", "latency=-1us", "inter", "colour=blue", "link=fast", "inter=0gbit"};
     eg.struct_size = sizeof eg, eg.rank = me->rank, eg.size = 2, eg.machine = g.machine;
     eg.oob_allgather = ranks_oob, eg.user = &g;
     for (int i = 0; i < 6; i++) {
@@ -435,9 +433,10 @@ static void bad_open(ranks_me *me) {
     s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both must know */
     if (s == ESP_OK) ranks_fail(me, "opened although a rank could not");
 }
-/* Rank 0 is the root of a broadcast, while the others reduce: it may be done, and be in its next collective, before they begin. */
+/* Rank 0 is the root of a broadcast, while the others reduce. It may have finished, and be in its next collective,
+ * before they begin. */
 static void root_is_ahead(ranks_me *me) {
-    const int others_first = me->per_machine == 4; /* of two ways to say: one machine */
+    const int others_first = me->per_machine == 4; /* this value also means a single machine */
     const esp_stream none = ESP_ZERO;
     float in[100] = {0}, out[100];
     esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};

@@ -1,5 +1,5 @@
-/* conformance.h: shared by tests of single codecs (what all must do is in `espresso plugins --check`): codecs, a host, inputs, one step.
- * Codecs are driven through their tables, as the library does it; nothing else of the library is used. */
+/* conformance.h: shared by tests of single codecs (`espresso plugins --check` has the rules for all): codecs, a host,
+ * inputs, one step. Tests call codecs through their tables, as the library does. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 #include "tests/lib/test.h"
@@ -90,7 +90,7 @@ typedef struct cf_codec {
     esp_traits traits; /* of this instance */
 } cf_codec;
 
-/* The built-in codec number i; NULL: there are fewer. */
+/* The built-in codec number i, or NULL where there are fewer. */
 CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     for (const esp_plugin_fn *e = cf_entries; *e; e++) {
         const esp_plugin *p = (*e)(&cf_plain);
@@ -99,7 +99,7 @@ CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     }
     return NULL;
 }
-/* NULL if no codec of that name is built in (yet). */
+/* The built-in codec of that name, or NULL. */
 CF_UNUSED static const esp_codec *cf_find(const char *spec) {
     const size_t n = strcspn(spec, ":");
     const esp_codec *c;
@@ -123,7 +123,7 @@ CF_UNUSED static int cf_open(const char *spec, const esp_host *h, cf_codec *out)
 }
 CF_UNUSED static void cf_close(cf_codec *c) { c->table->close(c->self); }
 CF_UNUSED static int cf_has(const cf_codec *c, uint64_t cap) { return (c->traits.caps & cap) != 0; }
-/* The host's part for wrappers: a spec with or without parentheses around it. */
+/* The host's codec_open() for wrappers. The spec may have parentheses around it. */
 static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self) {
     char inner[256];
     const size_t n = strlen(spec);
@@ -140,7 +140,7 @@ typedef struct cf_fenced {
     size_t mapped;
 } cf_fenced;
 
-/* `bytes` that end (as closely as `align` allows) at a page which may not be touched. */
+/* Allocates `bytes` that end (as closely as `align` allows) at an inaccessible page. */
 CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + align - 1) / align * align;
     cf_fenced g;
@@ -186,7 +186,7 @@ CF_UNUSED static void cf_part_free(cf_part *p) {
     for (size_t i = 0; i < CF_COUNT(all); i++) cf_fenced_free(all[i]);
 }
 
-/* Compresses p->g, with p->e if the codec takes the residual itself. */
+/* Compresses p->g, with p->e if the codec computes the residual. */
 static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
     esp_payload out = {{data, capacity, {0, 0}}, &p->used};
     esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->g, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
@@ -208,8 +208,8 @@ static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
 }
 static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode, float scale);
 
-/* Compresses p->g with the capacity given; p->used gets what was written. The residual of a codec that does not take it is kept as
- * the host does. */
+/* Compresses p->g into a payload of the given capacity, and sets p->used. Computes the residual as the host does, where
+ * the codec does not. */
 CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
     float *g = p->g, *o = p->o, *phi, *back;
     esp_payload_header h;

@@ -1,5 +1,5 @@
-/* one_codec.h: a built-in codec under test: opened directly from its table, with buffers of exactly the size that it asks for.
- * Knows no codec by name. Include after cmocka.h. */
+/* one_codec.h: a built-in codec under test, opened directly from its table, with buffers of exactly the size that
+ * bound() returns. Include after cmocka.h. */
 #ifndef ONE_CODEC_H
 #define ONE_CODEC_H
 #include "tests/lib/test.h"
@@ -18,7 +18,7 @@ static char codec_message[512]; /* the last one logged */
 static void codec_log(void *user, const esp_log_event *ev) {
     strncpy(codec_message, ev->message, sizeof codec_message - 1);
 }
-/* Pieces in reverse order: nothing may depend on order. */
+/* Runs pieces in reverse order, on which nothing may depend. */
 static void codec_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                            void *arg) {
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
@@ -54,7 +54,7 @@ typedef struct opened_codec {
     float *residual;
 } opened_codec;
 
-/* simd: "scalar", "avx2", "avx512" or NULL for the best. */
+/* `simd` is "scalar", "avx2", "avx512" or NULL for the highest level. */
 static inline opened_codec codec_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd,
                                       int threads) {
     opened_codec r = {0};
@@ -98,7 +98,7 @@ static inline esp_status codec_compress(opened_codec *r, const float *g, int fee
     a.payload = &r->payload;
     return r->codec->compress(r->self, &a);
 }
-/* Decodes n payloads; NULL: its own. */
+/* Decodes n payloads, or where `p` is NULL its own. */
 static inline esp_status codec_decompress(opened_codec *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
     esp_codec_args a = r->args;
     esp_tensor t = r->tensor, *one = &t;

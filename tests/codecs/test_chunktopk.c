@@ -1,12 +1,12 @@
-/* test_chunktopk.c: the codec alone, against a plain reference that sorts every chunk: which elements, ties, signs, magnitudes, what
- * remains, decay; difficult chunks one after the other, NaN, corrupt payloads, sizes in bits. */
+/* test_chunktopk.c: the codec against a plain reference that sorts every chunk: elements, ties, signs, magnitudes,
+ * residual, decay; difficult sequences of chunks, NaN, corrupt payloads, sizes in bits. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-/* ---- reference ---------------------------------------------------------------------------------------------------------- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 static const float *ref_numbers;
 static int ref_order(const void *a, const void *b) {
     const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
@@ -32,7 +32,7 @@ static void ref_mean(double sum, uint64_t n, float got) {
     if (n) assert_true(fabs((double)got - mean) <= mean * 0x1p-8 + 1e-40);
 }
 
-/* Checks the record of one chunk, and fills `sent` with what it decodes to. Returns the record's bytes. */
+/* Checks the record of one chunk, and decodes it to `sent`. Returns the record's bytes. */
 static uint64_t ref_chunk(const unsigned char *record, const float *x, uint64_t n, uint64_t chunk, uint64_t k,
                           float *sent) {
     const uint64_t kept = (k * n + chunk - 1) / chunk;
@@ -63,7 +63,7 @@ static uint64_t ref_chunk(const unsigned char *record, const float *x, uint64_t 
     return 4 + bytes;
 }
 
-/* ---- against it ------------------------------------------------------------------------------------------------------------ */
+/* ---- against it -------------------------------------------------------------------------------------------------- */
 enum { ANY, FEW, SPARSE, STEPS, CONSTANT, ZERO, KINDS };
 static float number(int kind, uint64_t i, int step) {
     switch (kind) {
@@ -149,7 +149,8 @@ TEST(bytes_of_a_chunk) {
     }
 }
 
-/* A record worked out by hand: chunk 16, the 3 largest of 16; mean 3 of 5, 3 and 1: 5 and 3 are high (mean 4), 1 is low. */
+/* A record computed by hand: chunk 16, the 3 largest of 16. Of 5, 3 and 1, whose mean is 3, 5 and 3 are high (mean 4)
+ * and 1 is low. */
 TEST(known_bytes) {
     const float in[16] = {0, 0.5f, -5, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0.5f, -1};
     /* indices 2, 9, 15; index + 16 sign + 32 high: 0x32, 0x29, 0x1F, 6 bits each */
@@ -164,7 +165,7 @@ TEST(known_bytes) {
     }
 }
 
-/* Decay is the method's own memory: what stays unsent shrinks by 0.95 a step, but not with plain feedback. */
+/* The residual decays by 0.95 per step where the Comp reads the rank's own gradient, but not with plain feedback. */
 TEST(decay) {
     for (int own = 0; own < 2; own++) {
         opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
@@ -180,7 +181,7 @@ TEST(decay) {
     }
 }
 
-/* Magnitudes at the ends of f32 are cut to what bf16 has, and the rest stays. */
+/* Magnitudes at the ends of f32 are clipped to bf16, and the rest remains in the residual. */
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX, 0x1.fffffcp127f, FLT_MIN, 0x1p-149f * 3};
     for (int t = 0; t < 4; t++) {

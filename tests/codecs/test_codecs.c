@@ -1,5 +1,7 @@
-/* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several parameters. */
-/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads: codecs/test_threads has them */
+/* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several
+ * parameters. */
+/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads:
+ * codecs/test_threads has them */
 #include "tests/lib/test.h"
 #include "tests/lib/run_check.h"
 

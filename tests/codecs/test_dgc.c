@@ -4,7 +4,7 @@
 
 enum { STEPS = 20 };
 
-/* The paper's algorithm, written as it reads; sends what `sent` (the decoded payload) says was sent. */
+/* The paper's algorithm in plain loops. It sends the elements that the decoded payload `sent` contains. */
 typedef struct reference {
     float *u, *v;
     float m;
@@ -60,7 +60,7 @@ TEST(as_the_paper_has_it) {
         }
 }
 
-/* Without the flag momentum stays out: top-k with plain feedback, and the state is not touched. */
+/* Without the flag the codec is top-k with plain feedback, without momentum, and the state does not change. */
 TEST(later_comps_are_plain) {
     enum { N = 5000 };
     opened_codec r = codec_open(codec_named("dgc"), "", N, NULL, 0);
@@ -84,7 +84,7 @@ TEST(later_comps_are_plain) {
     free(g), free(out), free(in), codec_close(&r);
 }
 
-/* All that enters v comes out or is still there, over many steps. */
+/* Over many steps, everything that is added to v is sent or still in v. */
 TEST(conserves) {
     enum { N = 3000 };
     opened_codec r = codec_open(codec_named("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
@@ -119,7 +119,7 @@ TEST(warm_up) {
         if (step % 10 == 0) assert_true(fabs((double)before - expect[step / 10] * N) <= 1.0);
         assert_int_equal(codec_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
     }
-    r.args.step = 0; /* bound() holds the largest k exactly */
+    r.args.step = 0; /* bound() is exact for the largest k */
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
     codec_close(&r);
@@ -129,7 +129,7 @@ TEST(warm_up) {
     free(g), codec_close(&r);
 }
 
-/* The sample's size and place decide the speed only. */
+/* The sample's size and place affect the speed only. */
 TEST(sample_changes_nothing) {
     enum { N = 300000 };
     const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};

@@ -1,5 +1,5 @@
-/* test_fields.c: fields of payloads that a flipped bit may make senseless, codec by codec: what every codec must refuse is in
- * `espresso plugins --check`. */
+/* test_fields.c: fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check` has
+ * what every codec must refuse. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 
@@ -25,7 +25,7 @@ static void must_fail(cf_part *p, const unsigned char *data, uint64_t bytes, con
     if (try_decode(p, data, bytes) != ESP_E_CORRUPT) fail_msg("%s: %s was accepted", p->codec->spec, what);
 }
 
-/* Fields of the dense codecs that a flipped bit may make senseless. */
+/* Fields of dense codecs that a flipped bit makes invalid. */
 TEST(bad_fields) {
     cf_codec c;
     assert_true(cf_open("twobit", &cf_plain, &c));
@@ -73,7 +73,7 @@ TEST(bad_fields) {
     cf_close(&c);
 }
 
-/* A payload cannot be empty and NaN at once. */
+/* A payload must not have the flags for empty and NaN at the same time. */
 TEST(both_flags) {
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++) {
         cf_codec c;
@@ -90,7 +90,7 @@ TEST(both_flags) {
     }
 }
 
-/* Bodies of codes instead of numbers decode to something finite, whatever the codes. */
+/* Bodies of codes decode to finite numbers for any codes. */
 TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {

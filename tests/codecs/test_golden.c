@@ -1,11 +1,11 @@
-/* test_golden.c: the bytes themselves. Small vectors worked out by hand from each codec's rule, hashes for larger ones:
- * a change here is a change of the wire format and needs another wire_version. */
+/* test_golden.c: the bytes of payloads: small vectors computed by hand from each codec's rule, hashes for larger ones.
+ * A change here is a change of the wire format and needs another wire_version. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/rng.h"
 #include <float.h>
 
-/* Compresses `n` floats once; compares the body's bytes, and the residual if `keeps` is given. */
+/* Compresses `n` floats once, and compares the body's bytes, and the residual unless `keeps` is NULL. */
 static void body_is(const char *spec, const float *in, uint64_t n, const unsigned char *want, uint64_t bytes,
                     const float *keeps, uint64_t aux) {
     cf_codec c;
@@ -44,20 +44,20 @@ TEST(halves) {
     const unsigned char bf16[] = {0x80, 0x3F, 0x00, 0xC0, 0xCD, 0x3D, 0x80, 0x47, 0xD7, 0x33, 0x00, 0x80};
     body_is("fp16", in, 6, f16, sizeof f16, NULL, 0);
     body_is("bf16", in, 6, bf16, sizeof bf16, NULL, 0);
-    /* beyond the range: Inf without feedback; with it 65504 goes and the rest stays */
+    /* beyond the range: Inf, or with feedback 65504 and a residual */
     const float big[] = {70000.0f, -1e6f};
     const float rest[] = {70000.0f - 65504.0f, -1e6f + 65504.0f};
     const unsigned char inf[] = {0x00, 0x7C, 0x00, 0xFC}, max[] = {0xFF, 0x7B, 0xFF, 0xFB};
     body_is("fp16", big, 2, inf, sizeof inf, NULL, 0);
     body_is("fp16", big, 2, max, sizeof max, rest, 0);
     const float huge[] = {FLT_MAX, -FLT_MAX};
-    const float left[] = {FLT_MAX - half_float(0x7F7F0000u), half_float(0x7F7F0000u) - FLT_MAX};
+    const float left[] = {FLT_MAX - bits_float(0x7F7F0000u), bits_float(0x7F7F0000u) - FLT_MAX};
     const unsigned char binf[] = {0x80, 0x7F, 0x80, 0xFF}, bmax[] = {0x7F, 0x7F, 0x7F, 0xFF};
     body_is("bf16", huge, 2, binf, sizeof binf, NULL, 0);
     body_is("bf16", huge, 2, bmax, sizeof bmax, left, 0);
 }
 
-/* Values go times 2^-ceil(log2 n) where n bodies will be summed; the largest ones then cannot overflow. */
+/* Where n bodies will be summed, values are sent times 2^-ceil(log2 n), so that the largest ones cannot overflow. */
 TEST(fp16_reduced) {
     const struct {
         uint32_t n, aux;
@@ -111,7 +111,7 @@ TEST(twobit_vectors) {
     memcpy(with_minus_zero, keeps, sizeof keeps);
     body_is("twobit:threshold=0.5", in, 17, want, sizeof want, with_minus_zero, 0x3F000000u);
     body_is("twobit", in, 17, want, sizeof want, NULL, 0x3F000000u);
-    /* the residual adds up until it is sent: 0.2 a step goes out at the third step */
+    /* 0.2 per step is sent in the third step */
     cf_codec c;
     assert_true(cf_open("twobit:threshold=0.5", &cf_plain, &c));
     cf_part p = cf_part_make(&c, 1, 1);
@@ -125,7 +125,7 @@ TEST(twobit_vectors) {
     cf_close(&c);
 }
 
-/* relative=2: the threshold is twice the mean magnitude, whatever the gradient's size. */
+/* With relative=2 the threshold is twice the mean magnitude, for any scale of the gradient. */
 TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
     const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean is 2 */
@@ -163,7 +163,7 @@ TEST(hashes) {
             cf_fill(p.g, N, CF_RANDOM);
             assert_int_equal(cf_compress(&p), ESP_OK);
         }
-        /* what the codec decides: the header's first half, and the body */
+        /* the codec's own bytes: the header's first half, and the body */
         memmove(p.payload.data + 32, p.payload.data, 32);
         const uint64_t payload = cf_hash(p.payload.data + 32, p.used - 32), residual = cf_hash(p.e, N * 4);
         if (payload != want[i].payload || residual != want[i].residual)
@@ -192,7 +192,7 @@ TEST(philox) {
         assert_int_equal(esp_rng_u16(9, i), esp_philox(9, 2, 0).w[(i - 16) / 2] >> (i % 2 ? 16 : 0) & 0xFFFFu);
 }
 
-/* randomk with d/k is unbiased: over many steps the mean of what is decoded is the input, within 6 sigma. */
+/* randomk with unbiased=1: over many steps the mean of the decoded values is the input, within 6 sigma. */
 TEST(unbiased) {
     enum { N = 500, DRAWS = 2000 };
     cf_codec c;
@@ -214,7 +214,7 @@ TEST(unbiased) {
     cf_close(&c);
 }
 
-/* Where bodies may be summed undecoded, that of a part with NaN or Inf is NaN. */
+/* Where collectives sum bodies, that of a part with NaN or Inf is NaN. */
 TEST(bodies_of_nan) {
     static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
     for (size_t s = 0; s < CF_COUNT(specs); s++)

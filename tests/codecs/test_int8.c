@@ -1,18 +1,19 @@
-/* test_int8.c: the codec alone, against a plain reference: blocks; a shared range over several ranks, whose bodies the test reduces;
- * rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set, corrupt payloads. */
+/* test_int8.c: the codec against a plain reference: blocks; a shared range over several ranks, whose bodies the test
+ * reduces; rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set,
+ * corrupt payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-/* ---- reference -------------------------------------------------------------------------------------------------------- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 static float ref_unit(const float *x, uint64_t n) {
     float top = 0;
     for (uint64_t i = 0; i < n; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     return top < 0x1p-100f ? 0 : (float)((double)top / 127);
 }
-/* The level is the nearest one, and what is left is left exactly. */
+/* The level is the nearest one, and the residual is exact. */
 static void ref_check(float x, float unit, int level, float rest, int feedback) {
     const double exact = unit > 0 ? (double)x / (double)unit : 0;
     assert_in_range(level + 127, 0, 254);
@@ -22,7 +23,7 @@ static void ref_check(float x, float unit, int level, float rest, int feedback) 
     if (feedback) assert_true((double)decoded + (double)rest == (double)x);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 static void block_case(uint64_t n, uint64_t block, int feedback, const char *simd, int threads) {
     char params[32];
     snprintf(params, sizeof params, "block=%d", (int)block);
@@ -65,7 +66,7 @@ TEST(blocks_against_reference) {
             for (int k = 0; k < 12; k++) block_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* Values whose bytes are known without arithmetic. */
+/* Values with known bytes. */
 TEST(known_bytes) {
     const float in[12] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, -0.0f, 0.25f, -126.75f, 3};
     const int8_t want[12] = {127, 0, 2, 2, 0, -2, -127, 126, 0, 0, -127, 3};
@@ -113,7 +114,8 @@ TEST(ends_of_f32) {
     }
 }
 
-/* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more than f32 has. */
+/* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more
+ * than f32 has. */
 TEST(half_a_unit) {
     opened_codec r = codec_open(codec_named("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
@@ -144,8 +146,8 @@ TEST(blocks_not_finite) {
         }
 }
 
-/* ---- a shared range ------------------------------------------------------------------------------------------------------ */
-/* One tensor on several ranks. `sums`: over how many ranks a collective sums round 1's bodies; 1: each payload is sent. */
+/* ---- a shared range ---------------------------------------------------------------------------------------------- */
+/* One tensor on several ranks. A collective sums the bodies of round 1 over `sums` ranks, unless `sums` is 1. */
 typedef struct team {
     const esp_codec *codec;
     void *self;
@@ -239,7 +241,7 @@ static int64_t team_level(const team *t, const esp_payload *p, uint64_t i) {
     memcpy(&d, body + 4 * i, sizeof d);
     return d;
 }
-/* What a collective makes of the bodies: sums of the body's number type, which must not overflow. */
+/* Sums bodies as a collective does, in the body's number type, which must not overflow. */
 static void team_sum(team *t, esp_payload *into) {
     const int64_t most = t->dtype == ESP_I8 ? INT8_MAX : t->dtype == ESP_I16 ? INT16_MAX : INT32_MAX;
     for (uint64_t i = 0; i < t->n; i++) {
@@ -338,7 +340,7 @@ TEST(sums_do_not_overflow) {
     }
 }
 
-/* bound() for any number of ranks: what 127 a rank adds up to fits the type. */
+/* For any number of ranks the sum of 127 per rank fits the type that bound() returns. */
 TEST(widths) {
     team t = team_open(100, 2, 2, NULL, 0);
     const esp_tensor like = team_like(100);
@@ -353,7 +355,7 @@ TEST(widths) {
     team_close(&t);
 }
 
-/* NaN on one rank: the range is NaN for all, all payloads say so, and no residual changes. */
+/* With NaN on one rank the range is NaN for all, all payloads have the flag, and no residual changes. */
 TEST(shared_not_finite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
@@ -445,7 +447,8 @@ TEST(parameters) {
     }
 }
 
-/* The shared instance's model against payloads, and against the error of normal numbers. (`espresso plugins --check` does the same for blocks.) */
+/* The shared instance's model against payloads, and against the error of normal numbers. (`espresso plugins --check`
+ * does the same for blocks.) */
 TEST(shared_model) {
     enum { N = 1 << 20 };
     team t = team_open(N, 1, 1, NULL, 0);

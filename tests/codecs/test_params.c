@@ -19,7 +19,7 @@ static void expect(const char *codec, const char *params, esp_status want, const
 }
 
 TEST(missing_and_unknown) {
-    for (uint32_t i = 0; cf_nth(i); i++) /* what others must refuse too is in plugins --check */
+    for (uint32_t i = 0; cf_nth(i); i++) /* plugins --check has what all codecs must refuse */
         expect(cf_nth(i)->name, "nosuch=1", ESP_E_ARG, "nosuch");
     expect("none", "ratio=1", ESP_E_ARG, "takes none");
     expect("warmup", "steps=3", ESP_E_ARG, "of= is missing");
@@ -66,7 +66,7 @@ TEST(tables) {
     }
 }
 
-/* dgc says that the trainer's momentum must be off, unless its own is. */
+/* dgc logs that the trainer's momentum must be off, unless its own is 0. */
 static char said[256];
 static void hear(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_INFO) (void)snprintf(said, sizeof said, "%s", ev->message);

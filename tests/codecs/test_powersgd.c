@@ -1,5 +1,5 @@
-/* test_powersgd.c: the codec alone: several ranks' calls in one thread, whose bodies the test sums. Against a plain reference in
- * double; exact cases, zeros, shapes, the start, bits on every instruction set, NaN, corrupt payloads, lists. */
+/* test_powersgd.c: several ranks' calls in one thread, whose bodies the test sums, against a plain reference in double;
+ * exact cases, zeros, shapes, the initial Q, bits on every instruction set, NaN, corrupt payloads, lists. */
 #include "tests/lib/test.h"
 #include "tests/codecs/one_codec.h"
 
@@ -156,7 +156,7 @@ static double job_error(const job *j, const float *y) {
     return whole > 0 ? off / whole : off;
 }
 
-/* ---- maths ---------------------------------------------------------------------------------------------------------- */
+/* ---- maths ------------------------------------------------------------------------------------------------------- */
 /* The projection of the sum on the columns of the summed P, by Gram-Schmidt in double. */
 TEST(test_reference) {
     enum { M = 37, N = 1061, R = 5 };
@@ -196,7 +196,7 @@ TEST(test_reference) {
     job_close(&j);
 }
 
-/* Matrices whose rank is at most r come back as they are: rank 1 with r = 4, so that columns of P depend on each other. */
+/* Matrices whose rank is at most r are sent exactly: rank 1 with r = 4, so that columns of P depend on each other. */
 TEST(test_exact) {
     static const uint64_t shapes[][4] = {{40, 50, 4, 4}, {40, 50, 1, 4},     {300, 17, 3, 4}, {5, 1500, 2, 4},
                                          {3, 70, 3, 4},  {1100, 1030, 2, 2}, {1, 100, 1, 1},  {2, 9, 2, 8}};
@@ -237,7 +237,7 @@ TEST(test_zeros) {
     job_close(&j);
 }
 
-/* Without rows and columns, and with few columns, the numbers themselves. */
+/* Tensors without rows and columns, or with few columns, are sent uncompressed. */
 TEST(test_plain) {
     static const uint64_t shapes[][2] = {{100, 1}, {100, 4}, {7, 2}};
     for (int i = 0; i < 5; i++) {
@@ -282,7 +282,7 @@ TEST(test_residual) {
     job_close(&j);
 }
 
-/* A warm start goes on from step to step, a cold one draws anew: on a fixed matrix the error falls, or does not. */
+/* On a fixed matrix the error falls from step to step with start=warm, and does not with start=cold. */
 TEST(test_start) {
     double first[2], last[2], least = 1;
     for (int cold = 0; cold < 2; cold++) {
@@ -375,7 +375,7 @@ TEST(test_nonfinite) {
         }
 }
 
-/* Every header field of both payloads is checked, and a bad one writes nothing. */
+/* Every header field of both payloads is checked, and nothing is written where one is invalid. */
 TEST(test_corrupt) {
     job j = job_open("rank=2", 20, 30, 1, 0, NULL, 0);
     matrix_fill(j.g[0], 20, 30, 5, 1);
@@ -459,7 +459,7 @@ TEST(test_list) {
     job_close(&two);
 }
 
-/* The bytes: one row, whose basis is 1 or -1, worked out by hand; and hashes of both payloads of a larger matrix. */
+/* The bytes of one row, whose basis is 1 or -1, computed by hand; and hashes of both payloads of a larger matrix. */
 TEST(test_golden) {
     job j = job_open("", 1, 3, 1, 0, NULL, 0);
     j.g[0][0] = 3, j.g[0][1] = -4, j.g[0][2] = 0.5f;

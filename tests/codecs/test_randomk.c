@@ -1,4 +1,5 @@
-/* test_randomk.c: the draw is a fair one without replacement, alike on all ranks; its payloads add up. */
+/* test_randomk.c: the draw is fair, without replacement, and the same on all ranks; sums of payloads decode
+ * correctly. */
 #include "tests/lib/test.h"
 #include "codecs/randomk.h"
 #include "one_codec.h"
@@ -27,7 +28,7 @@ TEST(a_permutation) {
     }
 }
 
-/* Domains far beyond 32 bits: the pair covers them, and indices stay inside. */
+/* Domains beyond 32 bits: a pair covers them, and indices are within them. */
 TEST(huge_counts) {
     for (int bits = 31; bits < 50; bits++)
         for (uint64_t d = 0; d <= 2; d++) {
@@ -39,7 +40,7 @@ TEST(huge_counts) {
         }
 }
 
-/* Each element, and each pair of neighbours, is in the draw as often as chance has it, within 6 sigma. */
+/* Each element, and each pair of neighbours, is drawn with the expected frequency, within 6 sigma. */
 TEST(fair) {
     const uint64_t counts[] = {2, 3, 5, 10, 33, 100, 1000, 1025, 5000};
     for (size_t z = 0; z < sizeof counts / sizeof *counts; z++)
@@ -95,7 +96,7 @@ static float *random_array(uint64_t n) {
     return x;
 }
 
-/* What the draw depends on, and what not. */
+/* The arguments on which the draw depends, and others. */
 TEST(draw_key) {
     float *g = random_array(10000);
     opened_codec r = codec_open(codec_named("randomk"), "", 10000, NULL, 0);
@@ -144,7 +145,7 @@ TEST(sent_and_kept) {
         }
 }
 
-/* Summed bodies decode to the sum of what each decodes to; a NaN from any rank reaches everybody. */
+/* Summed bodies decode to the sum of the decoded bodies; a NaN of any rank makes the result NaN on all. */
 TEST(summed_bodies) {
     enum { N = 9000, RANKS = 5 };
     opened_codec r[RANKS];
@@ -181,7 +182,7 @@ TEST(summed_bodies) {
     free(sum), free(out), free(bad);
 }
 
-/* unbiased=1: the mean over draws is the input, and nothing is fed back. */
+/* With unbiased=1 the mean over draws is the input, and the residual is 0. */
 TEST(unbiased) {
     enum { N = 200, DRAWS = 8000 };
     opened_codec r = codec_open(codec_named("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);

@@ -106,7 +106,8 @@ TEST(every_f16) {
     }
 }
 
-/* Without a residual, every NaN becomes the same one, in vectors and behind them, at every level; so does one that the scale makes. */
+/* Without a residual, every NaN becomes the same one, in vectors and behind them, at every level; so does one that the
+ * scale makes. */
 TEST(nan_to_half) {
     static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
     float in[41];
@@ -115,7 +116,7 @@ TEST(nan_to_half) {
         for (uint64_t n = 1; n <= CF_COUNT(in); n++)
             for (size_t k = 0; k <= CF_COUNT(nans); k++) {
                 const float scale = k < CF_COUNT(nans) ? 1.0f : 0.0f;
-                for (uint64_t i = 0; i < n; i++) in[i] = i % 2 ? 1.0f : scale == 0 ? INFINITY : half_float(nans[k]);
+                for (uint64_t i = 0; i < n; i++) in[i] = i % 2 ? 1.0f : scale == 0 ? INFINITY : bits_float(nans[k]);
                 half_f16_encode_for(l)(f16, in, NULL, scale, 1, n);
                 half_bf16_encode_for(l)(bf16, in, NULL, 1, 1, n);
                 for (uint64_t i = 0; i < n; i++) {
@@ -129,14 +130,15 @@ TEST(bf16_rounding) {
     const uint32_t in[] = {0x3F800000u, 0x3F808000u, 0x3F818000u, 0x3F808001u, 0xBF807FFFu,
                            0x00000001u, 0x00008001u, 0x80000000u, 0x7F7FFFFFu, 0x7F7F7FFFu};
     const uint32_t want[] = {0x3F80, 0x3F80, 0x3F82, 0x3F81, 0xBF80, 0x0000, 0x0001, 0x8000, 0x7F80, 0x7F7F};
-    for (size_t i = 0; i < CF_COUNT(in); i++) assert_int_equal(half_to_bf16(half_float(in[i])), want[i]);
+    for (size_t i = 0; i < CF_COUNT(in); i++) assert_int_equal(half_to_bf16(bits_float(in[i])), want[i]);
 }
 
 /* ---- norm.h: the order of the sum, spelt out ------------------------------------------------------------------- */
 TEST(norm_reference) {
     static float x[NORM_BLOCK];
     for (uint64_t n = 0; n <= NORM_BLOCK; n += n < 70 ? 1 : 997) {
-        volatile float part[16] = {0}; /* volatile: one rounding an add, whatever the compiler would like */
+        /* volatile: one rounding an add, whatever the compiler would like */
+        volatile float part[16] = {0};
         cf_fill(x, n, CF_WIDE);
         for (uint64_t i = 0; i < n; i++) part[i % 16] = part[i % 16] + fabsf(x[i]);
         for (int width = 8; width; width /= 2)
@@ -147,7 +149,7 @@ TEST(norm_reference) {
             const uint64_t half = n / 32 * 16; /* in two goes */
             norm_l1_for(l)(sum, x, half);
             norm_l1_for(l)(sum, x + half, n - half);
-            assert_int_equal(half_bits(norm_tree(sum)), half_bits(want));
+            assert_int_equal(float_bits(norm_tree(sum)), float_bits(want));
         }
     }
 }

@@ -1,5 +1,4 @@
-/* test_sparse.c: topk, and the body that it shares with dgc: what is sent, what stays in the residual, and that
- * corrupt bytes are refused. */
+/* test_sparse.c: topk, and the body that it shares with dgc: sent elements, residual, and corrupt bytes. */
 #include "tests/lib/test.h"
 #define ESPRESSO_STATIC_PLUGINS
 #include "codecs/common/sparse.h"
@@ -21,7 +20,7 @@ static esp_payload exact(const void *data, uint64_t bytes) { /* a copy that a sa
     return p;
 }
 
-/* decode + residual == phi, to the bit, and what was sent is at least as large as what stayed */
+/* decode + residual == phi, to the bit, and sent elements are at least as large as others */
 TEST(sent_and_kept) {
     for (int z = 0; z < SIZES; z++)
         for (int q = 0; q < RATIOS; q++)
@@ -122,7 +121,8 @@ TEST(golden) {
     codec_close(&r);
 }
 
-/* 40 payloads in one call, some empty, are the same as one call each; scale multiplies; one not finite spoils all. */
+/* 40 payloads in one call, some empty, give the same result as one call each; scale multiplies; one with NaN makes all
+ * NaN. */
 TEST(many_payloads) {
     enum { MANY = 40 };
     for (int q = 1; q < 4; q += 2)
@@ -160,7 +160,7 @@ TEST(many_payloads) {
         }
 }
 
-/* NaN and Inf travel as a flag; feedback memory stays as it was, to the bit. */
+/* NaN and Inf are sent as a flag, and the feedback memory does not change. */
 TEST(not_finite) {
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f};
     const esp_codec *const codecs[] = {codec_named("topk"), codec_named("dgc")};
@@ -186,7 +186,7 @@ TEST(not_finite) {
             }
 }
 
-/* A payload that says something impossible is refused, and nothing is written. */
+/* An invalid payload is refused, and nothing is written. */
 static void expect_corrupt(opened_codec *r, uint64_t at, const void *with, uint64_t bytes) {
     esp_payload p = exact(r->payload.data.ptr, r->used);
     float *out = malloc(r->count * 4), *was = malloc(r->count * 4);

@@ -1,5 +1,5 @@
-/* test_wrap.c: codecs that wrap another: their bytes, worked out by hand and against the inner codec's; sums of payloads; what cannot be
- * wrapped. */
+/* test_wrap.c: codecs that wrap another: their bytes, computed by hand and against the inner codec's; sums of payloads;
+ * codecs that cannot be wrapped. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include <float.h>
@@ -43,7 +43,8 @@ static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     assert_memory_equal(a->e, b->e, a->count * 4);
 }
 
-/* Before the last step of the warm-up: the gradient and nothing kept. After it: the inner codec's payload, to the byte. */
+/* During the warm-up the payload is the gradient, without a residual. Afterwards it is the inner codec's, to the
+ * byte. */
 TEST(warm_up) {
     static const char *const inner[] = {"topk:ratio=0.1", "efsignsgd", "fp16:of=(randomk:ratio=0.1)", "dgc:ratio=0.05"};
     for (size_t i = 0; i < CF_COUNT(inner); i++) {
@@ -72,7 +73,7 @@ TEST(warm_up) {
     }
 }
 
-/* Payloads of both kinds in one step: some rank counts its steps wrongly. */
+/* Payloads of both kinds in one step, as when a rank counts its steps wrongly. */
 TEST(mixed_kinds) {
     cf_codec c = opened("warmup:steps=1,of=(topk:ratio=0.1)");
     cf_part p = cf_part_make(&c, 1000, 0), q = cf_part_make(&c, 1000, 0);
@@ -101,7 +102,7 @@ static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay
     return a;
 }
 
-/* Bodies of n ranks, summed as halves: none overflows, whatever n, and the sum decodes to the sum. */
+/* Bodies of n ranks, summed as halves, do not overflow for any n, and decode to the sum. */
 TEST(summed_bodies) {
     static const uint32_t ranks[] = {2, 3, 8};
     enum { N = 100 };
@@ -148,10 +149,10 @@ static esp_status open_liar(void *user, const char *spec, const esp_codec **tabl
     return s;
 }
 
-/* What cannot be wrapped is refused with the inner codec's name; a wrong values() is found. */
+/* Codecs that cannot be wrapped are refused with their name in the error; an invalid values() is detected. */
 TEST(refused) {
     static const char *const cases[][3] = {
-        {"fp16", "of=(efsignsgd)", "of=(efsignsgd): its payloads hold no plain numbers"},
+        {"fp16", "of=(efsignsgd)", "of=(efsignsgd): its payloads contain no plain numbers"},
         {"bf16", "of=(warmup:of=(topk))", "no plain numbers"},
         {"warmup", "steps=4", "of= is missing"},
         {"warmup", "steps=x,of=(topk)", "steps=x"},

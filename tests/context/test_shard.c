@@ -82,7 +82,7 @@ static void gather_body(esp_ctx *ctx, void *user) {
 #endif
             for (uint64_t i = 0; i < counts[t]; i++) {
                 const float x = 1.0f / (float)(3 + i + (uint64_t)step);
-                const float want = !gather ? x : half_float((uint32_t)half_to_bf16(x) << 16);
+                const float want = !gather ? x : bits_float((uint32_t)half_to_bf16(x) << 16);
                 CHECK(params[i] == want);
             }
         }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants faults in the CUDA kernels, one at a time, and sees whether the tests on the host find them. A test tool; `make plant` runs it.
+"""Plants faults in the CUDA kernels, one at a time, and checks whether the tests on the host detect them. A test tool; `make plant` runs it.
 
     plant.py [--jobs N] [PATTERN]     PATTERN: only faults whose line in the table has it
 
@@ -18,10 +18,10 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-TESTS = ("test_twins", "test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps")
-# by file: the codecs with which test_twins looks first, and a test of its own
+TESTS = ("test_codecs", "test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps")
+# by file: the codecs that test_codecs tests first, and a test for the file
 FIRST = {"half.cu": ("fp16", "bf16"), "quant.cu": ("int8", "int4"), "quant.h": ("int8", "int4"), "dense.h": ("fp16", "int4", "twobit"),
-         "tile.h": ("efsignsgd", "twobit"), "twin.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
+         "tile.h": ("efsignsgd", "twobit"), "codec.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
          "norm.h": ("test_norm", "efsignsgd"), "select.h": ("topk", "test_select"), "block.h": ("test_scan", "topk", "dgc", "chunktopk"),
          "sparse.h": ("topk", "dgc"), "lowrank.h": ("test_lowrank", "powersgd", "test_rounds"), "powersgd.cu": ("powersgd", "test_rounds"), "device.cu": ("test_cuda_steps",)}
 WARP = r"(__(?:shfl|ballot|any|all|match|reduce|syncwarp)\w*\()0xFFFFFFFFu"
@@ -38,15 +38,14 @@ FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it 
 KNOWN = (
     ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
     ("chunktopk.cu", "no barrier", "if (W == 1) __syncwarp()", "the votes before it make lanes wait here, too; CUDA does not promise that they order memory"),
-    ("block.h", "no barrier", "cuda_last", "blocks run one after the other here: what one writes is there when the next begins"),
-    ("twin.h", "no barrier", "cuda_last_block", "blocks run one after the other here: what one writes is there when the next begins"),
-    ("twin.h", "tail", "if (stride < zero)", "both are multiples of 64"),
+    ("codec.h", "no barrier", "cuda_last", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("codec.h", "tail", "if (stride < zero)", "both are multiples of 64"),
     ("lowrank.h", "tail", "if (left + width < x->n) continue;", "writes sums of all tiles but the last, which the last overwrites"),
     ("quant.h", "wrong mask", "__reduce_max_sync", "only nvcc compiles this line"),
     ("select.h", "tail", "CUDA_SELECT_ROOM < count", "a list that has room for all elements, or for 4 k, gives the same"),
     ("select.h", "tail", "root * root < rank", "no result depends on the sample"),
     ("select.h", "tail", "select_sample", "no result depends on the sample"),
-    ("powersgd.cu", "tail", "i < p->m * p->r; i += CUDA_THREADS", "what is not finite there is not finite in Q, which is looked at, too"),
+    ("powersgd.cu", "tail", "i < p->m * p->r; i += CUDA_THREADS", "what is not finite there is not finite in Q, which is checked too"),
 )
 NO_BUILD = "does not compile"
 
@@ -94,7 +93,7 @@ def faults(kernels):
 def run(folder, test, some, way="tests"):
     env = dict(os.environ, OMP_WAIT_POLICY="passive", TEST_ALL="1")
     if some:
-        env["TWINS"] = some
+        env["CODECS"] = some
     try:
         done = subprocess.run(["build/%s/cuda_host/%s" % (way, test)], cwd=folder, env=env, timeout=300, capture_output=True)
     except subprocess.TimeoutExpired:
@@ -106,7 +105,7 @@ def found_by(folder, file):
     """The first test that fails; None: none does."""
     name = os.path.basename(file)
     for first in FIRST.get(name, (name.removesuffix(".cu"),)):
-        test, some = (first, None) if first.startswith("test_") else ("test_twins", first)
+        test, some = (first, None) if first.startswith("test_") else ("test_codecs", first)
         if run(folder, test, some):
             return "%s (%s)" % (test, some) if some else test
     for test in TESTS:
@@ -118,7 +117,7 @@ def found_by(folder, file):
                       cwd=folder, capture_output=True).returncode:
         return NO_BUILD
     for first in looks:
-        test, some = (first, None) if first.startswith("test_") else ("test_twins", first)
+        test, some = (first, None) if first.startswith("test_") else ("test_codecs", first)
         if run(folder, test, some, "asan"):
             return "asan/" + test
     return None

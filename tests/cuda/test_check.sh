@@ -1,4 +1,4 @@
-# test_check.sh: `espresso plugins --check` runs the whole conformance program on every CUDA codec, on the test runtime.
+# test_check.sh: `espresso plugins --check` runs the whole conformance program on every CUDA codec, on the emulator.
 # time limit: 600 s
 # runs: long
 plugin=$PWD/$BUILD/tests/cuda/libespresso-on_cpu.so

@@ -1,5 +1,5 @@
-/* test_codecs.c: CUDA codecs on the test runtime (cuda_runtime.h) give the CPU's bytes: payloads, residuals, state and decoded numbers, for
- * all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
+/* test_codecs.c: CUDA codecs on the emulator (cuda_runtime.h) give the CPU's bytes: payloads, residuals, state and
+ * decoded numbers, for all kinds of input, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -31,13 +31,13 @@ static const char *const specs[] = {"none",
                                     "chunktopk:chunk=16,k=3",
                                     "chunktopk:chunk=1024,k=300,decay=0.5"};
 
-/* 1: the codec had its turn with other parameters; a third of the cases is then enough. */
+/* Nonzero where the codec is also tested with other parameters; a third of the cases is then enough. */
 static int again(size_t s) {
     const size_t n = strcspn(specs[s], ":");
     return s > 0 && strcspn(specs[s - 1], ":") == n && !strncmp(specs[s - 1], specs[s], n);
 }
 
-/* Sanitizers take several times as long, and look for other things: a part of the cases is enough. So it is without TEST_ALL. */
+/* Under sanitizers, which take several times as long, and without TEST_ALL, runs a part of the cases. */
 static int quick(void) {
 #if defined(__SANITIZE_ADDRESS__)
     return 1;
@@ -48,58 +48,59 @@ static int quick(void) {
 #endif
     return getenv("TEST_ALL") == NULL;
 }
-/* CODECS names some codecs, for a quick look. */
+/* The variable CODECS selects some codecs. */
 static int left_out(size_t s) {
     const char *some = getenv("CODECS");
     return (some && !strstr(specs[s], some)) || (again(s) && quick());
 }
 
-/* Every twin of the plugin is in the list. */
+/* The list has every codec of the plugin. */
 TEST(all_codecs) {
-    const esp_plugin *p = espresso_plugin_v1_cuda(&tw_host);
+    const esp_plugin *p = espresso_plugin_v1_cuda(&pair_host);
     for (uint32_t i = 0; i < p->n_codecs; i++) {
         int found = 0;
         for (size_t k = 0; k < CF_COUNT(specs); k++)
             found |= strcspn(specs[k], ":") == strlen(p->codecs[i]->name) &&
                      !strncmp(specs[k], p->codecs[i]->name, strlen(p->codecs[i]->name));
-        if (!found) fail_msg("'%s' has a twin, but is not among the specs of this test", p->codecs[i]->name);
+        if (!found)
+            fail_msg("'%s' has a CUDA implementation, but is not among the specs of this test", p->codecs[i]->name);
     }
 }
 
-/* A kind of input more: at the end of f32's range, where rounding to fewer bits overflows. */
+/* Input at the end of f32's range, where rounding to fewer bits overflows. */
 enum { HUGE_NUMBERS = CF_KINDS, KINDS };
-static void fill(tw_part *p, int kind) {
+static void fill(pair_part *p, int kind) {
     static const float huge[] = {0x1.FFFFFEp127f, -0x1.FFFFFEp127f, 0x1.FEp127f, 0x1.FFp127f, -0x1.FEFFFEp127f, 0, -1};
     float *g = (float *)(void *)p->cpu.at[TW_G] + p->shift;
     if (kind == HUGE_NUMBERS)
         for (uint64_t i = 0; i < p->count; i++) g[i] = huge[(i + p->count) % CF_COUNT(huge)];
     else
         cf_fill(g, p->count, kind);
-    tw_up(p, TW_G);
+    pair_up(p, TW_G);
 }
 
 /* One part: two steps, then decoding in several ways. */
-static void one(const tw_codec *c, uint64_t count, int kind, int feedback, uint32_t n_reduced) {
-    tw_part p, *list = &p;
-    tw_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = n_reduced, .n_payloads = 1};
+static void one(const pair_codec *c, uint64_t count, int kind, int feedback, uint32_t n_reduced) {
+    pair_part p, *list = &p;
+    pair_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = n_reduced, .n_payloads = 1};
     how.flags = feedback && cf_has(&c->cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
-    tw_part_make(&p, c, count, n_reduced, count % 3);
+    pair_part_make(&p, c, count, n_reduced, count % 3);
     for (how.step = 0; how.step < 2; how.step++) {
         fill(&p, how.step ? CF_RANDOM : kind);
         if (how.step && feedback && !how.flags) how.beta = 0.5f, how.gamma = 2;
-        tw_compress(c, &list, 1, &how);
+        pair_compress(c, &list, 1, &how);
         how.mode = ESP_OUT_SET;
-        tw_decompress(c, &list, 1, &how);
+        pair_decompress(c, &list, 1, &how);
     }
     fill(&p, kind);
-    tw_compress(c, &list, 1, &how);
+    pair_compress(c, &list, 1, &how);
     if (n_reduced == 1) {
         how.mode = ESP_OUT_SUM, how.n_payloads = 3, how.scale = 0.25f;
-        tw_decompress(c, &list, 1, &how);
+        pair_decompress(c, &list, 1, &how);
         how.mode = ESP_OUT_SET;
-        tw_decompress(c, &list, 1, &how);
+        pair_decompress(c, &list, 1, &how);
     }
-    tw_part_free(&p);
+    pair_part_free(&p);
 }
 
 static const uint64_t sizes[] = {0,   1,   2,    7,    8,    31,   32,   33,   96,  127,
@@ -107,11 +108,11 @@ static const uint64_t sizes[] = {0,   1,   2,    7,    8,    31,   32,   33,   9
 static const uint64_t large[] = {8192, 10007, 65535, 65536, 65537, 70000};
 
 TEST(inputs) {
-    tw_open("4", 1);
+    pair_open("4", 1);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
+        pair_codec c;
         if (left_out(s)) continue;
-        tw_codec_open(&c, specs[s]);
+        pair_codec_open(&c, specs[s]);
         const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
         for (size_t i = 0; i < CF_COUNT(sizes); i++)
             for (int kind = 0; kind < KINDS; kind++)
@@ -120,30 +121,31 @@ TEST(inputs) {
                         one(&c, sizes[i], kind, feedback, 1);
         for (size_t i = again(s) ? 4 : 0; i < CF_COUNT(large); i += quick() ? 2 : 1)
             one(&c, large[i], (int)((i + s) % CF_KINDS), (int)i & fused, 1);
-        tw_codec_close(&c);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
-/* One number, the last of a part that ends behind a warp's, block's or tile's work: it is NaN, or the only one that is not 0. */
+/* The last number of a part, whose size exceeds the work of a warp, block or tile by one, is NaN, or the only one that
+ * is not 0. */
 TEST(last_number) {
     static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
-    tw_open("4", 9);
+    pair_open("4", 9);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
+        pair_codec c;
         if (left_out(s) || again(s)) continue;
-        tw_codec_open(&c, specs[s]);
+        pair_codec_open(&c, specs[s]);
         const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
         const int forms = cf_has(&c.cpu, ESP_CODEC_NEEDS_MATRIX) ? 2 : 1; /* a matrix, and another tensor */
         for (size_t i = 0; i < CF_COUNT(ends) * forms; i++) {
             const uint64_t n = ends[i / forms];
-            tw_part p, *list = &p;
-            tw_how how = {.feedback = fused, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+            pair_part p, *list = &p;
+            pair_how how = {.feedback = fused, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
             how.flags = fused && cf_has(&c.cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
             if (i % forms)
-                tw_matrix_make(&p, &c, n, 0, 1, 0);
+                pair_matrix_make(&p, &c, n, 0, 1, 0);
             else
-                tw_part_make(&p, &c, n, 1, 0);
+                pair_part_make(&p, &c, n, 1, 0);
             float *g = (float *)(void *)p.cpu.at[TW_G];
             for (how.step = 0; how.step < 5; how.step++) {
                 if (how.step % 2) {
@@ -154,61 +156,61 @@ TEST(last_number) {
                 }
                 if (how.step < 2)
                     cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM); /* a residual from elsewhere */
-                tw_up(&p, TW_E);
-                tw_up(&p, TW_G);
-                tw_compress(&c, &list, 1, &how);
-                tw_decompress(&c, &list, 1, &how);
+                pair_up(&p, TW_E);
+                pair_up(&p, TW_G);
+                pair_compress(&c, &list, 1, &how);
+                pair_decompress(&c, &list, 1, &how);
             }
-            tw_part_free(&p);
+            pair_part_free(&p);
         }
-        tw_codec_close(&c);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
 /* Bodies that are reduced, where the number of ranks decides their format. */
 TEST(reduced) {
-    tw_open("3", 2);
+    pair_open("3", 2);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
+        pair_codec c;
         if (left_out(s)) continue;
-        tw_codec_open(&c, specs[s]);
+        pair_codec_open(&c, specs[s]);
         for (uint32_t n = 2; n < 1000 && cf_has(&c.cpu, ESP_CODEC_REDUCIBLE); n *= 20)
             for (int kind = 0; kind < CF_KINDS; kind++) one(&c, 1200 + n, kind, 1, n);
-        tw_codec_close(&c);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
 /* Lists of unequal parts, in one call; with few blocks, and in other orders of threads. */
 TEST(lists) {
     static const char *const sms[] = {"1", "2", "4"};
     for (uint64_t seed = 0; seed < (quick() ? 2 : 4); seed++) {
-        tw_open(sms[seed % 3], 10 + seed);
+        pair_open(sms[seed % 3], 10 + seed);
         for (size_t s = 0; s < CF_COUNT(specs); s++) {
-            tw_codec c;
-            tw_part part[40], *list[40];
+            pair_codec c;
+            pair_part part[40], *list[40];
             const uint32_t n = seed % 2 ? 40 : 5;
             if (left_out(s) || (again(s) && seed > 1)) continue;
-            tw_how how = {.feedback = seed % 3 != 0, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
-            tw_codec_open(&c, specs[s]);
+            pair_how how = {.feedback = seed % 3 != 0, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+            pair_codec_open(&c, specs[s]);
             how.feedback &= cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
             for (uint32_t t = 0; t < n; t++) {
-                tw_part_make(&part[t], &c, t == 3 ? 0 : n == 5 ? 5000 + 977 * t : 1 + cf_random() % 700, 1, t % 4);
+                pair_part_make(&part[t], &c, t == 3 ? 0 : n == 5 ? 5000 + 977 * t : 1 + cf_random() % 700, 1, t % 4);
                 list[t] = &part[t];
             }
             for (how.step = 0; how.step < 2; how.step++) {
                 for (uint32_t t = 0; t < n; t++) fill(&part[t], t % 5 == 4 ? (int)t % CF_KINDS : CF_RANDOM);
-                tw_compress(&c, list, n, &how);
+                pair_compress(&c, list, n, &how);
             }
             how.n_payloads = 4, how.mode = seed % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
-            tw_decompress(&c, list, n, &how);
+            pair_decompress(&c, list, n, &how);
             how.n_payloads = 300; /* more than a launch takes */
-            if (seed == 1) tw_decompress(&c, list, 2, &how);
-            for (uint32_t t = 0; t < n; t++) tw_part_free(&part[t]);
-            tw_codec_close(&c);
+            if (seed == 1) pair_decompress(&c, list, 2, &how);
+            for (uint32_t t = 0; t < n; t++) pair_part_free(&part[t]);
+            pair_codec_close(&c);
         }
-        tw_close();
+        pair_close();
     }
 }
 
@@ -216,87 +218,88 @@ static void one_nan(float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (x[i] != x[i]) x[i] = NAN;
 }
-/* Decodes on both sides, which say the same, and write the same. The CPU keeps a NaN's bits; the device has one NaN, but for factors of
- * matrices, whose products are any. */
-static void decode_damaged(const tw_codec *c, tw_part *p, const tw_how *how, int round) {
+/* Both implementations decode with the same status and results. The CPU keeps a NaN's bits; the device writes one NaN,
+ * except for products of matrix factors. */
+static void decode_damaged(const pair_codec *c, pair_part *p, const pair_how *how, int round) {
     float *out = (float *)(void *)p->cpu.at[TW_OUT];
     cf_fill(out, p->count, CF_RANDOM);
-    tw_up(p, TW_OUT);
-    const esp_status cpu = tw_on_cpu(c, &p, 1, how, 0, 1), cuda = tw_on_cuda(c, &p, 1, how, 0, 1);
+    pair_up(p, TW_OUT);
+    const esp_status cpu = pair_on_cpu(c, &p, 1, how, 0, 1), cuda = pair_on_cuda(c, &p, 1, how, 0, 1);
     if (cpu != cuda)
-        fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", c->spec, round, tw_status(cpu), tw_status(cuda));
+        fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", c->spec, round, pair_status(cpu), pair_status(cuda));
     one_nan(out, p->count);
     if (cf_has(&c->cpu, ESP_CODEC_NEEDS_MATRIX)) {
         float *any = malloc(p->count * 4 + 1);
-        tw_copy(any, p->cuda.at[TW_OUT], p->count * 4, 0);
+        pair_copy(any, p->cuda.at[TW_OUT], p->count * 4, 0);
         one_nan(any, p->count);
-        tw_copy(p->cuda.at[TW_OUT], any, p->count * 4, 1);
+        pair_copy(p->cuda.at[TW_OUT], any, p->count * 4, 1);
         free(any);
     }
-    tw_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
+    pair_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
 }
-/* Payloads with other numbers each: floats do not commute, so they are added in order. */
+/* Payloads with different numbers, which must be added in order, since that affects the bits. */
 TEST(orders) {
     enum { FROM = 5 };
-    tw_open("1", 7);
+    pair_open("1", 7);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
-        tw_part part[FROM], *list[FROM];
-        tw_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
-        tw_codec_open(&c, specs[s]);
+        pair_codec c;
+        pair_part part[FROM], *list[FROM];
+        pair_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
+        pair_codec_open(&c, specs[s]);
         for (int t = 0; t < FROM && c.cpu.traits.n_rounds == 1; t++) {
             list[t] = &part[t];
-            tw_part_make(&part[t], &c, 3001, 1, 1);
+            pair_part_make(&part[t], &c, 3001, 1, 1);
             fill(&part[t], CF_RANDOM);
-            tw_compress(&c, &list[t], 1, &how);
+            pair_compress(&c, &list[t], 1, &how);
         }
         for (int set = 0; set < 2 && c.cpu.traits.n_rounds == 1; set++) {
             how.mode = set ? ESP_OUT_SET : ESP_OUT_SUM;
-            tw_decompress(&c, list, 1, &how);
+            pair_decompress(&c, list, 1, &how);
         }
-        for (int t = 0; t < FROM && c.cpu.traits.n_rounds == 1; t++) tw_part_free(&part[t]);
-        tw_codec_close(&c);
+        for (int t = 0; t < FROM && c.cpu.traits.n_rounds == 1; t++) pair_part_free(&part[t]);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
-/* One payload more than a launch takes: the last one is added, too. */
+/* One payload more than a launch processes: the last one must be added too. */
 TEST(many_payloads) {
     static const uint32_t numbers[] = {65, 97, 193};
-    tw_open("2", 11);
+    pair_open("2", 11);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
-        tw_part p, *list = &p;
-        tw_how how = {.n_reduced = 1, .n_payloads = 1};
+        pair_codec c;
+        pair_part p, *list = &p;
+        pair_how how = {.n_reduced = 1, .n_payloads = 1};
         if (left_out(s) || again(s)) continue;
-        tw_codec_open(&c, specs[s]);
-        tw_part_make(&p, &c, 300, 1, 0);
+        pair_codec_open(&c, specs[s]);
+        pair_part_make(&p, &c, 300, 1, 0);
         fill(&p, CF_RANDOM);
-        tw_compress(&c, &list, 1, &how);
+        pair_compress(&c, &list, 1, &how);
         for (size_t i = 0; i < CF_COUNT(numbers); i++) {
             how.n_payloads = numbers[i], how.mode = i % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
-            tw_decompress(&c, &list, 1, &how);
+            pair_decompress(&c, &list, 1, &how);
         }
-        tw_part_free(&p);
-        tw_codec_close(&c);
+        pair_part_free(&p);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
-/* A damaged payload: refused, or decoded as the CPU decodes it, and nothing beyond the output is touched; if it is refused, the output
- * stays as it was. A device that found one stays broken, so each case opens it anew. */
+/* A damaged payload is refused, or decoded as the CPU decodes it. Where it is refused, the output does not change.
+ * Nothing beyond the output is written. A device that found one fails every later event, so each case opens a new
+ * one. */
 TEST(damage) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : again(s) ? 2 : 1) {
-            tw_codec c;
-            tw_part p, *list = &p;
-            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
-            tw_open("2", (uint64_t)round);
-            tw_codec_open(&c, specs[s]);
+            pair_codec c;
+            pair_part p, *list = &p;
+            pair_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            pair_open("2", (uint64_t)round);
+            pair_codec_open(&c, specs[s]);
             const uint32_t last = c.cpu.traits.n_rounds - 1;
-            tw_part_make(&p, &c, round % 2 ? 301 : 5001, 1, 0);
+            pair_part_make(&p, &c, round % 2 ? 301 : 5001, 1, 0);
             fill(&p, CF_RANDOM);
-            tw_compress(&c, &list, 1, &how);
+            pair_compress(&c, &list, 1, &how);
             unsigned char *x = p.cpu.payload[last];
             const uint64_t bytes = p.body[last];
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
@@ -309,11 +312,11 @@ TEST(damage) {
                 x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=
                     (unsigned char)(1 + cf_random() % 255);
             if (round % 7 == 6) p.body[last] -= 1 + cf_random() % (bytes - ESP_PAYLOAD_HEADER);
-            tw_copy(p.cuda.payload[last], x, bytes, 1);
+            pair_copy(p.cuda.payload[last], x, bytes, 1);
             decode_damaged(&c, &p, &how, round);
-            tw_part_free(&p);
-            tw_codec_close(&c);
-            tw_close();
+            pair_part_free(&p);
+            pair_codec_close(&c);
+            pair_close();
         }
 }
 
@@ -321,69 +324,70 @@ TEST(damage) {
 TEST(each_word) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (uint64_t word = 0, words = 1; word < words && !left_out(s) && !again(s); word += quick() ? 3 : 1) {
-            tw_codec c;
-            tw_part p, *list = &p;
-            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
-            tw_open("2", word);
-            tw_codec_open(&c, specs[s]);
+            pair_codec c;
+            pair_part p, *list = &p;
+            pair_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            pair_open("2", word);
+            pair_codec_open(&c, specs[s]);
             const uint32_t last = c.cpu.traits.n_rounds - 1;
-            tw_part_make(&p, &c, 300, 1, 0);
+            pair_part_make(&p, &c, 300, 1, 0);
             fill(&p, CF_RANDOM);
-            tw_compress(&c, &list, 1, &how);
+            pair_compress(&c, &list, 1, &how);
             words = (p.body[last] - ESP_PAYLOAD_HEADER) / 4;
             if (words > 100) words = 100;
             memset(p.cpu.payload[last] + ESP_PAYLOAD_HEADER + 4 * word, 0xFF, 4);
-            tw_copy(p.cuda.payload[last], p.cpu.payload[last], p.body[last], 1);
+            pair_copy(p.cuda.payload[last], p.cpu.payload[last], p.body[last], 1);
             decode_damaged(&c, &p, &how, (int)word);
-            tw_part_free(&p);
-            tw_codec_close(&c);
-            tw_close();
+            pair_part_free(&p);
+            pair_codec_close(&c);
+            pair_close();
         }
 }
 
-/* Damage late in a large body, which one block looks at in several turns. */
+/* Damage late in a large body, which one block checks in several iterations. */
 TEST(late_damage) {
     enum { PARTS = 9, COUNT = 40001 };
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 4 && !left_out(s); round++) {
-            tw_codec c;
-            tw_part part[PARTS], *list[PARTS];
-            tw_how how = {.n_reduced = 1, .n_payloads = 1};
-            tw_open("1", (uint64_t)round);
-            tw_codec_open(&c, specs[s]);
+            pair_codec c;
+            pair_part part[PARTS], *list[PARTS];
+            pair_how how = {.n_reduced = 1, .n_payloads = 1};
+            pair_open("1", (uint64_t)round);
+            pair_codec_open(&c, specs[s]);
             for (uint32_t t = 0; t < PARTS; t++) {
-                tw_part_make(&part[t], &c, t ? t : COUNT, 1, 0);
+                pair_part_make(&part[t], &c, t ? t : COUNT, 1, 0);
                 fill(&part[t], CF_RANDOM);
                 list[t] = &part[t];
             }
-            tw_compress(&c, list, PARTS, &how);
+            pair_compress(&c, list, PARTS, &how);
             const uint32_t last = c.cpu.traits.n_rounds - 1;
             const uint64_t bytes = part[0].body[last];
             unsigned char *x = part[0].cpu.payload[last] + bytes / 2 + cf_random() % (bytes / 2 - 4);
             for (int i = 0; i < 4; i++) x[i] ^= 0x55;
-            tw_copy(part[0].cuda.payload[last], part[0].cpu.payload[last], bytes, 1);
-            const esp_status cpu = tw_on_cpu(&c, list, PARTS, &how, 0, 1);
-            const esp_status cuda = tw_on_cuda(&c, list, PARTS, &how, 0, 1);
+            pair_copy(part[0].cuda.payload[last], part[0].cpu.payload[last], bytes, 1);
+            const esp_status cpu = pair_on_cpu(&c, list, PARTS, &how, 0, 1);
+            const esp_status cuda = pair_on_cuda(&c, list, PARTS, &how, 0, 1);
             if (cpu != cuda)
-                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, tw_status(cpu), tw_status(cuda));
-            for (uint32_t t = 0; t < PARTS; t++) tw_part_free(&part[t]);
-            tw_codec_close(&c);
-            tw_close();
+                fail_msg("%s: case %d: the CPU says '%s', CUDA '%s'", specs[s], round, pair_status(cpu),
+                         pair_status(cuda));
+            for (uint32_t t = 0; t < PARTS; t++) pair_part_free(&part[t]);
+            pair_codec_close(&c);
+            pair_close();
         }
 }
-/* The reduced payload of the round before the last is damaged: refused, or taken as the CPU takes it. */
+/* The reduced payload of the round before the last is damaged: it is refused, or used as the CPU uses it. */
 TEST(damaged_rounds) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : 1) {
-            tw_codec c;
-            tw_part p, *list = &p;
-            tw_how how = {.n_reduced = 1, .n_payloads = 1, .feedback = 1, .beta = 1, .gamma = 1};
-            tw_open("2", (uint64_t)round);
-            tw_codec_open(&c, specs[s]);
+            pair_codec c;
+            pair_part p, *list = &p;
+            pair_how how = {.n_reduced = 1, .n_payloads = 1, .feedback = 1, .beta = 1, .gamma = 1};
+            pair_open("2", (uint64_t)round);
+            pair_codec_open(&c, specs[s]);
             const uint32_t last = c.cpu.traits.n_rounds - 1;
-            tw_part_make(&p, &c, 300, 1, 0);
+            pair_part_make(&p, &c, 300, 1, 0);
             fill(&p, CF_RANDOM);
-            if (last) tw_compress(&c, &list, 1, &how);
+            if (last) pair_compress(&c, &list, 1, &how);
             if (last && p.cpu.capacity[last - 1]) {
                 unsigned char *x = p.cpu.payload[last - 1];
                 const uint64_t body = p.body[last - 1] - ESP_PAYLOAD_HEADER;
@@ -391,22 +395,22 @@ TEST(damaged_rounds) {
                     x[(round * 2 + (int)(cf_random() % 2)) % 32] ^= (unsigned char)(1u << cf_random() % 8);
                 else if (body)
                     x[ESP_PAYLOAD_HEADER + cf_random() % body] ^= (unsigned char)(1 + cf_random() % 255);
-                tw_copy(p.cuda.payload[last - 1], x, p.body[last - 1], 1);
+                pair_copy(p.cuda.payload[last - 1], x, p.body[last - 1], 1);
                 decode_damaged(&c, &p, &how, round);
-                tw_close();
-                tw_open("2", (uint64_t)round);
-                const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, last, 0);
-                const esp_status cuda = tw_on_cuda(&c, &list, 1, &how, last, 0);
+                pair_close();
+                pair_open("2", (uint64_t)round);
+                const esp_status cpu = pair_on_cpu(&c, &list, 1, &how, last, 0);
+                const esp_status cuda = pair_on_cuda(&c, &list, 1, &how, last, 0);
                 if (cpu != cuda)
-                    fail_msg("%s: case %d of compress: the CPU says '%s', CUDA '%s'", specs[s], round, tw_status(cpu),
-                             tw_status(cuda));
+                    fail_msg("%s: case %d of compress: the CPU says '%s', CUDA '%s'", specs[s], round, pair_status(cpu),
+                             pair_status(cuda));
                 /* of a range that is too small each way makes other levels */
                 if (cpu != ESP_OK)
-                    tw_same(specs[s], &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
+                    pair_same(specs[s], &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
             }
-            tw_part_free(&p);
-            tw_codec_close(&c);
-            tw_close();
+            pair_part_free(&p);
+            pair_codec_close(&c);
+            pair_close();
         }
 }
 

@@ -1,6 +1,7 @@
-/* test_cuda_tree.c: the executor with plugin cuda on the test runtime: every option with compression on the GPU, and some of those that
- * compress on either side, in one job with a tensor each; the codecs take turns. Gradients on the CUDA device give the CPU's bits. */
-/* runs: slow asan-long no-tsan: the test runtime runs kernels as fibers, which the thread sanitizer does not follow */
+/* test_cuda_tree.c: the executor with plugin cuda on the emulator: every option with compression on the GPU, and some
+ * of those that compress on CPU and GPU, in one job with a tensor for each; the codecs rotate. Gradients on the CUDA
+ * device give the CPU's bits. */
+/* runs: slow asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #include "tests/lib/test.h"
 
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);

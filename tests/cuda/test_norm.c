@@ -1,5 +1,6 @@
-/* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact, has the bits of
- * the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at the edge of what is exact. */
+/* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact,
+ * has the bits of the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at
+ * the edge of what is exact. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/norm.h"
@@ -66,7 +67,8 @@ TEST(edges) {
         }
 }
 
-/* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one addition would. */
+/* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one
+ * addition would. */
 TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {
         memset(sums, 0, 512 * sizeof *sums);

@@ -1,15 +1,16 @@
-/* test_rounds.c: CUDA codecs on the test runtime, where test_twins.c does not reach: matrices of many shapes (powersgd), and payloads of one
- * part that differ: of several random draws (randomk), empty, damaged in the round before. */
+/* test_rounds.c: CUDA codecs on the emulator, in cases that test_codecs.c has not: matrices of many shapes
+ * (powersgd), and payloads of one part that differ: of several random draws (randomk), empty, damaged in the round
+ * before. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
 
-static void fill(tw_part *p, int kind) {
+static void fill(pair_part *p, int kind) {
     cf_fill((float *)(void *)p->cpu.at[TW_G] + p->shift, p->count, kind);
-    tw_up(p, TW_G);
+    pair_up(p, TW_G);
 }
 
-/* ---- payloads that differ ---------------------------------------------------------------------------------------------- */
+/* ---- payloads that differ ---------------------------------------------------------------------------------------- */
 enum { MOST = 150 };
 typedef struct payloads {
     unsigned char *cpu[MOST], *cuda[MOST];
@@ -18,13 +19,13 @@ typedef struct payloads {
 } payloads;
 
 /* Keeps the last round's payload of a part. */
-static void keep(payloads *all, const tw_part *p, uint32_t last) {
+static void keep(payloads *all, const pair_part *p, uint32_t last) {
     const uint64_t bytes = p->body[last];
     all->bytes[all->n] = bytes;
     all->cpu[all->n] = malloc(bytes);
-    all->cuda[all->n] = tw_take(bytes);
+    all->cuda[all->n] = pair_take(bytes);
     memcpy(all->cpu[all->n], p->cpu.payload[last], bytes);
-    tw_copy(all->cuda[all->n], all->cpu[all->n], bytes, 1);
+    pair_copy(all->cuda[all->n], all->cpu[all->n], bytes, 1);
     all->n++;
 }
 /* Keeps an empty one. */
@@ -34,46 +35,46 @@ static void keep_empty(payloads *all) {
     h.flags = ESP_PAYLOAD_EMPTY, h.body_bytes = 0, h.aux = 77;
     all->bytes[all->n] = sizeof h;
     all->cpu[all->n] = malloc(sizeof h);
-    all->cuda[all->n] = tw_take(sizeof h);
+    all->cuda[all->n] = pair_take(sizeof h);
     memcpy(all->cpu[all->n], &h, sizeof h);
-    tw_copy(all->cuda[all->n], &h, sizeof h, 1);
+    pair_copy(all->cuda[all->n], &h, sizeof h, 1);
     all->n++;
 }
 static void forget(payloads *all) {
     for (uint32_t i = 0; i < all->n; i++) {
         free(all->cpu[i]);
-        tw_give(all->cuda[i], all->bytes[i]);
+        pair_give(all->cuda[i], all->bytes[i]);
     }
     all->n = 0;
 }
-static esp_status decode(const tw_codec *c, tw_part *p, const tw_how *how, const payloads *all, int cuda) {
+static esp_status decode(const pair_codec *c, pair_part *p, const pair_how *how, const payloads *all, int cuda) {
     const esp_codec *table = cuda ? c->cuda : c->cpu.table;
     void *self = cuda ? c->self : c->cpu.self;
-    const uint64_t bytes = tw_scratch(table, self, &p, 1, 0, 1);
-    esp_codec_args a = tw_args(c, &p, 1, how, 0, cuda, 1);
-    esp_buf scratch = {!bytes ? NULL : cuda ? tw_take(bytes) : aligned_alloc(64, bytes), bytes, {0, 0}};
+    const uint64_t bytes = pair_scratch(table, self, &p, 1, 0, 1);
+    esp_codec_args a = pair_args(c, &p, 1, how, 0, cuda, 1);
+    esp_buf scratch = {!bytes ? NULL : cuda ? pair_take(bytes) : aligned_alloc(64, bytes), bytes, {0, 0}};
     a.scratch = bytes ? &scratch : NULL;
     for (uint32_t i = 0; i < all->n; i++) {
-        tw_now.payload[i].data.ptr = cuda ? all->cuda[i] : all->cpu[i];
-        tw_now.payload[i].data.bytes = all->bytes[i];
+        pair_now.payload[i].data.ptr = cuda ? all->cuda[i] : all->cpu[i];
+        pair_now.payload[i].data.bytes = all->bytes[i];
     }
     esp_status s = table->decompress(self, &a);
     if (!cuda) return free(scratch.ptr), s;
-    const esp_status later = tw_wait();
-    if (bytes) tw_give(scratch.ptr, bytes);
+    const esp_status later = pair_wait();
+    if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
-/* Decodes all of them on both sides, to overwrite and to add. */
-static void decode_all(const tw_codec *c, tw_part *p, const payloads *all) {
-    tw_how how = {.n_reduced = 1, .n_payloads = all->n, .scale = 0.5f};
+/* Decodes all of them by both implementations, to overwrite and to add. */
+static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
+    pair_how how = {.n_reduced = 1, .n_payloads = all->n, .scale = 0.5f};
     for (how.mode = 0; how.mode < 2; how.mode++) {
         cf_fill((float *)(void *)p->cpu.at[TW_OUT], p->count + p->shift, CF_RANDOM);
-        tw_up(p, TW_OUT);
+        pair_up(p, TW_OUT);
         const esp_status s = decode(c, p, &how, all, 0), d = decode(c, p, &how, all, 1);
         assert_int_equal(s, ESP_OK);
         assert_int_equal(d, ESP_OK);
-        tw_same(c->spec, p, "what was decoded", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->cpu.bytes[TW_OUT]);
-        tw_same(c->spec, p, "the state", p->cpu.at[TW_STATE], p->cuda.at[TW_STATE], p->cpu.bytes[TW_STATE]);
+        pair_same(c->spec, p, "what was decoded", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->cpu.bytes[TW_OUT]);
+        pair_same(c->spec, p, "the state", p->cpu.at[TW_STATE], p->cuda.at[TW_STATE], p->cpu.bytes[TW_STATE]);
     }
 }
 
@@ -82,25 +83,26 @@ static void overflow(payloads *all) {
     const float inf = INFINITY;
     unsigned char *at = all->cpu[all->n - 1] + all->bytes[all->n - 1] - sizeof inf;
     memcpy(at, &inf, sizeof inf);
-    tw_copy(all->cuda[all->n - 1], all->cpu[all->n - 1], all->bytes[all->n - 1], 1);
+    pair_copy(all->cuda[all->n - 1], all->cpu[all->n - 1], all->bytes[all->n - 1], 1);
 }
 
-/* randomk: payloads of several draws, which meet in many elements; in runs, alone, with empty ones among them. */
+/* randomk: payloads of several draws, which have many elements in common; in runs, alone, with empty ones among
+ * them. */
 TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
-    tw_open("1", 5); /* so that threads have several numbers each */
+    pair_open("1", 5); /* so that threads have several numbers each */
     for (size_t i = 0; i < CF_COUNT(sizes); i++) {
-        tw_codec c;
-        tw_part p, *list = &p;
+        pair_codec c;
+        pair_part p, *list = &p;
         payloads all = {.n = 0};
-        tw_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
-        tw_codec_open(&c, "randomk:ratio=0.4");
-        tw_part_make(&p, &c, sizes[i], 1, i % 3);
+        pair_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+        pair_codec_open(&c, "randomk:ratio=0.4");
+        pair_part_make(&p, &c, sizes[i], 1, i % 3);
         for (int n = 0; n < 8; n++) {
             how.step = (uint64_t)(n / 2 % 3);
             fill(&p, n == 5 ? CF_WIDE : n == 6 ? CF_MINUS_ZERO : CF_RANDOM);
-            tw_compress(&c, &list, 1, &how);
-            tw_same(c.spec, &p, "what is behind the payload", p.cpu.payload[0], p.cuda.payload[0], p.cpu.capacity[0]);
+            pair_compress(&c, &list, 1, &how);
+            pair_same(c.spec, &p, "what is behind the payload", p.cpu.payload[0], p.cuda.payload[0], p.cpu.capacity[0]);
             keep(&all, &p, 0);
             if (n == 1 || n == 2) keep_empty(&all);
             if (n == 1) decode_all(&c, &p, &all); /* of one draw so far */
@@ -112,21 +114,21 @@ TEST(draws) {
         decode_all(&c, &p, &all);
         forget(&all);
         fill(&p, CF_NAN);
-        tw_compress(&c, &list, 1, &how);
+        pair_compress(&c, &list, 1, &how);
         keep(&all, &p, 0);
         decode_all(&c, &p, &all);
         keep_empty(&all);
-        free(all.cpu[0]), tw_give(all.cuda[0], all.bytes[0]); /* empty ones alone */
+        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* empty ones alone */
         all.cpu[0] = all.cpu[1], all.cuda[0] = all.cuda[1], all.bytes[0] = all.bytes[1], all.n = 1;
         decode_all(&c, &p, &all);
         forget(&all);
-        tw_part_free(&p);
-        tw_codec_close(&c);
+        pair_part_free(&p);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------------------------- */
+/* ---- matrices ---------------------------------------------------------------------------------------------------- */
 typedef struct shape {
     uint64_t rows, cols;
     const char *spec;
@@ -140,41 +142,41 @@ static const shape shapes[] = {
 };
 
 /* Three steps with feedback, warm starts, other numbers in each payload. */
-static void one(const tw_codec *c, const shape *x, int kind, uint64_t shift) {
-    tw_part p, *list = &p;
+static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
+    pair_part p, *list = &p;
     payloads all = {.n = 0};
-    tw_how how = {.feedback = kind != CF_WIDE, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
-    tw_matrix_make(&p, c, x->rows * x->cols, x->rows, 1, shift);
+    pair_how how = {.feedback = kind != CF_WIDE, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+    pair_matrix_make(&p, c, x->rows * x->cols, x->rows, 1, shift);
     for (how.step = 0; how.step < 3; how.step++) {
         fill(&p, how.step == 1 ? kind : CF_RANDOM);
         if (how.step == 2) how.beta = 0.5f, how.gamma = 2;
-        tw_compress(c, &list, 1, &how);
+        pair_compress(c, &list, 1, &how);
         how.mode = ESP_OUT_SUM;
-        tw_decompress(c, &list, 1, &how);
-        tw_same(c->spec, &p, "state after decoding", p.cpu.at[TW_STATE], p.cuda.at[TW_STATE], p.cpu.bytes[TW_STATE]);
+        pair_decompress(c, &list, 1, &how);
+        pair_same(c->spec, &p, "state after decoding", p.cpu.at[TW_STATE], p.cuda.at[TW_STATE], p.cpu.bytes[TW_STATE]);
     }
     for (int n = 0; n < 3; n++) {
         fill(&p, CF_RANDOM);
-        tw_compress(c, &list, 1, &how);
+        pair_compress(c, &list, 1, &how);
         keep(&all, &p, 1);
     }
     decode_all(c, &p, &all);
     while (all.n < 70) keep(&all, &p, 1); /* more than a launch takes */
     if (x->rows * x->cols < 6000) decode_all(c, &p, &all);
     forget(&all);
-    tw_part_free(&p);
+    pair_part_free(&p);
 }
 TEST(matrices) {
     for (size_t i = 0; i < CF_COUNT(shapes); i++) {
         static const int kinds[] = {CF_RANDOM, CF_EQUAL, CF_NAN, CF_WIDE, CF_LARGE, CF_ZERO, CF_INF};
-        tw_codec c;
-        tw_open(i % 2 ? "1" : "4", 100 + i);
-        tw_codec_open(&c, shapes[i].spec);
+        pair_codec c;
+        pair_open(i % 2 ? "1" : "4", 100 + i);
+        pair_codec_open(&c, shapes[i].spec);
         for (size_t k = 0; k < CF_COUNT(kinds); k++)
             if (k == 0 || (shapes[i].rows * shapes[i].cols < 5000 && (i + k) % 3 == 0))
                 one(&c, &shapes[i], kinds[k], (i + k) % 4);
-        tw_codec_close(&c);
-        tw_close();
+        pair_codec_close(&c);
+        pair_close();
     }
 }
 
@@ -182,67 +184,68 @@ TEST(matrices) {
 TEST(mixed) {
     static const uint64_t rows[] = {0, 30, 300, 0, 1, 5, 700, 0}, cols[] = {90, 40, 7, 3000, 200, 2, 13, 0};
     for (int feedback = 0; feedback < 2; feedback++) {
-        tw_codec c;
-        tw_part part[8], *list[8];
-        tw_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
-        tw_open(feedback ? "2" : "4", 7);
-        tw_codec_open(&c, "powersgd:rank=3");
+        pair_codec c;
+        pair_part part[8], *list[8];
+        pair_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+        pair_open(feedback ? "2" : "4", 7);
+        pair_codec_open(&c, "powersgd:rank=3");
         for (uint32_t t = 0; t < 8; t++) {
-            tw_matrix_make(&part[t], &c, cols[t] * (rows[t] ? rows[t] : 1), rows[t], 1, t % 3);
+            pair_matrix_make(&part[t], &c, cols[t] * (rows[t] ? rows[t] : 1), rows[t], 1, t % 3);
             list[t] = &part[t];
         }
         for (how.step = 0; how.step < 3; how.step++) {
-            for (uint32_t t = 0; t < 8; t++) { /* a residual from elsewhere: that of a plain part is otherwise zero */
+            /* a residual from elsewhere: that of a plain part is otherwise zero */
+            for (uint32_t t = 0; t < 8; t++) {
                 cf_fill((float *)(void *)part[t].cpu.at[TW_E], part[t].cpu.bytes[TW_E] / 4, CF_RANDOM);
-                tw_up(&part[t], TW_E);
+                pair_up(&part[t], TW_E);
                 fill(&part[t], how.step == 1 && t % 4 == 3 ? CF_NAN : how.step == 2 && t == 6 ? CF_INF : CF_RANDOM);
             }
-            tw_compress(&c, list, 8, &how);
+            pair_compress(&c, list, 8, &how);
             how.mode = (uint32_t)how.step % 2;
-            tw_decompress(&c, list, 8, &how);
+            pair_decompress(&c, list, 8, &how);
             for (uint32_t t = 0; t < 8; t++)
-                tw_same(c.spec, &part[t], "state after decoding", part[t].cpu.at[TW_STATE], part[t].cuda.at[TW_STATE],
-                        part[t].cpu.bytes[TW_STATE]);
+                pair_same(c.spec, &part[t], "state after decoding", part[t].cpu.at[TW_STATE], part[t].cuda.at[TW_STATE],
+                          part[t].cpu.bytes[TW_STATE]);
         }
-        for (uint32_t t = 0; t < 8; t++) tw_part_free(&part[t]);
-        tw_codec_close(&c);
-        tw_close();
+        for (uint32_t t = 0; t < 8; t++) pair_part_free(&part[t]);
+        pair_codec_close(&c);
+        pair_close();
     }
 }
 
 /* P is finite, and Q is not. */
 TEST(large) {
-    tw_codec c;
-    tw_part p, *list = &p;
-    tw_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+    pair_codec c;
+    pair_part p, *list = &p;
+    pair_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
     esp_payload_header h;
-    tw_open("4", 3);
-    tw_codec_open(&c, "powersgd");
-    tw_matrix_make(&p, &c, 600, 300, 1, 0);
+    pair_open("4", 3);
+    pair_codec_open(&c, "powersgd");
+    pair_matrix_make(&p, &c, 600, 300, 1, 0);
     for (uint64_t i = 0; i < p.count; i++) ((float *)(void *)p.cpu.at[TW_G])[i] = 1.5e38f;
-    tw_up(&p, TW_G);
-    tw_compress(&c, &list, 1, &how);
+    pair_up(&p, TW_G);
+    pair_compress(&c, &list, 1, &how);
     memcpy(&h, p.cpu.payload[0], sizeof h);
     assert_int_equal(h.flags, 0);
     memcpy(&h, p.cpu.payload[1], sizeof h);
     assert_int_equal(h.flags, ESP_PAYLOAD_NONFINITE);
-    tw_decompress(&c, &list, 1, &how);
-    tw_part_free(&p);
-    tw_codec_close(&c);
-    tw_close();
+    pair_decompress(&c, &list, 1, &how);
+    pair_part_free(&p);
+    pair_codec_close(&c);
+    pair_close();
 }
 
-/* The sum of the round before is damaged, or says that some rank's input was not finite: round 1 and decompress do what the CPU does. */
+/* The sum of the round before is damaged, or has flag NONFINITE: round 1 and decompress do what the CPU does. */
 TEST(before) {
     for (int round = 0; round < 60; round++) {
-        tw_codec c;
-        tw_part p, *list = &p;
-        tw_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = round % 2};
-        tw_open("2", (uint64_t)round);
-        tw_codec_open(&c, "powersgd:rank=2");
-        tw_matrix_make(&p, &c, 50 * 30, 50, 1, 0);
+        pair_codec c;
+        pair_part p, *list = &p;
+        pair_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = round % 2};
+        pair_open("2", (uint64_t)round);
+        pair_codec_open(&c, "powersgd:rank=2");
+        pair_matrix_make(&p, &c, 50 * 30, 50, 1, 0);
         fill(&p, CF_RANDOM);
-        tw_compress(&c, &list, 1, &how);
+        pair_compress(&c, &list, 1, &how);
         unsigned char *x = p.cpu.payload[0];
         if (round < 40)
             x[round] ^= (unsigned char)(1u << cf_random() % (round == 6 ? 2 : 8));
@@ -251,22 +254,22 @@ TEST(before) {
         else
             ((float *)(void *)x)[ESP_PAYLOAD_HEADER / 4 + (round < 50 ? cf_random() % 100 : 99)] =
                 round % 3 ? cf_number(CF_WIDE) : INFINITY;
-        tw_copy(p.cuda.payload[0], x, p.body[0], 1);
+        pair_copy(p.cuda.payload[0], x, p.body[0], 1);
         cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);
-        tw_up(&p, TW_OUT);
+        pair_up(&p, TW_OUT);
         if (round % 4 < 2) {
-            const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 1, 0), cuda = tw_on_cuda(&c, &list, 1, &how, 1, 0);
+            const esp_status cpu = pair_on_cpu(&c, &list, 1, &how, 1, 0), cuda = pair_on_cuda(&c, &list, 1, &how, 1, 0);
             if (cpu != cuda) fail_msg("case %d: round 1: the CPU says %d, CUDA %d", round, cpu, cuda);
-            if (cpu == ESP_OK) tw_same(c.spec, &p, "the payload", p.cpu.payload[1], p.cuda.payload[1], p.body[1]);
-            tw_same(c.spec, &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
+            if (cpu == ESP_OK) pair_same(c.spec, &p, "the payload", p.cpu.payload[1], p.cuda.payload[1], p.body[1]);
+            pair_same(c.spec, &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
         } else {
-            const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 0, 1), cuda = tw_on_cuda(&c, &list, 1, &how, 0, 1);
+            const esp_status cpu = pair_on_cpu(&c, &list, 1, &how, 0, 1), cuda = pair_on_cuda(&c, &list, 1, &how, 0, 1);
             if (cpu != cuda) fail_msg("case %d: decompress: the CPU says %d, CUDA %d", round, cpu, cuda);
-            tw_same(c.spec, &p, "the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.cpu.bytes[TW_OUT]);
-            tw_same(c.spec, &p, "state", p.cpu.at[TW_STATE], p.cuda.at[TW_STATE], p.cpu.bytes[TW_STATE]);
+            pair_same(c.spec, &p, "the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.cpu.bytes[TW_OUT]);
+            pair_same(c.spec, &p, "state", p.cpu.at[TW_STATE], p.cuda.at[TW_STATE], p.cpu.bytes[TW_STATE]);
         }
-        tw_part_free(&p);
-        tw_codec_close(&c);
-        tw_close();
+        pair_part_free(&p);
+        pair_codec_close(&c);
+        pair_close();
     }
 }

@@ -1,12 +1,13 @@
-/* test_runtime.c: the runtime that runs kernels on the host finds the faults for which it is there: each of faults.cc's kernels is right,
- * and with its fault gives wrong results in some order of threads, or ends the process. */
+/* test_runtime.c: the emulator detects faults of kernels: each kernel of faults.cc is correct, and with its fault gives
+ * wrong results in some order of threads, or ends the process. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/faults.h"
 
 enum { N = 64, SEEDS = 20 };
 
-/* Runs it in a child: 0: the results are `want`, 1: they are not, 2: the process ended before; its last words are in `said`. */
+/* Runs it in a child. Returns 0 where the results are `want`, 1 where they are not, or 2 where the process ended
+ * before; its output is in `said`. */
 static int outcome(const char *name, int wrong, uint64_t seed, const float *want, int n, char *said, size_t cap) {
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
@@ -28,7 +29,7 @@ static int outcome(const char *name, int wrong, uint64_t seed, const float *want
     return ended == 10 || ended == 11 ? ended - 10 : 2;
 }
 
-/* How a fault shows: wrong results for some seed, or the process's end with these words. */
+/* The expected effect of a fault: wrong results for some seed, or the process ends with this text. */
 static void found(const char *name, const float *want, int n, const char *words) {
     static char said[1 << 20];
     int wrong = 0;

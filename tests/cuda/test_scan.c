@@ -1,5 +1,6 @@
-/* test_scan.c: sums over the threads of a block, and the k-th largest of a histogram (codecs/cuda/common/block.h), several times one after the
- * other with the same shared memory and in many orders of threads: a barrier that is missing shows. */
+/* test_scan.c: sums over the threads of a block, and the k-th largest of a histogram (codecs/cuda/common/block.h),
+ * several times in sequence with the same shared memory and in many orders of threads, which detects a missing
+ * barrier. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/scan.h"

@@ -1,5 +1,6 @@
-/* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more than one tile and span:
- * inputs that mislead the sample, ties across tiles, numbers that differ in their last bits alone. Against the CPU, byte by byte. */
+/* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more
+ * than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ in their last bits
+ * alone. Against the CPU, byte by byte. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -12,7 +13,7 @@ static float bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* The sample takes every third line of 16 elements of parts of these sizes. */
+/* The sample contains every third line of 16 elements of parts of these sizes. */
 static float number(int shape, uint64_t i, uint64_t count) {
     const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
     const int sampled = i / 16 % 3 == 0;
@@ -27,32 +28,32 @@ static float number(int shape, uint64_t i, uint64_t count) {
     default: return sign * u * u * u;
     }
 }
-static void one(const tw_codec *c, uint64_t count, int shape, int feedback) {
-    tw_part p, *list = &p;
-    tw_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
+static void one(const pair_codec *c, uint64_t count, int shape, int feedback) {
+    pair_part p, *list = &p;
+    pair_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
     float *g;
     how.flags = feedback && cf_has(&c->cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
-    tw_part_make(&p, c, count, 1, 1);
+    pair_part_make(&p, c, count, 1, 1);
     g = (float *)(void *)p.cpu.at[TW_G] + p.shift;
     for (uint64_t i = 0; i < count; i++) g[i] = number(shape, i, count);
-    tw_up(&p, TW_G);
-    for (how.step = 0; how.step < 1u + (uint64_t)feedback; how.step++) tw_compress(c, &list, 1, &how);
-    tw_decompress(c, &list, 1, &how);
+    pair_up(&p, TW_G);
+    for (how.step = 0; how.step < 1u + (uint64_t)feedback; how.step++) pair_compress(c, &list, 1, &how);
+    pair_decompress(c, &list, 1, &how);
     how.mode = ESP_OUT_SUM, how.n_payloads = 2;
-    tw_decompress(c, &list, 1, &how);
-    tw_part_free(&p);
+    pair_decompress(c, &list, 1, &how);
+    pair_part_free(&p);
 }
 static void shape(int kind) {
     static const char *const specs[] = {"topk", "topk:ratio=0.11", "dgc:ratio=0.004"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
-        tw_open(s == 1 ? "1" : "4", (uint64_t)kind * 8 + s);
-        tw_codec_open(&c, specs[s]);
+        pair_codec c;
+        pair_open(s == 1 ? "1" : "4", (uint64_t)kind * 8 + s);
+        pair_codec_open(&c, specs[s]);
         one(&c, 70001, kind, s == 2);
         one(&c, 65536 + 4096, kind, s != 2);
         if (s == 0) one(&c, 150000, kind, kind % 2);
-        tw_codec_close(&c);
-        tw_close();
+        pair_codec_close(&c);
+        pair_close();
     }
 }
 TEST(normal) { shape(NORMAL); }
@@ -64,50 +65,50 @@ TEST(a_sample_of_small_ones) { shape(SAMPLE_LOW); }
 TEST(same_but_for_the_last_bits) { shape(LAST_BITS); }
 TEST(a_nan_at_the_end) { shape(LATE_NAN); }
 
-/* More spans than a warp has lanes: the last block sums what they hold warp by warp. */
+/* More spans than a warp has lanes, so that the last block's warps sum them in several iterations. */
 TEST(many_spans) {
     enum { LONG = 65536 * 34 + 17 };
-    tw_codec c;
-    tw_part p, *list = &p;
-    tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
-    tw_open("4", 3);
-    tw_codec_open(&c, "topk:ratio=0.001");
-    tw_part_make(&p, &c, LONG, 1, 0);
+    pair_codec c;
+    pair_part p, *list = &p;
+    pair_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
+    pair_open("4", 3);
+    pair_codec_open(&c, "topk:ratio=0.001");
+    pair_part_make(&p, &c, LONG, 1, 0);
     for (uint64_t i = 0; i < LONG; i++) ((float *)(void *)p.cpu.at[TW_G])[i] = number(NORMAL, i, LONG);
-    tw_up(&p, TW_G);
-    for (uint64_t seed = 0; seed < 2; seed++) cuda_host_seed(seed), tw_compress(&c, &list, 1, &how);
-    tw_decompress(&c, &list, 1, &how);
-    tw_part_free(&p);
-    tw_codec_close(&c);
-    tw_close();
+    pair_up(&p, TW_G);
+    for (uint64_t seed = 0; seed < 2; seed++) cuda_host_seed(seed), pair_compress(&c, &list, 1, &how);
+    pair_decompress(&c, &list, 1, &how);
+    pair_part_free(&p);
+    pair_codec_close(&c);
+    pair_close();
 }
 
 /* Payloads of several spans, with other numbers each, are added in order. */
 TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
-    tw_open("4", 5);
+    pair_open("4", 5);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
-        tw_codec c;
-        tw_part part[FROM], *list[FROM];
-        tw_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
-        tw_codec_open(&c, specs[s]);
+        pair_codec c;
+        pair_part part[FROM], *list[FROM];
+        pair_how how = {.n_reduced = 1, .n_payloads = FROM, .from = list, .n_from = FROM};
+        pair_codec_open(&c, specs[s]);
         for (int t = 0; t < FROM; t++) {
             list[t] = &part[t];
-            tw_part_make(&part[t], &c, 70001, 1, 0);
+            pair_part_make(&part[t], &c, 70001, 1, 0);
             float *g = (float *)(void *)part[t].cpu.at[TW_G];
             for (uint64_t i = 0; i < 70001; i++) g[i] = number(NORMAL, i, 70001) * (i % 16 ? 1.0f : 50.0f);
-            tw_up(&part[t], TW_G);
-            tw_compress(&c, &list[t], 1, &how);
+            pair_up(&part[t], TW_G);
+            pair_compress(&c, &list[t], 1, &how);
         }
-        for (int seed = 0; seed < 3; seed++) cuda_host_seed((uint64_t)seed), tw_decompress(&c, list, 1, &how);
-        for (int t = 0; t < FROM; t++) tw_part_free(&part[t]);
-        tw_codec_close(&c);
+        for (int seed = 0; seed < 3; seed++) cuda_host_seed((uint64_t)seed), pair_decompress(&c, list, 1, &how);
+        for (int t = 0; t < FROM; t++) pair_part_free(&part[t]);
+        pair_codec_close(&c);
     }
-    tw_close();
+    pair_close();
 }
 
-/* ---- payloads that are almost right ------------------------------------------------------------------------------------ */
+/* ---- payloads that are almost right ------------------------------------------------------------------------------ */
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 
@@ -133,31 +134,31 @@ TEST(damaged) {
     static const char *const specs[] = {"topk", "topk:ratio=0.11"};
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int i = 0; i < DAMAGES; i++) {
-            tw_codec c;
-            tw_part p, *list = &p;
-            tw_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+            pair_codec c;
+            pair_part p, *list = &p;
+            pair_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
             esp_payload_header h;
-            tw_open("2", (uint64_t)i);
-            tw_codec_open(&c, specs[s]);
-            tw_part_make(&p, &c, COUNT, 1, 0);
+            pair_open("2", (uint64_t)i);
+            pair_codec_open(&c, specs[s]);
+            pair_part_make(&p, &c, COUNT, 1, 0);
             for (uint64_t n = 0; n < COUNT; n++) ((float *)(void *)p.cpu.at[TW_G])[n] = number(NORMAL, n, COUNT);
-            tw_up(&p, TW_G);
-            tw_compress(&c, &list, 1, &how);
+            pair_up(&p, TW_G);
+            pair_compress(&c, &list, 1, &how);
             memcpy(&h, p.cpu.payload[0], sizeof h);
             if (spoil(p.cpu.payload[0] + ESP_PAYLOAD_HEADER, h.aux, s == 1, i)) {
-                tw_copy(p.cuda.payload[0], p.cpu.payload[0], p.body[0], 1);
+                pair_copy(p.cuda.payload[0], p.cpu.payload[0], p.body[0], 1);
                 cf_fill((float *)(void *)p.cpu.at[TW_OUT], p.count, CF_RANDOM);
-                tw_up(&p, TW_OUT);
-                const esp_status cpu = tw_on_cpu(&c, &list, 1, &how, 0, 1);
-                const esp_status cuda = tw_on_cuda(&c, &list, 1, &how, 0, 1);
+                pair_up(&p, TW_OUT);
+                const esp_status cpu = pair_on_cpu(&c, &list, 1, &how, 0, 1);
+                const esp_status cuda = pair_on_cuda(&c, &list, 1, &how, 0, 1);
                 if (cpu != ESP_E_CORRUPT || cuda != ESP_E_CORRUPT)
-                    fail_msg("%s: damage %d: the CPU says '%s', CUDA '%s'", specs[s], i, tw_status(cpu),
-                             tw_status(cuda));
-                tw_same(specs[s], &p, "after damage: the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.count * 4);
+                    fail_msg("%s: damage %d: the CPU says '%s', CUDA '%s'", specs[s], i, pair_status(cpu),
+                             pair_status(cuda));
+                pair_same(specs[s], &p, "after damage: the output", p.cpu.at[TW_OUT], p.cuda.at[TW_OUT], p.count * 4);
             }
-            tw_part_free(&p);
-            tw_codec_close(&c);
-            tw_close();
+            pair_part_free(&p);
+            pair_codec_close(&c);
+            pair_close();
         }
 }
 

@@ -1,13 +1,14 @@
-/* backend_fake.c: two backends for tests that move the fake device's memory, between ranks that are threads; the host's memory moves
- * over loop. "ordered" is stream-ordered: test() returns at once, and the data arrives late, in the order of the stream. "served"
- * is not: test() returns ESP_PENDING until the data is there. Tests include this file. */
+/* backend_fake.c: two backends for tests that move the fake device's memory, between ranks that are threads; the host's
+ * memory moves over loop. "ordered" is stream-ordered: test() returns at once, and the data arrives late, in the order
+ * of the stream. "served" is not: test() returns ESP_PENDING until the data is there. Tests include this file. */
 #ifndef TEST_BACKEND_FAKE_C
 #define TEST_BACKEND_FAKE_C
 #include "tests/device/fake.c"
 
-static int moved_issued, moved_done; /* collectives on device memory that were enqueued, and that are done */
+/* collectives on device memory that were enqueued, and that are done */
+static int moved_issued, moved_done;
 
-/* One collective: what each rank sends. */
+/* One collective, with the data of each rank. */
 typedef struct moved_coll {
     uint64_t number;
     int32_t arrived, left; /* ranks */
@@ -70,7 +71,7 @@ static uint64_t moved_sent(const moved_req *q) {
     return c->op != ESP_COLL_BROADCAST || c->root == q->comm->rank ? c->count * moved_item(c) : 0;
 }
 
-/* On the device's thread: hands in what this rank sends. */
+/* Publishes this rank's data, on the device's thread. */
 static esp_status moved_send(void *arg) {
     const moved_req *q = *(moved_req **)arg;
     moved_group *g = q->comm->group;
@@ -145,7 +146,7 @@ static esp_status moved_run(void *arg) {
     return ESP_OK;
 }
 
-/* ---- the tables ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
 static esp_status moved_probe(const esp_host *h, int32_t *score) { return (void)h, *score = 0, ESP_OK; }
 
 static esp_status moved_open(const esp_host *h, const esp_group *g, const char *params, void **comm, int ordered) {
@@ -186,7 +187,8 @@ static void moved_close(void *comm) {
     free(m);
 }
 
-static char moved_ordered; /* the request of a stream-ordered collective: done when it is enqueued */
+/* the request of a stream-ordered collective: done when it is enqueued */
+static char moved_ordered;
 
 static esp_status moved_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     moved_comm *m = comm;

@@ -1,5 +1,5 @@
-/* device_job.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by bit. The device is the
- * fake one; with DEVICE_IS_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
+/* device_job.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by
+ * bit. The device is the fake one; with DEVICE_IS_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
 #ifndef DEVICE_JOB_H
 #define DEVICE_JOB_H
 #include "tests/lib/test.h"
@@ -25,7 +25,7 @@ typedef struct outcome {
 
 typedef struct device_job {
     task task;
-    int devices;            /* 0: the CPU's memory; 1: a device's; 2: tensors take turns on the CPU and two devices */
+    int devices;            /* 0: host memory, 1: a device's, 2: tensors alternate */
     int nonfinite;          /* step 1 has NaN and Inf in it                       */
     int wait;               /* how a step ends: see end_step                      */
     esp_plugin_fn plugin;   /* NULL: device_plugin                                    */
@@ -36,7 +36,8 @@ typedef struct device_job {
     outcome *out;                                                  /* [RANKS] */
 } device_job;
 
-/* A tensor's memory: on the CPU, or on a device with a stream and pinned memory for what the test writes and reads. */
+/* A tensor's memory: on the CPU, or on a device with a stream, and with pinned memory that the test writes and
+ * reads. */
 typedef struct place {
     const esp_device_table *table;
     void *self, *grad, *pinned;
@@ -45,7 +46,7 @@ typedef struct place {
     uint64_t bytes;
 } place;
 
-/* Memory of the trainer. The fake device's is what its table gives, too, but its rules for copies are not in the way. */
+/* Allocates the trainer's memory, which on the fake device is exempt from the rules for copies. */
 static inline void place_take(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->table->alloc(p->self, p->bytes, ESP_MEM_DEVICE, &p->grad) ||
@@ -83,7 +84,7 @@ static inline void place_sync(place *p) {
     p->table->event_sync(p->self, event);
     p->table->event_destroy(p->self, event);
 }
-/* Copies what is in the gradient now to p->pinned. */
+/* Copies the gradient to p->pinned. */
 static inline void place_get(place *p) {
 #ifdef DEVICE_IS_CUDA
     CHECK(p->table->copy(p->self, p->pinned, p->grad, p->bytes, p->stream) == ESP_OK);
@@ -134,7 +135,8 @@ static inline void write_late(place *p) {
     if (p->device.kind) CHECK(p->table->copy(p->self, p->grad, p->pinned, p->bytes, p->stream) == ESP_OK);
 }
 
-/* 0: wait_all; 1: wait for each tensor, the last first; 2: the trainer's streams wait, and read the result; 3: test, and wait */
+/* 0: wait_all; 1: wait for each tensor, the last first; 2: the trainer's streams wait, and read the result; 3: test,
+ * and wait */
 static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     for (int t = TENSORS - 1; t >= 0; t--) {
         if (j->wait == 1) CHECK(esp_wait(ctx, (uint32_t)t) == ESP_OK);
@@ -163,7 +165,7 @@ static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
     }
 }
 
-/* Only this rank's part of a sharded tensor's gradient means something. */
+/* Zeroes a sharded tensor's gradient outside of this rank's part, where it is undefined. */
 static inline void forget_others(esp_ctx *ctx, uint32_t t, uint16_t *half) {
     uint64_t begin = 0, n = 0;
     CHECK(esp_part(ctx, t, esp_rank(ctx), &begin, &n) == ESP_OK);
@@ -190,7 +192,7 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     end_step(ctx, j, p);
     check_times(ctx, begin);
     for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD;
-         t++) { /* parameters are made late, from the result */
+         t++) { /* parameters are computed late, from the result */
         float *params = p[t].pinned;
         if (d != ESP_F32) { /* parameters are floats: these gradients have no room for them */
             forget_others(ctx, (uint32_t)t, p[t].pinned);
@@ -223,7 +225,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);
     }
-    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* large copies go in pieces: here, nearly all are large */
+    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* nearly all copies are large, and copied in pieces */
     const esp_status s = esp_start(ctx);
     CHECK(s == ESP_OK);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);

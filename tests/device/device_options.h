@@ -1,5 +1,5 @@
-/* device_options.h: many options of the tree in one job with a tensor each, on the CPU's memory and on the fake device's: the bits must be the
- * same. For tests; include after cmocka.h. */
+/* device_options.h: many options of the tree in one job with a tensor each, on the CPU's memory and on the fake
+ * device's: the bits must be the same. For tests; include after cmocka.h. */
 #ifndef DEVICE_OPTIONS_H
 #define DEVICE_OPTIONS_H
 #include "tests/lib/test.h"

@@ -1,5 +1,5 @@
-/* fake.c: a device without hardware, of kind ESP_DEVKIND_OWN, for tests: every place of the library that assumes host memory or host
- * order crashes here, or gives wrong sums.
+/* fake.c: a device without hardware, of kind ESP_DEVKIND_OWN, for tests: every place of the library that assumes host
+ * memory or host order crashes here, or gives wrong sums.
  *   - Its memory is mapped twice. The address that others see may not be read or written (PROT_NONE); only the device's thread
  *     knows the other one.
  *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events fire then.
@@ -12,9 +12,10 @@
 
 enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };
 
-/* ---- memory: of the whole process, as that of a real device ------------------------------------------------------------ */
+/* ---- memory: of the whole process, as that of a real device ------------------------------------------------------ */
 typedef struct fake_block {
-    uint8_t *seen, *own; /* the address that others see, and the device's own; pinned: the same */
+    /* the address that others see, and the device's own; pinned: the same */
+    uint8_t *seen, *own;
     uint64_t bytes;
     int pinned;
 } fake_block;
@@ -23,7 +24,7 @@ static uint32_t fake_n_blocks, fake_cap_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
 static int fake_refused;                                      /* copies that were refused                     */
-static uint64_t fake_left = UINT64_MAX;                       /* bytes that alloc still gives                  */
+static uint64_t fake_left = UINT64_MAX;                       /* bytes that can still be allocated */
 static int fake_broken;                                       /* 1: kernels fail                               */
 static int fake_at_once;                                      /* 1: to record an event waits for the work before it  */
 
@@ -103,7 +104,7 @@ static void *fake_own(const void *p, uint64_t bytes) {
     return own;
 }
 
-/* What a test writes and reads: at once, in no order with any stream. */
+/* A test's accesses: immediate, without order with any stream. */
 static ESP__UNUSED void fake_put(void *device, const void *from, uint64_t bytes) {
     memcpy(fake_own(device, bytes), from, bytes);
 }
@@ -111,7 +112,7 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
     memcpy(to, fake_own(device, bytes), bytes);
 }
 
-/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct fake_event {
     uint64_t recorded, passed; /* how often */
     uint64_t ns;               /* when it passed */
@@ -119,11 +120,10 @@ typedef struct fake_event {
 
 typedef struct fake_item {
     struct fake_item *next;
-    fake_event *wait, *signal; /* one of them, or a kernel; `number`: for which recording */
+    fake_event *wait, *signal; /* one of them, or a kernel; `number` is the recording's */
     uint64_t number;
-    uint64_t order; /* of all that the device was given */
-    int (*ready)(
-        void *arg); /* NULL, or: may the kernel run now? It is asked again and again, while other streams go on */
+    uint64_t order;          /* of all that the device was given */
+    int (*ready)(void *arg); /* may the kernel run now? polled; NULL: yes */
     esp_status (*run)(void *arg);
     void *arg; /* freed afterwards */
 } fake_item;
@@ -143,16 +143,16 @@ typedef struct fake_device {
     uint64_t given;
     int quit;
     unsigned random;
-    esp_status error; /* the first kernel that failed: stays */
+    esp_status error; /* the first failed kernel's error; never reset */
 } fake_device;
 
 static int fake_held; /* 1: no device does anything */
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
 
-static int
-    fake_one_queue; /* 1: all streams share a queue of the hardware: what was given later waits behind a wait for an event */
+/* all streams share a hardware queue: work waits for earlier waits */
+static int fake_one_queue;
 
-/* What was given after this may not run. */
+/* Work that was enqueued after this must not run. */
 static uint64_t fake_barrier(const fake_device *d) {
     uint64_t least = UINT64_MAX;
     for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {
@@ -255,7 +255,7 @@ static void fake_count(int n) {
     pthread_mutex_unlock(&fake_lock);
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 static esp_status fake_probe(const esp_host *h, int32_t *count) { return (void)h, *count = FAKE_ORDINALS, ESP_OK; }
 static esp_status fake_open(const esp_host *h, int32_t ordinal, void **self) {
     fake_device *d = calloc(1, sizeof *d);
@@ -375,7 +375,7 @@ static esp_status fake_elapsed(void *self, void *from, void *to, uint64_t *ns) {
     return passed && b->ns >= a->ns ? ESP_OK : ESP_E_STATE;
 }
 
-/* ---- copies and arithmetic: the CPU's, on the device's addresses ----------------------------------------------------------- */
+/* ---- copies and arithmetic: the CPU's, on the device's addresses ------------------------------------------------- */
 typedef struct fake_move {
     void *dst;
     const void *src;

@@ -1,5 +1,5 @@
-/* fake_codecs.c: part of fake.c: the fake device's tables of the codecs none and topk, which run the CPU's kernels on its thread, and the
- * plugins that bring them. */
+/* fake_codecs.c: part of fake.c: the fake device's tables of the codecs none and topk, which run the CPU's kernels on
+ * its thread, and the plugins that bring them. */
 typedef struct fake_codec {
     const esp_codec *cpu;
     void *self;
@@ -118,7 +118,7 @@ static const esp_device_table *const fake_devices[] = {&fake_table};
 static esp_plugin fake_plugin_table;
 static pthread_mutex_t fake_once = PTHREAD_MUTEX_INITIALIZER;
 
-/* Like the CPU's table, but for what runs elsewhere. */
+/* The CPU's table, except for the calls that run on the device. */
 static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
                             esp_status (*open)(const esp_host *, const char *, void **)) {
     *c = *cpu;
@@ -168,7 +168,7 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_shared_table;
 }
-/* The same codecs, but lists the other way round than the CPU's tables: none takes them, topk does not. */
+/* The same codecs with the opposite ESP_CODEC_LISTS: none has it, topk does not. */
 static esp_codec fake_flipped[2];
 static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
 static esp_plugin fake_flipped_table;

@@ -1,5 +1,5 @@
-/* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand, and the CPU's
- * device table. */
+/* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand,
+ * and the CPU's device table. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -76,7 +76,8 @@ TEST(test_opens_once) {
     assert_int_equal(closed, 2);
 }
 
-/* A device whose memory the host may touch is used as the CPU: streams of it are drained, and no memory of it is taken. */
+/* A device whose memory the host can access is used as the CPU: its streams are synchronised, and none of its memory is
+ * allocated. */
 TEST(test_host_access) {
     esp_ctx *ctx = open_one();
     const esp_device_table t = two_table("two", 16);
@@ -172,7 +173,7 @@ TEST(test_members) {
     esp_close(ctx);
 }
 
-/* ---- codecs with a table for each kind of device -------------------------------------------------------------------------- */
+/* ---- codecs with a table for each kind of device ----------------------------------------------------------------- */
 static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     const esp_codec *const list[] = {c};
     esp_plugin p = plugin_of(NULL, 0);
@@ -181,7 +182,7 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     return esp__registry_add(ctx, &p, "device_codec.so");
 }
 
-/* What an instance says of itself is compared, too, but for how it is called. */
+/* Traits of instances are compared too, except for ESP_CODEC_LISTS. */
 static esp_traits said;
 static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
 
@@ -228,7 +229,7 @@ TEST(test_no_inner_table) {
     esp_close(ctx);
 }
 
-TEST(test_twins) {
+TEST(test_device_implementations) {
     esp_ctx *ctx = open_one();
     const esp_codec *const cpu = esp__registry_codec(ctx, "topk");
     esp_codec t = *cpu;
@@ -286,7 +287,7 @@ TEST(test_twins) {
     esp_close(ctx);
 }
 
-/* ---- the CPU's table ---------------------------------------------------------------------------------------------------------- */
+/* ---- the CPU's table --------------------------------------------------------------------------------------------- */
 static void put(void *at, esp_dtype d, uint64_t i, float x) {
     if (d == ESP_F32)
         ((float *)at)[i] = x;
@@ -296,7 +297,7 @@ static void put(void *at, esp_dtype d, uint64_t i, float x) {
 static float get(const void *at, esp_dtype d, uint64_t i) {
     if (d == ESP_F32) return ((const float *)at)[i];
     const uint16_t h = ((const uint16_t *)at)[i];
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+    return d == ESP_F16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
 }
 
 TEST(test_convert) {

@@ -1,5 +1,6 @@
-/* test_fake_backends.c: backends that move the device's memory: one that is done when test() says so, and a stream-ordered one. The
- * results are those of the CPU, and with the second the host does not wait for the device between two ops. */
+/* test_fake_backends.c: backends that move the device's memory: one whose test() returns ESP_OK at the end, and a
+ * stream-ordered one. The results are those of the CPU, and with the second the host does not wait for the device
+ * between two ops. */
 /* runs: quiet slow asan-long tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -52,8 +53,8 @@ static void run_options(const char *backend, int least) {
 
 TEST(test_served) { run_options("served", 100); }
 TEST(test_ordered) { run_options("ordered", 100); }
-/* All streams share a queue of the hardware, in which nothing runs behind a wait that cannot end yet. Tensors come in another order on every
- * rank; the ranks must not wait for each other in a circle. */
+/* All streams share a hardware queue, in which work waits for earlier waits. Tensors are pushed in another order on
+ * every rank; the ranks must not deadlock. */
 TEST(test_one_queue) {
     fake_one_queue = 1;
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);

@@ -1,5 +1,6 @@
-/* test_fake_between.c: what happens between steps, with gradients on the fake device: change of strategy, discarded steps, scaled
- * feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression errors. */
+/* test_fake_between.c: calls between steps, with gradients on the fake device: change of strategy, discarded
+ * steps, scaled feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression
+ * errors. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -18,7 +19,7 @@ static device_job job(const char *codec, const char *option, int kind) {
     return j;
 }
 
-/* Residuals move between units, between the sides, and into what is pending. */
+/* Residuals move between units, between memory spaces, and to the pending residual. */
 static void change(esp_ctx *ctx, device_job *j, int step) {
     static const struct {
         int kind;
@@ -87,7 +88,7 @@ TEST(test_discard_and_scale) {
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }
 
-/* ---- state files ---------------------------------------------------------------------------------------------------------- */
+/* ---- state files ------------------------------------------------------------------------------------------------- */
 
 static int same_files(const char *a, const char *b) {
     FILE *f = fopen(a, "rb"), *g = fopen(b, "rb");
@@ -98,7 +99,8 @@ static int same_files(const char *a, const char *b) {
     return same;
 }
 
-/* After step 0, the CPU's job saves its state; the device's job saves the same bytes, changes its feedback, and loads the CPU's. */
+/* After step 0, the CPU's job saves its state; the device's job saves the same bytes, changes its feedback, and loads
+ * the CPU's. */
 static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     char cpu[128], device[128], a[160], b[160];
     if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* pending residuals are saved, too */
@@ -122,7 +124,7 @@ TEST(test_state_files, folder_make, folder_remove) {
     }
 }
 
-/* ---- helpers, and tensors that are not pushed ---------------------------------------------------------------------------------- */
+/* ---- helpers, and tensors that are not pushed -------------------------------------------------------------------- */
 enum { LARGE = 300001 };
 static void helpers_body(esp_ctx *ctx, void *user) {
     place p;
@@ -191,7 +193,7 @@ static void run_plain(void (*body)(esp_ctx *, void *), int32_t size) {
 TEST(test_helpers) { run_plain(helpers_body, 3); }
 TEST(test_zeros) { run_plain(zeros_body, 2); }
 
-/* ---- compression errors ----------------------------------------------------------------------------------------------------------- */
+/* ---- compression errors ------------------------------------------------------------------------------------------ */
 typedef struct errors {
     int on_device;
     esp_tensor_stats of[2]; /* with and without feedback */

@@ -1,4 +1,5 @@
-/* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory is given back. */
+/* test_fake_errors.c: a device that fails, or has no memory left: errors name it, nothing hangs, and all of its memory
+ * is freed. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -41,7 +42,7 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
     if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
 }
 
-/* No memory, at every allocation once: the start fails, a later one succeeds. */
+/* Each allocation fails once: the start fails, and a later one succeeds. */
 TEST(test_no_memory) {
     int failed = 0;
     for (uint64_t left = 0; left < 1u << 20; left = left * 2 + 1000) {
@@ -70,7 +71,7 @@ TEST(test_no_memory) {
     assert_true(failed > 2);
 }
 
-/* Work that fails: every wait says so. */
+/* Work that fails: every wait returns the error. */
 TEST(test_broken) {
     for (int wait = 0; wait < 4; wait++) {
         one x;
@@ -96,13 +97,13 @@ TEST(test_broken) {
     }
 }
 
-/* A payload is damaged, which only the device's kernel sees, after the calls that issued it: the wait says so, and names the tensor,
- * the rank and the device. */
+/* The device's kernel detects a damaged payload after the calls that issued it: the wait fails, and its error names the
+ * tensor, the rank and the device. */
 TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
     for (int k = 0; k < 8; k++) {
-        const int wait = k % 4, at_once = k / 4; /* at_once: the call after the kernel already tells */
+        const int wait = k % 4, at_once = k / 4; /* at_once: the call after the kernel fails already */
         one x;
         esp_ctx *ctx = open_one(&x);
         assert_int_equal(esp_start(ctx), ESP_OK);
@@ -129,7 +130,7 @@ TEST(test_corrupt) {
     }
 }
 
-/* Closed in the middle of a step: the device's work ends before its memory goes. */
+/* A close in the middle of a step: the device's work ends before its memory is freed. */
 TEST(test_closed_early) {
     for (int k = 0; k < 20; k++) {
         one x;

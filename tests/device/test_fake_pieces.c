@@ -1,16 +1,17 @@
-/* test_fake_pieces.c: large copies between host and device overlap the host's work on them. The fake device copies a piece down only when
- * the host has begun to compress the piece before, and the codec decompresses a part only when the part before was copied up: without
- * overlap both would wait for each other. They give up after seconds, and the test fails. The results are the CPU's. */
+/* test_fake_pieces.c: large copies between host and device overlap the host's work on them. The fake device copies a
+ * piece to the host only when the host has begun to compress the piece before, and the codec decompresses a part only
+ * when the part before was copied to the device: without overlap both would wait for each other until a timeout, and
+ * the test fails. The results are the CPU's. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
 
-/* What copy k, from 0, waits for: the begin of k compressions; the begin of k decompressions; nothing, and nothing waits for it. */
+/* What copy k, from 0, waits for: the begin of k compressions, the begin of k decompressions, or nothing. */
 typedef enum waits { BY_PART, BY_CHUNK, BY_NOTHING } waits;
 
-/* What one rank has done so far in the step that is watched. */
+/* What one rank has done in the observed step. */
 typedef struct gate {
     const esp_ctx *ctx;
     void *device;
@@ -29,7 +30,7 @@ static int get(const int *x) { return __atomic_load_n(x, __ATOMIC_SEQ_CST); }
 static int add(int *x) { return __atomic_fetch_add(x, 1, __ATOMIC_SEQ_CST); }
 static gate *gate_of(const esp_ctx *ctx) { return &gates[esp_rank(ctx)]; }
 
-/* Of the host's and the device's memory, by all ranks. A step takes none. */
+/* Allocations of host and device memory, by all ranks. A step has none. */
 static int allocations;
 static void *host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     add(&allocations);
@@ -40,9 +41,9 @@ static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void *
     return fake_alloc(self, bytes, where, out);
 }
 
-/* ---- the device ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct gated_copy {
-    fake_move move; /* first: fake_run_copy takes it */
+    fake_move move; /* first: fake_run_copy casts it */
     gate *g;
     int k, asked, up;
 } gated_copy;
@@ -78,9 +79,9 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
     return fake_copy(self, dst, src, bytes, s);
 }
 
-/* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------------------------ */
+/* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------ */
 typedef struct gated_codec {
-    fake_codec of; /* first: fake_codec_bound and others take it */
+    fake_codec of; /* first: fake_codec_bound and others cast it */
     gate *g;
 } gated_codec;
 
@@ -134,7 +135,7 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
     return &plugin;
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 typedef struct piece_job {
     const char *codec, *option;
     int chunks; /* 0: the tensor is one unit */
@@ -237,17 +238,17 @@ TEST(test_parts) {
         assert_int_equal(gates[0].decompress, 5);
     }
     j.codec = codecs[1];
-    j.piece_bytes = 20000; /* two parts are a piece, and one call takes both */
+    j.piece_bytes = 20000; /* two parts are a piece, for one call */
     run_pieces(j, 4, 2, 2);
     assert_int_equal(gates[0].compress, 3);
     assert_int_equal(gates[0].decompress, 3);
-    j.piece_bytes = 1 << 20; /* the copy is not large: one call takes all */
+    j.piece_bytes = 1 << 20; /* the copy is not large: there is one call */
     j.waits = BY_NOTHING;
     run_pieces(j, 4, 1, 1);
     assert_int_equal(gates[0].compress, 2);
 }
 
-/* The chunks of a tensor: one is copied while the one before is compressed, sent and decompressed, and yet another is copied back. */
+/* Chunks of a tensor: one is copied while others are compressed, sent, decompressed and copied back. */
 TEST(test_chunks) {
     piece_job j = {.codec = "one", .option = "comp@cpu > flat.allgather > decomp@cpu", .dtype = ESP_F32};
     j.chunks = 4;
@@ -256,7 +257,8 @@ TEST(test_chunks) {
     run_pieces(j, 4, 4, 4);
 }
 
-/* Conversions work piece by piece, too: halves around Comp and Decomp, and a mean over ranks whose number is not a power of two. */
+/* Conversions also run piece by piece: halves around Comp and Decomp, and a mean over a number of ranks that is no
+ * power of two. */
 TEST(test_conversions) {
     piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
     j.waits = BY_NOTHING;

@@ -1,6 +1,6 @@
-/* test_fake_processes.c: four processes over shm, with gradients on the fake device: every option with its compression on the device,
- * every option with it on the CPU, and a sample of those that use both, in one job with a tensor each. The bits are those of the same
- * processes with gradients in the CPU's memory. Processes of a machine share a device, or each has its own. */
+/* test_fake_processes.c: four processes over shm, with gradients on the fake device: every option with its compression
+ * on the device, every option with it on the CPU, and a sample of those that use both, in one job with a tensor for
+ * each. The bits are those of gradients in host memory. Processes of a machine share a device, or each has its own. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -9,11 +9,12 @@ enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };
 
 typedef struct tree_job {
     const char *codec;
-    int devices;    /* 0: the CPU's memory; 1: ranks share device 0; 2: those of a machine have one each */
-    uint32_t phase; /* which of the options with both sides: every EVERY-th from here */
+    /* 0: the CPU's memory; 1: ranks share device 0; 2: those of a machine have one each */
+    int devices;
+    uint32_t phase; /* the first of the options with both memory spaces */
 } tree_job;
 
-/* What all processes write, in shared memory. */
+/* Results of all processes, in shared memory. */
 typedef struct results {
     uint32_t n; /* tensors */
     uint32_t bits[TREE_RANKS][TREE_STEPS][MOST * ELEMENTS];

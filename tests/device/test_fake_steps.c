@@ -1,5 +1,5 @@
-/* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical options, raw and
- * compressed on either side, chunks and groups, halves, every way to wait. */
+/* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical
+ * options, raw and compressed on CPU or device, chunks and groups, halves, every way to wait. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -55,7 +55,8 @@ TEST(test_codecs) {
         }
 }
 
-/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. Parts of gradients in f16 and bf16. */
+/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. Parts of gradients in f16 and
+ * bf16. */
 TEST(test_sharded) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
@@ -73,8 +74,8 @@ TEST(test_sharded) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* The device's table takes lists where the CPU's does not, and the other way round: each is called in its own way, with the same result.
- * Comps and Decomps of several parts run on both sides. */
+/* One of the codec's tables, the device's or the CPU's, has ESP_CODEC_LISTS: both give the same result. Comps and
+ * Decomps of several parts run on CPU and device. */
 TEST(test_lists) {
     static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
     for (int other = 0; other < 2; other++)
@@ -107,13 +108,13 @@ TEST(test_devices_together) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* The device's memory is out of the host's reach: this is what every mistake above would run into. */
+/* The host cannot access the fake device's memory, so that the tests above detect every wrong access. */
 TEST(test_out_of_reach) {
     for (int writes = 0; writes < 2; writes++) {
         const pid_t child = child_fork(60);
         if (!child) {
             volatile uint8_t *p = fake_take(100, 0);
-            signal(SIGSEGV, SIG_DFL); /* neither the test's frame nor a sanitizer has a say */
+            signal(SIGSEGV, SIG_DFL); /* without handlers of cmocka or a sanitizer */
             signal(SIGBUS, SIG_DFL);
             if (writes)
                 p[5] = 1;

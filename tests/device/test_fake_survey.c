@@ -1,5 +1,6 @@
-/* test_fake_survey.c: the cost calibration measures codecs on a device: sizes, payloads and errors are those of the CPU, times are of the GPU's
- * part of the planner's input; a device that is not there, has no memory left or fails is an error on all ranks, and nothing is left. */
+/* test_fake_survey.c: the cost calibration measures codecs on a device: sizes, payloads and errors are those of the
+ * CPU, times are of the GPU's part of the planner's input; a device that is not there, has no memory left or fails is
+ * an error on all ranks, and nothing is left. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -49,7 +50,7 @@ static void same_figures(esp_ctx *ctx, void *user) {
     esp__calibration_close(ctx, gpu);
 }
 
-/* Work that fails on the device. All ranks hear of it. */
+/* Work that fails on the device fails on all ranks. */
 static void broken(esp_ctx *ctx, void *user) {
     static esp__calibration all[RANKS];
     esp__calibration *s = &all[esp_rank(ctx)];

@@ -1,6 +1,6 @@
-/* test_fake_tree.c: every option with compression on the device, and some of those that compress on either side, in one job with a
- * tensor each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs of several rounds. For a backend
- * that only knows the host's memory see test_fake_processes.c. */
+/* test_fake_tree.c: every option with compression on the device, and some of those that compress on CPU and device, in
+ * one job with a tensor for each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs
+ * of several rounds. For a backend that moves host memory only see test_fake_processes.c. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_options.h"
@@ -14,7 +14,7 @@ static void over(const char *codec, const char *backend) {
 }
 
 TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
-/* Codecs of several rounds: reduced payloads go to the side of the next round, and of the Decomp. */
+/* Codecs of several rounds: reduced payloads are copied to the memory space of the next round, and of the Decomp. */
 TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");

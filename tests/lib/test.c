@@ -118,7 +118,7 @@ void test_host_free(void *user, esp_device d, void *p, uint64_t bytes) { free(p)
 float test_value(esp_dtype d, const void *data, uint64_t i) {
     const uint16_t h = d == ESP_F32 ? 0 : ((const uint16_t *)data)[i];
     if (d == ESP_F32) return ((const float *)data)[i];
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+    return d == ESP_F16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
 }
 void test_value_set(esp_dtype d, void *data, uint64_t i, float x) {
     if (d == ESP_F32)

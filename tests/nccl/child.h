@@ -1,4 +1,5 @@
-/* child.h: runs a test of backend nccl in a process of its own, with one version of the stand-in: a library is loaded once. */
+/* child.h: runs a test of backend nccl in its own process, with one version of the stand-in for NCCL, since a process
+ * loads a library only once. */
 #ifndef NCCL_CHILD_H
 #define NCCL_CHILD_H
 #include "tests/nccl/device_memory.h"
@@ -26,7 +27,7 @@ static void wants(const char *why) {
     do {                                                                                                               \
         if (!(cond)) wants(#cond);                                                                                     \
     } while (0)
-/* Runs a test in a process, with version "new" or "old" of the stand-in; NULL: with none. */
+/* Runs a test in a process with version "new" or "old" of the stand-in, or with none where it is NULL. */
 static void with(const char *version, void (*test)(void)) {
     char path[4096];
     fake_path(path, sizeof path, version ? version : "");

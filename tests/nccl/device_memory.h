@@ -1,5 +1,6 @@
-/* device_memory.h: the collectives of backend nccl on host memory and on the device's, against plain arithmetic: by the tests of all backends,
- * whose buffers are copied to the device and back where `on_device` is set. For the stand-in and for a real GPU. */
+/* device_memory.h: the collectives of backend nccl on host and device memory, against plain arithmetic, by the tests of
+ * all backends. Where `on_device` is set, their buffers are copied to the device and back. For the stand-in and for a
+ * real GPU. */
 #ifndef NCCL_DEVICE_MEMORY_H
 #define NCCL_DEVICE_MEMORY_H
 #include "tests/backends/ranks.h"
@@ -7,7 +8,7 @@
 #include <dlfcn.h>
 #include "tests/lib/entries.h"
 
-/* What the tests need besides what the backend calls. */
+/* Functions of the driver that only the tests need. */
 typedef struct copy_calls {
     int (*up)(unsigned long long to, const void *from, size_t bytes);
     int (*down)(void *to, unsigned long long from, size_t bytes);
@@ -37,7 +38,7 @@ static esp_status wait_on_stream(ranks_me *me, nccl_comm *m, const esp_coll *c, 
     nccl_leave(m);
     return st;
 }
-/* A copy of a buffer on the device, with as much again behind it that must stay as it is. */
+/* A copy of a buffer on the device. The memory behind it, of the same size, must not change. */
 static unsigned long long device_take(nccl_comm *m, const void *from, uint64_t bytes) {
     unsigned long long at = 0;
     nccl_enter(m);
@@ -98,8 +99,8 @@ static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c)
 #define RANKS_COLL coll_where_wanted
 #include "tests/backends/collectives.h"
 
-/* As esp_shrink does it: a sum that not all ranks have begun is aborted, the comm is closed, and a new one works, on memory that was
- * announced. */
+/* As esp_shrink does: aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
+ * registered memory. */
 static inline void shrinks_and_reopens(ranks_me *me) {
     const uint64_t bytes = 1000 * sizeof(float);
     float x[1000];
@@ -121,7 +122,7 @@ static inline void shrinks_and_reopens(ranks_me *me) {
         if (!turn && !me->rank && (me->b->start(m, &c, on, &req) || ranks_wait(me, m, req)))
             ranks_fail(me, "start: %s", ranks_said);
         if (turn && wait_on_stream(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
-        if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* nobody joins the sum */
+        if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* only rank 0 has begun the sum */
         if (!turn) me->b->abort(m);
         m->library->cuStreamSynchronize(stream); /* without the lock, for which abort() may wait */
         me->b->dereg(m, known);

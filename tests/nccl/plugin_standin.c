@@ -1,5 +1,6 @@
-/* plugin_standin.c: a device of kind CUDA over the stand-in for the CUDA driver (fake/), as a plugin: for tests of whole commands. Its
- * memory is the host's, its streams and events are the driver's. It brings no codecs: those of the CPU do the work. */
+/* plugin_standin.c: a device of kind CUDA over the stand-in for the CUDA driver (fake/), as a plugin: for tests of
+ * whole commands. Its memory is the host's, its streams and events are the driver's. It has no codecs, so compression
+ * runs on the CPU. */
 #include "espresso.h"
 
 #include "codecs/common/half.h"
@@ -169,7 +170,7 @@ static float number(esp_dtype d, const uint8_t *p) {
     uint16_t h;
     if (d == ESP_F32) return memcpy(&x, p, 4), x;
     memcpy(&h, p, 2);
-    return d == ESP_F16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+    return d == ESP_F16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
 }
 static void convert_now(void *arg) {
     const conversion *c = (conversion *)arg;

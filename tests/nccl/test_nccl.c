@@ -1,10 +1,11 @@
-/* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of memory, what it
- * calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is, where a GPU is. */
+/* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of
+ * memory, what it calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is,
+ * where a GPU is. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
-/* ---- collectives ------------------------------------------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 static void every_kind(int device) {
     wants(run_nccl("", 3, 0, all_numbers, device));
     wants(run_nccl("", 3, 0, all_slots, device));
@@ -24,7 +25,8 @@ static void by_messages(void) {
 }
 TEST(collectives_old) { with("old", by_messages); }
 
-/* What NCCL is asked for: one call where it has one; unequal parts, and what older versions lack, as a group of calls. */
+/* The calls of NCCL: one where there is one for the collective; a group of calls for unequal parts and for functions
+ * that older versions lack. */
 static int old_version;
 static void calls(ranks_me *me) {
     static const struct {
@@ -108,7 +110,7 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* A sum that is divided by three, which is no power of two: exact for f32, where it is multiplied when it is there. */
+/* A sum that is divided by three, no power of two: f32 is exact, since the result is multiplied. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);
@@ -132,7 +134,7 @@ static void thirds(ranks_me *me) {
 static void thirds_run(void) { wants(run_nccl("", 3, 0, thirds, 0)); }
 TEST(scales) { with("new", thirds_run); }
 
-/* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------------------- */
+/* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------- */
 static void mixed(ranks_me *me) {
     enum { OPEN = 24, N = 200000 };
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);

@@ -1,10 +1,11 @@
-/* test_nccl_fails.c: backend nccl when something is wrong, against the stand-in for NCCL and the CUDA driver (fake/): no library, no
- * device, no memory, ranks that cannot open, calls that are malformed, work that never ends. No rank hangs and nothing is left. */
+/* test_nccl_fails.c: failures of backend nccl, against the stand-in for NCCL and the CUDA driver (fake/): no library,
+ * no device, no memory, ranks that cannot open, malformed calls, work that never ends. No rank hangs and nothing
+ * leaks. */
 /* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
-/* Opens, and wants this status and text; ESP_PENDING: any error. Returns the comm of who could. */
+/* Opens, and expects this status and text, or any error where the status is ESP_PENDING. Returns the comm. */
 static void *opens(ranks_me *me, const char *params, esp_status want, const char *text) {
     esp_group g = ESP_ZERO;
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -22,7 +23,7 @@ static void *opens(ranks_me *me, const char *params, esp_status want, const char
 static void shut(ranks_me *me, void *comm) {
     if (comm) me->b->close(comm);
 }
-static const char *const *now; /* what each rank's error must have in it; "" is any */
+static const char *const *now; /* a part of each rank's error; "" matches any */
 static esp_status now_status[4];
 static const char *now_params;
 static void opens_badly(ranks_me *me) { shut(me, opens(me, now_params, now_status[me->rank], now[me->rank])); }
@@ -41,7 +42,7 @@ static void open_errors(void) {
     static const char *const fails[3] = {"", "a test wants ncclCommInitRankConfig to fail", ""};
     static const char *const late[3] = {"has not connected the 2 ranks within 300 ms: set NCCL_DEBUG=INFO",
                                         "a test wants ncclCommInitRankConfig to fail", ""};
-    static const char *const same[3] = {"Duplicate GPU detected (NCCL wants a GPU of its own for each rank",
+    static const char *const same[3] = {"Duplicate GPU detected (NCCL needs a GPU of its own for each rank",
                                         "Duplicate", ""};
     static const char *const empty[3] = {"no device here (see CUDA_VISIBLE_DEVICES)", "", ""};
     expect("devise=1", ESP_E_ARG, ESP_E_ARG, ESP_E_ARG, key);
@@ -49,7 +50,7 @@ static void open_errors(void) {
     expect("device=current", ESP_E_DEVICE, ESP_E_DEVICE, ESP_E_DEVICE, none);
     expect("device=3", ESP_E_COMM, ESP_E_COMM, ESP_E_COMM, same);
     fake.fails("ncclCommInitRankConfig", 1, 2);
-    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* late, or told by one that was late */
+    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* this rank's timeout, or another one's */
     static const char *const told[3] = {"", "a test wants async to fail", ""};
     fake.fails("async", 1, 3); /* the others are connected, or are about to be */
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
@@ -64,7 +65,7 @@ static void open_errors(void) {
 }
 TEST(opening_fails) { with("new", open_errors); }
 
-/* Allocations of open() fail: all ranks get an error, and nothing is left. */
+/* Allocations of open() fail: all ranks return an error, and nothing leaks. */
 static esp_status got[3];
 static void opens_or_not(ranks_me *me) {
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -87,7 +88,7 @@ static void open_poor(void) {
 }
 TEST(without_memory) { with("new", open_poor); }
 
-/* No library, or one that is too old: a score of 0, and what was tried. */
+/* Without a library, or with one that is too old, the score is 0, and the log has the reason. */
 static void library_missing(void) {
     const esp_backend *b = espresso_plugin_v1_nccl(&ranks_host)->backends[0];
     esp_group g = ESP_ZERO;
@@ -143,7 +144,7 @@ static void bad_calls(ranks_me *me) {
     BAD(c.count = UINT64_MAX / 8, cpu, ESP_E_ARG, "is too large");
     BAD(c.src.ptr = NULL, cpu, ESP_E_ARG, "src is NULL");
     BAD(c.dst.ptr = NULL, cpu, ESP_E_ARG, "dst is NULL");
-    BAD(c.src.dev.kind = ESP_CUDA, cpu, ESP_E_ARG, "the buffers and the stream must be of one device");
+    BAD(c.src.dev.kind = ESP_CUDA, cpu, ESP_E_ARG, "the buffers and the stream must be on the same device");
     BAD(c.src.dev = c.dst.dev = other.dev, other, ESP_E_ARG,
         "the memory is of device 2:7, but this rank's communicator is on CUDA");
     BAD(c.src.dev = c.dst.dev = unknown.dev, unknown, ESP_E_ARG, "the memory is of device 16:0");
@@ -155,7 +156,7 @@ static void bad_calls(ranks_me *me) {
 static void bad_calls_run(void) { wants(run_nccl("", 2, 0, bad_calls, 0)); }
 TEST(refused) { with("new", bad_calls_run); }
 
-/* Rank 0 alone has enqueued: its stream waits, until abort(). Nobody calls test(): abort() itself must end the work. */
+/* Only rank 0 has enqueued, so its stream waits until abort(), which must end the work without a call of test(). */
 static void left_alone(ranks_me *me) {
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
     float x[1000] = {0};
@@ -190,7 +191,8 @@ static void left_alone(ranks_me *me) {
 static void left_alone_run(void) { wants(run_nccl("", 2, 0, left_alone, 0)); }
 TEST(aborts) { with("new", left_alone_run); }
 
-/* A call, or the communicator, fails in the middle of a collective: an error with NCCL's words; the other rank is told by the host. */
+/* A call, or the communicator, fails during a collective: this rank's error has NCCL's text, and the host aborts the
+ * other rank. */
 static void fails_late(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req = NULL;
     static float x[2][500000]; /* several pieces */
@@ -211,7 +213,7 @@ static void fails_late(ranks_me *me) {
         for (int i = 0; i < 50 && s == ESP_PENDING; i++) s = me->b->test(comm, req), me->b->progress(comm, 1000);
         if (s != ESP_PENDING) ranks_fail(me, "the other rank gets %d", (int)s);
         pthread_barrier_wait(&me->shared->barrier[0]);
-        me->b->abort(comm); /* as the host does when it hears of rank 1 */
+        me->b->abort(comm); /* as the host does when rank 1 has failed */
         if (me->b->test(comm, req) != ESP_E_PEER) ranks_fail(me, "after abort() it still waits");
     }
     shut(me, comm);
@@ -226,7 +228,7 @@ static void fails_late_run(void) {
 }
 TEST(collective_fails) { with("new", fails_late_run); }
 
-/* A rank closes; the other does so later than NCCL's farewell may take, or has work that never ends. */
+/* A rank closes. The other one closes after the timeout of ncclCommFinalize, or has work that never ends. */
 static void leaves_early(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req;
     float x[10] = {0};

@@ -1,11 +1,12 @@
-/* test_nccl_gpu.c: backend nccl over NCCL itself, on the GPUs that are here: all collectives on host memory and on the device's. Ranks are
- * processes. On a single GPU they say that they are on different machines (NCCL_HOSTID), since NCCL wants a GPU of its own for each
- * rank of a machine, and data goes through sockets. Skips where no library, driver or GPU is found. */
+/* test_nccl_gpu.c: backend nccl over NCCL itself, on the GPUs that are here: all collectives on host memory and on the
+ * device's. Ranks are processes. On a single GPU they claim to be on different machines (NCCL_HOSTID), since NCCL needs
+ * a GPU for each rank of a machine, and data pass through sockets. Skips where there is no library, driver or GPU. */
 /* runs: quiet */
 #include "tests/lib/test.h"
 #include "tests/nccl/device_memory.h"
 
-/* Devices, counted in a process of its own: one that has called cuInit cannot use CUDA in its children. -1: none, see `why`. */
+/* The number of devices, or -1 with the reason in `why`. Counts in a child, since a process that has called cuInit
+ * cannot use CUDA in its children. */
 static int devices(const char **why) {
     static char text[300];
     int count = 0, result = 0;

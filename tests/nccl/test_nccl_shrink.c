@@ -1,6 +1,7 @@
-/* test_nccl_shrink.c: a rank is killed while others are in a collective of NCCL, and those that are left go on with esp_shrink: their
- * communicators end by ncclCommAbort, and new ones are made. Ranks are processes over the stand-in for NCCL (fake/). Gradients lie in
- * host memory, or on a fake device of kind CUDA (tests/device), whose streams wait for what never comes until abort(). */
+/* test_nccl_shrink.c: a rank is killed while others are in a collective of NCCL, and those that are left continue with
+ * esp_shrink: it aborts their communicators and creates new ones. Ranks are processes over the stand-in for NCCL
+ * (fake/). Gradients are in host memory, or on a fake device of kind CUDA (tests/device), whose streams wait until
+ * abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
-/* test_nccl_steps.c: whole steps over backend nccl, with gradients on a device of kind CUDA. The device is the fake one of
- * tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not wait for the device
- * between two ops. */
+/* test_nccl_steps.c: whole steps over backend nccl, with gradients on a device of kind CUDA. The device is the fake one
+ * of tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not
+ * wait for the device between two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
@@ -42,11 +42,11 @@ TEST(same_numbers) {
             j.backend = BACKEND;
             j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-            if (!summed) assert_true(launched > before); /* device memory was moved; a sum of bodies is the host's */
+            if (!summed) assert_true(launched > before); /* device memory was moved; the host sums bodies */
         }
 }
 
-/* Three ranks: parts that are unequal, and a mean that NCCL cannot make by a factor in front. */
+/* Three ranks: unequal parts, and a mean whose factor NCCL cannot apply before the sum. */
 TEST(three_ranks) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
     for (int o = 0; o < 3; o++)
@@ -109,11 +109,13 @@ TEST(host_does_not_wait) {
     }
 }
 
-/* Rank 0 has enqueued a step, and waits for its device, which waits for rank 1. That one has left, or does nothing: rank 0 gets an error. */
+/* Rank 0 has enqueued a step, and waits for its device, which waits for rank 1. Rank 1 has left, or does nothing: rank
+ * 0 returns an error. */
 typedef struct alone {
     const char *option;
     int stalls,
-        how; /* rank 1 stalls; rank 0 waits for all tensors, for one, or for its own stream behind esp_wait_on */
+        /* rank 1 does nothing; rank 0 waits for all tensors, for one, or for its stream after esp_wait_on */
+        how;
     const char *progress;
 } alone;
 static void alone_body(esp_ctx *ctx, void *user) {
@@ -131,7 +133,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
     if (a->how == 2) {
         CHECK(esp_wait_on(ctx, 0, p.stream) == ESP_OK);
-        place_sync(&p); /* the library is not called: it ends the collective by itself */
+        place_sync(&p); /* the library ends the collective without a call */
     }
     const esp_status s = a->how == 1 ? esp_wait(ctx, 0) : esp_wait_all(ctx);
     if (s != (a->stalls ? ESP_E_TIMEOUT : ESP_E_PEER) || !error_has(ctx, "rank 1")) {

@@ -1,12 +1,12 @@
-/* block.h: what kernels of several passes share: scans over a block's threads, histograms, and the last block of a launch, which
- * finishes what all of them counted. Knows no codec. Blocks have CUDA_THREADS threads. */
+/* block.h: scans over a block's threads, and histograms. All blocks of a launch count, and the last one evaluates the
+ * counters. Blocks have CUDA_THREADS threads. */
 #ifndef ESP_CUDA_BLOCK_H
 #define ESP_CUDA_BLOCK_H
 #include "codecs/cuda/common/codec.h"
 
 enum { CUDA_WARPS = CUDA_THREADS / 32 };
 
-/* Reads what other blocks of this launch wrote: not from a cache that may be older. */
+/* Reads what other blocks of this launch wrote, bypassing caches that may be older. */
 template <typename T> static __device__ __forceinline__ T cuda_fresh(const T *p) {
 #ifdef CUDA_HOST
     cuda_host_read += sizeof(T);
@@ -16,23 +16,16 @@ template <typename T> static __device__ __forceinline__ T cuda_fresh(const T *p)
 static __device__ __forceinline__ uint64_t cuda_add64(uint64_t *at, uint64_t v) {
     return (uint64_t)atomicAdd((unsigned long long *)(void *)at, (unsigned long long)v);
 }
-/* The bits of a warp's lanes before this one. */
+/* A mask of the warp's lanes before this one. */
 static __device__ __forceinline__ uint32_t cuda_lanes_before(void) { return (1u << cuda_lane()) - 1; }
 
-/* How many bits are set in x of all of a warp's lanes. All lanes call it. */
+/* The number of bits set in x over all of a warp's lanes. All lanes call it. */
 static __device__ __forceinline__ uint32_t cuda_warp_bits(uint32_t x) {
     return cuda_warp_all((uint32_t)__popc(x), [](uint32_t a, uint32_t b) { return a + b; });
 }
-/* The sum over the block's threads before this one; *total: of all. All threads call it; `warps`: CUDA_WARPS numbers of shared memory,
- * which may be used again behind a barrier. */
-template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
-    T sum = x, before = 0, all = 0;
-    for (uint32_t by = 1; by < 32; by *= 2) {
-        const T other = __shfl_up_sync(0xFFFFFFFFu, sum, by);
-        if (cuda_lane() >= by) sum += other;
-    }
-    if (cuda_lane() == 31) warps[threadIdx.x / 32] = sum;
-    __syncthreads();
+/* Returns the sum of warps[] before this thread's warp. *total is the sum of all. */
+template <typename T> static __device__ __forceinline__ T cuda_before_warp(const T *warps, T *total) {
+    T before = 0, all = 0;
     CUDA_UNROLL
     for (uint32_t w = 0; w < (uint32_t)CUDA_WARPS; w++) {
         const T n = warps[w];
@@ -40,42 +33,36 @@ template <typename T> static __device__ __forceinline__ T cuda_block_before(T x,
         all += n;
     }
     *total = all;
-    return before + sum - x;
+    return before;
 }
-/* The same where all lanes of a warp bring the same number `mine`, once for the warp. */
+/* Returns the sum of x over the block's threads before this one. *total is the sum of all. All threads call it. `warps`
+ * is shared memory for CUDA_WARPS numbers, which may be used again after a barrier. */
+template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
+    T sum = x;
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const T other = __shfl_up_sync(0xFFFFFFFFu, sum, by);
+        if (cuda_lane() >= by) sum += other;
+    }
+    if (cuda_lane() == 31) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    return cuda_before_warp(warps, total) + sum - x;
+}
+/* The same for a number `mine` of each warp, which all its lanes have. Ends with a barrier. */
 static __device__ __forceinline__ uint32_t cuda_warps_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
-    uint32_t before = 0, all = 0;
     if (cuda_lane() == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
-    CUDA_UNROLL
-    for (uint32_t w = 0; w < (uint32_t)CUDA_WARPS; w++) {
-        const uint32_t n = warps[w];
-        if (w < threadIdx.x / 32) before += n;
-        all += n;
-    }
+    const uint32_t before = cuda_before_warp(warps, total);
     __syncthreads();
-    *total = all;
     return before;
 }
 
-/* 1, in all threads, in the last of a part's blocks that calls it. That block sees what the others wrote before. */
-static __device__ __forceinline__ int cuda_last(uint32_t *done) {
-    int last = 0;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(done, 1u) == gridDim.x - 1;
-    last = __syncthreads_or(last);
-    if (last) __threadfence();
-    return last;
-}
-
-/* ---- histograms --------------------------------------------------------------------------------------------------------- */
+/* ---- histograms -------------------------------------------------------------------------------------------------- */
 template <int BINS> static __device__ __forceinline__ void cuda_hist_clear(uint32_t *hist) {
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS) hist[b] = 0;
     __syncthreads();
 }
-/* Counts `bin` where `is`. The lanes that have the same bin as the first of them count together: many equal numbers do not queue at one
- * counter. All lanes of the warp call it. */
+/* Counts `bin` where `is`. Lanes with the same bin as the first one are counted by one atomic addition, so that many
+ * equal numbers do not contend for a counter. All lanes of the warp call it. */
 static __device__ __forceinline__ void cuda_hist_count(uint32_t *hist, uint32_t bin, int is) {
     const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
     if (!in) return;
@@ -92,9 +79,9 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint6
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
         if (hist[b]) cuda_add64(&to[b], hist[b]);
 }
-/* The bin of the k-th largest number (k at least 1, at most as many as were counted), and how many of this bin are among the k largest.
- * All threads call it; n: the counters of this thread's bins, from the highest one, cuda_top_bin(), down. `warps`: as above; `found`: 2
- * numbers of shared memory. */
+/* Returns the bin of the k-th largest counted number (k >= 1), and in `left` how many numbers of this bin are among the
+ * k largest. All threads call it. n has the counters of this thread's bins, from the highest one, cuda_top_bin(), down.
+ * `warps` is as above, and `found` shared memory for 2 numbers. */
 typedef struct cuda_bin {
     uint32_t bin;
     uint64_t left;
@@ -122,7 +109,7 @@ static __device__ __forceinline__ cuda_bin cuda_bin_pick(const uint64_t *n, uint
     const cuda_bin r = {(uint32_t)found[0], found[1]};
     return r;
 }
-/* By the last block: of a part's counters, which are zero afterwards. */
+/* The same for a part's counters, which it then sets to zero. The last block calls it. */
 template <int BINS>
 static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
                                                           uint64_t *found) {

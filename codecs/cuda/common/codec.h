@@ -1,6 +1,6 @@
-/* twin.h: what every CUDA codec's file begins with. A device_codec is another table of a codec: it includes the codec's file for the CPU,
- * and takes parameters, sizes and the model from there, and the per-element maths (ESP_ELEMENT). It brings kernels, and the calls that
- * launch them for the parts of a list:
+/* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file, from which it uses
+ * parameters, sizes, the model and the per-element maths (ESP_ELEMENT). It adds kernels, and the calls that launch them
+ * for the parts of a list:
  *
  *     #include "codecs/cuda/common/codec.h"
  *     #include "codecs/efsignsgd.c"
@@ -8,10 +8,8 @@
  *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
  *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
  *
- * No call waits for the device or takes memory: sizes and counts stay there, so a call can be captured in a CUDA graph. What a kernel
- * finds wrong goes to the device's finding (device.h).
- *
- * Bits do not depend on the number of blocks: any grid gives the same. */
+ * No call waits for the device, allocates memory or reads sizes back, so a call can be captured in a CUDA graph.
+ * Kernels report corrupt payloads in the device's finding (device.h). Results do not depend on the number of blocks. */
 #ifndef ESP_CUDA_CODEC_H
 #define ESP_CUDA_CODEC_H
 #include "espresso.h"
@@ -21,14 +19,14 @@
 #include "codecs/cuda/common/memory.h"
 #include "codecs/cuda/device.h"
 
-/* ---- one call ---------------------------------------------------------------------------------------------------------- */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_SM = 8, CUDA_PARTS = 32, CUDA_SOURCES = 96, CUDA_FLAGS = 64 };
 
 typedef struct cuda_call {
     const char *codec;
     const cuda_device *device;
     cudaStream_t stream;
-    esp_status status; /* of the first launch that failed */
+    esp_status status; /* the first error */
 } cuda_call;
 
 /* Finds the open device of the call's stream. */
@@ -50,8 +48,8 @@ static inline esp_status cuda_check(cuda_call *c, const char *what, cudaError_t 
     return c->status;
 }
 
-/* Blocks for `parts` parts, of which the largest has `items` pieces of work of `per_block` a block: no more than the SMs that codecs may
- * use hold at a time. A kernel's loop takes the rest. */
+/* The grid for `parts` parts, where a block processes `per_block` items at a time and the largest part has `items`. No
+ * more blocks than fit the SMs that codecs may use; kernels loop over the rest. */
 static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_block, uint32_t parts) {
     const uint64_t want = items / per_block + (items % per_block != 0);
     uint64_t most = (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM / (parts ? parts : 1);
@@ -70,14 +68,15 @@ static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), di
     cuda_check(c, what, cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(arguments)...));
 }
 
-/* ---- compress: the parts of a list, up to CUDA_PARTS a launch ------------------------------------------------------------------ */
-/* Kernels get one part by blockIdx.y. */
+/* ---- compress: the parts of a list, up to CUDA_PARTS a launch ---------------------------------------------------- */
+/* A kernel's block processes the part with index blockIdx.y. */
 typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
-    const unsigned char *reduced;     /* of the round before, or NULL; the codec has checked its size */
-    unsigned char *payload, *scratch; /* scratch: its first CUDA_FLAGS bytes are cuda_flags */
+    const unsigned char *reduced; /* the sum of the round before, or NULL */
+    unsigned char *payload;
+    unsigned char *scratch; /* begins with cuda_flags */
     uint64_t *used;
     uint64_t count, capacity;
     uint64_t first; /* index of the first element in the whole tensor */
@@ -88,42 +87,47 @@ typedef struct cuda_parts {
     float beta, gamma;
     cuda_part part[CUDA_PARTS];
 } cuda_parts;
-/* What the kernels of one compress tell each other about a part; zero when the first one begins. */
+/* State of a part that the kernels of one compress share. It is zero when the first one begins. */
 typedef struct cuda_flags {
-    uint32_t bad; /* phi has a NaN or Inf */
-    uint32_t own[15];
+    uint32_t bad;     /* phi has a NaN or Inf */
+    uint32_t own[15]; /* for the codec */
 } cuda_flags;
 
 static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) {
     return (cuda_flags *)(void *)p->scratch;
 }
 
-/* 1, in all threads, in the part's last block that calls it: what the others wrote before is there. Counts in flags->own[0]. */
-static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
+/* Returns nonzero, in all threads, in the last of a part's blocks that calls it. That block sees what the others wrote
+ * before. */
+static __device__ __forceinline__ int cuda_last(uint32_t *done) {
     int last = 0;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&cuda_flags_of(p)->own[0], 1u) == gridDim.x - 1;
+    if (threadIdx.x == 0) last = atomicAdd(done, 1u) == gridDim.x - 1;
     last = __syncthreads_or(last);
-    __threadfence();
+    if (last) __threadfence();
     return last;
 }
+static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
+    return cuda_last(&cuda_flags_of(p)->own[0]);
+}
 
-/* The compensated gradient; without feedback the gradient. As dense_phi_body computes it: with beta = gamma = 1 the products change nothing. */
+/* The compensated gradient, or without feedback the gradient. Has the same bits as dense_phi_body, since products with
+ * 1 are exact. */
 static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
     const float g = cuda_get(p->g + i);
     return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
 }
 
-/* The list's entry of args->scratch. */
+/* Part t's share of the scratch memory. *stride is the size of a share. */
 static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t, uint64_t *stride) {
     *stride = a->scratch ? a->scratch->bytes / a->n_tensors / 64 * 64 : 0;
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Calls launch(parts, longest) for the list's parts, CUDA_PARTS at a time, with flags that are zero. `longest`: elements of the largest
- * of them. most(count): bytes of the largest body of such a part, which must fit the payload. The first `zero` bytes of each part's scratch
- * memory are zero. */
+/* Calls launch(parts, longest) for the list's parts, CUDA_PARTS at a time, after it has zeroed the first `zero` bytes
+ * of each part's scratch memory. `longest` is the number of elements of the largest of these parts. most(count) is the
+ * largest body of a part, which must fit the payload. */
 template <typename Most, typename Launch>
 static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch,
                                  uint64_t zero = CUDA_FLAGS) {
@@ -160,7 +164,8 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
             p->scratch = cuda_scratch_of(a, t + k, &stride);
             longest = x->count > longest ? x->count : longest;
         }
-        if (stride < zero) return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
+        if (stride < zero)
+            return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() requires");
         if (zero)
             cuda_check(c, "cudaMemset2DAsync",
                        cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
@@ -169,8 +174,8 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
     return c->status;
 }
 
-/* ---- headers --------------------------------------------------------------------------------------------------------------- */
-/* As esp_payload_header_of() and esp_payload_begin(), by one thread of the device. */
+/* ---- headers ----------------------------------------------------------------------------------------------------- */
+/* As esp_payload_header_of() and esp_payload_begin(). One thread calls it. */
 static __device__ __forceinline__ void cuda_write_header(const cuda_part *p, uint32_t codec, uint32_t wire,
                                                          uint32_t flags, uint64_t body, uint64_t aux) {
     uint64_t *w = (uint64_t *)(void *)p->payload;
@@ -185,27 +190,31 @@ static __device__ __forceinline__ unsigned char *cuda_body(const cuda_part *p) {
     return p->payload + ESP_PAYLOAD_HEADER;
 }
 
-/* ---- decompress: the payloads of a list's parts -------------------------------------------------------------------------------- */
+/* ---- decompress: the payloads of a list's parts ------------------------------------------------------------------ */
 typedef struct cuda_source {
     const unsigned char *payload;
-    uint64_t bytes; /* that are there */
+    uint64_t bytes;
 } cuda_source;
 typedef struct cuda_sum {
     float *out;
     const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
-    uint64_t body;      /* of a full payload, where the codec's size follows from the count */
-    uint32_t *decision; /* CUDA_* below, of all payloads of the part together */
-    uint32_t first, n;  /* payloads in source[] */
+    uint64_t body;      /* bytes of a full body, or another limit of the codec */
+    uint32_t *decision; /* CUDA_NAN, CUDA_CORRUPT: of all the part's payloads */
+    uint32_t first, n;  /* the part's payloads in source[] */
 } cuda_sum;
 typedef struct cuda_sums {
-    uint32_t n, set; /* set: out is overwritten */
+    uint32_t n, set; /* parts; nonzero where out is overwritten */
     float scale;
     cuda_finding *finding;
     cuda_sum part[CUDA_PARTS];
     cuda_source source[CUDA_SOURCES];
 } cuda_sums;
 enum { CUDA_NAN = 1, CUDA_CORRUPT = 2 };
+/* All threads of a part set its result to x. */
+static __device__ __forceinline__ void cuda_fill(const cuda_sum *d, float x) {
+    for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, x);
+}
 
 typedef struct cuda_header {
     uint64_t count, body, aux;
@@ -219,7 +228,7 @@ static __device__ __forceinline__ cuda_header cuda_read_header(const cuda_source
     h.count = cuda_get(w + 1), h.body = cuda_get(w + 2), h.aux = cuda_get(w + 3);
     return h;
 }
-/* 1: the header is one of this codec's, for `count` elements, and the body lies in the buffer. */
+/* Is the header one of this codec's, for `count` elements, with a body within the buffer? */
 static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const cuda_source *s, uint32_t codec,
                                                      uint32_t wire, uint64_t count) {
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
@@ -235,26 +244,37 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
-/* Calls check(sums, longest) for all payloads (if `checks`), then add(sums, longest): each part's payloads in order, at most CUDA_SOURCES a launch.
- * full(count): `body` above. Decisions are zero when the first check begins. */
+/* Checks payloads and scratch memory of a decompress, and zeroes the parts' flags where `clear`. */
+static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, bool clear) {
+    const esp_host *h = c->device->host;
+    uint64_t stride = 0;
+    unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
+    if (stride < CUDA_FLAGS)
+        return c->status = esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() requires");
+    for (uint64_t p = 0; p < (uint64_t)a->n_tensors * a->n_payloads; p++) {
+        if (a->payload[p].data.bytes < ESP_PAYLOAD_HEADER)
+            return c->status = esp_codec_fail(h, c->codec, ESP_E_CORRUPT, "a payload is shorter than its header");
+        if ((uintptr_t)a->payload[p].data.ptr % 16)
+            return c->status = esp_codec_fail(h, c->codec, ESP_E_ARG,
+                                              "a payload on a CUDA device must begin at a multiple of 16 bytes");
+    }
+    if (!clear) return ESP_OK;
+    const cuda_on on(c->device->ordinal);
+    return cuda_check(c, "cudaMemset2DAsync",
+                      cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
+}
+
+/* Calls check(sums, longest) for all payloads, if `checks`, then add(sums, longest) for all, in order, with at most
+ * CUDA_SOURCES payloads a launch. full(count) is the member `body` of cuda_sum. Decisions are zero when the first check
+ * begins. */
 template <typename Full, typename Check, typename Add>
 static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add,
                                 int checks = 1) {
-    const esp_host *h = c->device->host;
     const cuda_on on(c->device->ordinal);
     const uint32_t per = a->n_payloads;
     uint64_t stride = 0;
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
-    if (stride < CUDA_FLAGS) return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
-    for (uint64_t p = 0; p < (uint64_t)a->n_tensors * per; p++) {
-        if (a->payload[p].data.bytes < ESP_PAYLOAD_HEADER)
-            return esp_codec_fail(h, c->codec, ESP_E_CORRUPT, "a payload is shorter than its header");
-        if ((uintptr_t)a->payload[p].data.ptr % 16)
-            return esp_codec_fail(h, c->codec, ESP_E_ARG,
-                                  "a payload on a CUDA device must begin at a multiple of 16 bytes");
-    }
-    if (checks)
-        cuda_check(c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
+    if (cuda_begin_sums(c, a, checks) != ESP_OK) return c->status;
     for (int adds = !checks; adds < 2; adds++) {
         uint32_t t = 0, p = 0; /* the next payload: p of part t */
         while (t < a->n_tensors && c->status == ESP_OK) {
@@ -296,8 +316,8 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
     return c->status;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------------------------- */
-/* A bound of the CPU's table, with the device_codec's scratch memory: the flags and `scratch` bytes. */
+/* ---- the codec's table ------------------------------------------------------------------------------------------- */
+/* The CPU codec's bound(), with scratch memory for the flags and `scratch` bytes. */
 static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_tensor *like, uint32_t round,
                                     uint32_t n_reduced, uint64_t scratch, esp_bound *out) {
     const esp_status s = cpu->bound(self, like, round, n_reduced, out);
@@ -305,7 +325,7 @@ static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_
         out->scratch_bytes = (CUDA_FLAGS + scratch + 63) / 64 * 64;
     return s;
 }
-/* The CPU's table, but for the calls that run on the device. */
+/* A copy of the CPU codec's table, to which CUDA_CODEC adds the calls for the device. */
 static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     esp_codec t = *cpu;
     t.devices = ESP_BIT(ESP_CUDA);
@@ -313,9 +333,10 @@ static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     t.finalize = NULL;
     return t;
 }
-/* Scratch memory of a device_codec that needs only the flags. */
+/* For codecs that need no scratch memory except the flags. */
 static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
-/* scratch(self, like): bytes beside the flags. Behind the calls: what else the table has, such as t.open = my_open. */
+/* Defines the table of codec `name`. scratch(self, like) returns the bytes of scratch memory beside the flags. Further
+ * arguments are statements that set other members of the table, such as t.open = my_open. */
 #define CUDA_CODEC(name, cpu, scratch, compress_, decompress_, ...)                                                    \
     static esp_status cuda_bound_##name(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,        \
                                         esp_bound *out) {                                                              \

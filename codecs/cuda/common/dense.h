@@ -1,23 +1,24 @@
-/* dense.h: kernels that the twins of dense codecs share: the look for NaN and Inf before feedback is written, the header at the end, and
- * the check of payloads. Knows no codec's format: a format is a small struct with functions.
+/* dense.h: kernels that the CUDA implementations of dense codecs share. A codec's format is a small struct with
+ * functions.
  *
- * compress:    cuda_dense_check (only with feedback: the residual must stay if phi has a NaN or Inf), then the codec's own kernel, which
- *              begins with cuda_dense_skip and ends with cuda_dense_finish.
- * decompress:  cuda_dense_look (headers and bodies), then cuda_dense_add, which looks itself where a format has only headers to look at. */
+ * compress:    with feedback cuda_dense_check, since the residual must not change where phi has a NaN or Inf; then the
+ *              codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish.
+ * decompress:  cuda_dense_check_payloads, then cuda_dense_add. Where a format checks headers only, cuda_dense_add does
+ *              that too. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
 #include "codecs/common/dense.h"
 
-enum {
-    CUDA_DENSE_EACH = 4 * CUDA_THREADS
-}; /* elements that a block takes at a time: 4 loads of a thread are under way */
+/* Elements that a block processes at a time: 4 for each thread, so that 4 loads are in flight. */
+enum { CUDA_DENSE_EACH = 4 * CUDA_THREADS };
 
-/* Element k of this thread, of those that its block takes from `at` on. */
+/* Element k of this thread, of those that its block processes from `at` on. */
 static __device__ __forceinline__ uint64_t cuda_dense_at(uint64_t at, int k) {
     return at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
 }
-/* phi of them; 0 behind the part's end. A kernel calls this before it writes: all loads are then under way at once. */
+/* phi of this thread's elements, or 0 behind the part's end. Kernels call it before they write, so that all loads are
+ * in flight. */
 static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, const cuda_part *p, uint64_t at,
                                                       float phi[4]) {
     CUDA_UNROLL
@@ -27,7 +28,7 @@ static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, con
     }
 }
 
-/* ---- compress ------------------------------------------------------------------------------------------------------------- */
+/* ---- compress ---------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
     uint32_t any = 0;
@@ -41,13 +42,14 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
-/* Writes the header; where phi was not finite, one with NONFINITE, and with a body of the 2- or 4-byte number `nan` where bodies may be
- * summed (nan_bytes 2 or 4), else without. */
+/* The header, and the body where phi is not finite. A codec whose bodies may be summed then sends a body of numbers
+ * `nan` of nan_bytes bytes; where nan_bytes is 0, it sends none. A full body has `whole` bytes for every started `per`
+ * elements, and unless per2 is 0, whole2 bytes for every started per2. */
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
-    uint64_t whole, per;   /* the body has `whole` bytes for every started `per` elements, */
-    uint64_t whole2, per2; /* and these; per2 0: no more */
+    uint64_t whole, per;
+    uint64_t whole2, per2;
 } cuda_dense_end;
 ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
     const uint64_t first = (count / f->per + (count % f->per != 0)) * f->whole;
@@ -56,7 +58,7 @@ ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
-/* The body of a part that is not finite, by threads `from`, `from` + `step`, ... */
+/* Writes the body of a part that is not finite. Thread `from` of `step` threads calls it. */
 static __device__ __forceinline__ void cuda_dense_nan(const cuda_part *p, const cuda_dense_end &f, uint64_t from,
                                                       uint64_t step) {
     const uint64_t n = f.nan_bytes ? cuda_dense_body(&f, p->count) / f.nan_bytes : 0;
@@ -71,14 +73,16 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
     cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
                       bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
 }
-/* 1: cuda_dense_check has found a NaN or Inf; all is written, and the kernel ends. All threads call it. */
+/* Where cuda_dense_check has found a NaN or Inf, writes the payload and returns 1: the kernel then ends. All threads
+ * call it. */
 static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
     if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
 }
-/* bad: this thread has found a NaN or Inf. All threads of all blocks call it at their end; the last block writes the header. */
+/* All threads of all blocks call this at their end, and the last block writes the header. `bad` is nonzero where this
+ * thread has found a NaN or Inf. */
 static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
     if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last_block(p)) return;
@@ -86,10 +90,30 @@ static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, con
     if (threadIdx.x == 0) cuda_dense_header(p, f, bad);
     if (bad) cuda_dense_nan(p, f, threadIdx.x, blockDim.x);
 }
-/* One compress: encode(call, parts, longest) launches the codec's kernel. */
+/* The kernel of a codec that encodes elements independently: code.put() writes one element's code and residual. */
+template <typename Code>
+__global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all, Code code, cuda_dense_end end) {
+    const cuda_part *p = &all.part[blockIdx.y];
+    if (cuda_dense_skip(p, end)) return;
+    uint32_t any = 0;
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4];
+        cuda_dense_phi(&all, p, at, phi);
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++) {
+            const uint64_t i = cuda_dense_at(at, k);
+            if (i >= p->count) continue;
+            any |= dense_nonfinite(phi[k]);
+            code.put(p, i, phi[k]);
+        }
+    }
+    cuda_dense_finish(p, end, any >> 31 != 0);
+}
+/* Runs one compress. encode(call, parts, longest) launches the codec's kernel. */
 template <typename Encode>
-static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
-                                      const cuda_dense_end &f, Encode encode) {
+static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
+                                         const cuda_dense_end &f, Encode encode) {
     cuda_call c;
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
@@ -100,16 +124,26 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
     });
 }
 
-/* ---- decompress ------------------------------------------------------------------------------------------------------------- */
+template <typename Code>
+static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
+                                      const cuda_dense_end &end, const Code &code) {
+    return cuda_dense_compress_by(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+        cuda_launch(c, "encode", cuda_dense_encode<Code>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, code,
+                    end);
+    });
+}
+
+/* ---- decompress -------------------------------------------------------------------------------------------------- */
 /* A format F is passed to kernels by value and has
  *     uint32_t codec, wire, nan_body;
- *     enum { BODIES };                                                    1: bodies are checked, too, by the two functions with pieces
- *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       of every payload: aux is one that compress writes
- *     uint64_t pieces(uint64_t count) const;                              of a body that are checked one by one
+ *     enum { BODIES };               1 where pieces() and piece_ok() check bodies, 0 where only headers are checked
+ *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       is aux one that compress writes?
+ *     uint64_t pieces(uint64_t count) const;                              number of a body's pieces
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
- * header_ok() looks at aux alone where cuda_dense_plain(h). value() is element i times scale, to the bit as the CPU computes it. NaN is
- * always 0x7FC00000: arithmetic on the device makes others, where the CPU's keeps the NaN that compress wrote. */
+ * value() returns element i times scale, with the CPU's bits. Results that are NaN are always 0x7FC00000, since
+ * arithmetic on the device returns other NaNs than the CPU's. */
+/* Has the payload a full body? */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F>
 static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cuda_header &h, const cuda_source *s,
@@ -118,7 +152,7 @@ static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cud
     return cuda_header_ok(&h, s, f.codec, f.wire, d->count) &&
            h.body == (empty || (nan && !f.nan_body) ? 0 : d->body) && f.header_ok(&h, d);
 }
-template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_look(cuda_sums all, F f) {
+template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check_payloads(cuda_sums all, F f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     for (uint32_t k = 0; k < d->n; k++) {
         const cuda_source *s = &all.source[d->first + k];
@@ -129,7 +163,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
             const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
             for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
                 CUDA_UNROLL
-                for (int k = 0; k < 4; k++) { /* without a branch on the one before, so that 4 loads are under way */
+                for (int k = 0; k < 4; k++) { /* without branches, so that 4 loads are in flight */
                     const uint64_t i = at + (uint64_t)k * cuda_threads();
                     ok &= i < pieces ? f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i) : 1;
                 }
@@ -139,12 +173,13 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* looks: nobody has looked at the headers of this part, and they are all here. */
-template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int looks) {
+/* Adds the payloads of a part. With checks_headers, first checks the headers, which must then all be in this launch. */
+template <typename F>
+__global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int checks_headers) {
     const cuda_sum *d = &all.part[blockIdx.y];
     __shared__ cuda_header head[CUDA_SOURCES]; /* read once a block */
     int nan;
-    if (F::BODIES || !looks) {
+    if (F::BODIES || !checks_headers) {
         const uint32_t decision = cuda_get_same(d->decision);
         if (decision & CUDA_CORRUPT) return;
         for (uint32_t s = threadIdx.x; s < d->n; s += blockDim.x) head[s] = cuda_read_header(&all.source[d->first + s]);
@@ -180,18 +215,18 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
                 const uint64_t i = cuda_dense_at(at, k);
                 if (i >= d->count) continue;
                 const float v = f.value(&h, body, i, all.scale);
-                x[k] = set ? v : x[k] + v; /* not 0 + v: that loses the sign of -0 */
+                x[k] = set ? v : x[k] + v; /* 0 + v would lose the sign of -0 */
             }
             set = 0;
         }
         CUDA_UNROLL
         for (int k = 0; k < 4; k++) {
             const uint64_t i = cuda_dense_at(at, k);
-            if (i < d->count) cuda_put(d->out + i, nan || x[k] != x[k] ? dense_float(0x7FC00000u) : x[k]);
+            if (i < d->count) cuda_put(d->out + i, nan || x[k] != x[k] ? bits_float(0x7FC00000u) : x[k]);
         }
     }
 }
-/* One decompress; full(count): bytes of a full body. */
+/* Runs one decompress. full(count) is the size of a full body. */
 template <typename F, typename Full>
 static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
                                         const F &f) {
@@ -202,19 +237,19 @@ static esp_status cuda_dense_decompress(const esp_host *h, const char *name, con
         else
             return (void)n, 0;
     };
-    const int looks =
-        !F::BODIES && a->n_payloads <= (uint32_t)CUDA_SOURCES; /* all payloads of a part are in one launch */
+    const int checks_headers = !F::BODIES && a->n_payloads <= (uint32_t)CUDA_SOURCES;
     const esp_status s = cuda_begin(&c, h, name, a);
     if (s != ESP_OK) return s;
     return cuda_each_sum(
         &c, a, full,
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "look", cuda_dense_look<F>, cuda_grid(&c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n),
-                        sums, f);
+            cuda_launch(&c, "check payloads", cuda_dense_check_payloads<F>,
+                        cuda_grid(&c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n), sums, f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f, looks);
+            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f,
+                        checks_headers);
         },
-        !looks);
+        !checks_headers);
 }
 #endif

@@ -1,28 +1,29 @@
-/* lowrank.h: products of a matrix with a few vectors, on CUDA: phi Q, phi^T P, P Q, and an orthonormal basis. Every sum has the order of
- * codecs/common/lowrank.h, so the bits are the CPU's. Knows no codec's format.
+/* lowrank.h: products of a matrix with a few vectors, on CUDA: phi Q, phi^T P, P Q, and an orthonormal basis. Every sum
+ * has the order of codecs/common/lowrank.h, so the bits are the CPU's.
  *
- * Those orders leave parallel work enough: a row's product with a column of Q is 16 sums side by side, a column's with P up to 16, each
- * of a few hundred numbers. A block takes a tile of phi, which all of its threads read, with 8 to 16 loads of a thread under way, into
- * shared memory; there the sums' threads find it. Only the inner products of the basis are long: 4 sums of m / 4 numbers. Four threads
- * add, and the others multiply ahead of them.
+ * Those orders allow enough parallel work: a row's product with a column of Q is 16 independent sums, a column's with P
+ * up to 16, each of a few hundred numbers. All threads of a block load a tile of phi into shared memory, with 8 loads
+ * of a thread in flight, and then each thread adds for its sums. Only the inner products of the basis are long, with 4
+ * sums of m / 4 numbers: four threads add, and the others compute the products ahead of them.
  *
- * Functions are called by all threads of a block. K: a thread has the sums of K columns of P or Q, and 4 K are at least r. */
+ * All threads of a block call these functions. A thread has the sums of K columns of P or Q, where 4 K is at least
+ * r. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
 #include "codecs/cuda/common/codec.h"
 #include "codecs/common/lowrank.h"
 
 enum {
-    CUDA_LOWRANK_WIDE = 1024,                       /* columns of a tile of phi Q, at most   */
-    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* its numbers                           */
-    CUDA_LOWRANK_SIDE = 64,                         /* rows and columns of one of phi^T P    */
-    CUDA_LOWRANK_ROWS = 32,                         /* rows of one of P Q, of 64 columns     */
-    CUDA_LOWRANK_PIECE = 1024,                      /* products of a vector, made at a time  */
-    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,
+    CUDA_LOWRANK_WIDE = 1024,                       /* phi Q: most columns of a tile */
+    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* phi Q: numbers of a tile */
+    CUDA_LOWRANK_SIDE = 64,                         /* phi^T P: rows and columns of a tile */
+    CUDA_LOWRANK_ROWS = 32,                         /* P Q: rows of a tile of 64 columns */
+    CUDA_LOWRANK_PIECE = 1024,                      /* products in a piece of a sum */
+    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute them */
     CUDA_LOWRANK_ROOM = 2 * CUDA_LOWRANK_PIECE + 4
 };
 
-/* phi = beta e + gamma g, or g where e is NULL; m x n. r: columns of P and Q. */
+/* phi = beta e + gamma g, or g where e is NULL, is m x n. P and Q have r columns. */
 typedef struct cuda_lowrank {
     const float *g, *e;
     float beta, gamma;
@@ -33,7 +34,7 @@ static __device__ __forceinline__ float cuda_lowrank_phi(const cuda_lowrank *x, 
     const float g = cuda_get(x->g + i);
     return x->e ? x->beta * cuda_get(x->e + i) + x->gamma * g : g;
 }
-/* tile[row * pitch + column] = phi from row `top` and column `left` on: `rows` rows of `width` numbers. */
+/* Loads a tile: tile[row * pitch + column] = phi[top + row][left + column], for `rows` rows of `width` numbers. */
 static __device__ __forceinline__ void cuda_lowrank_load(const cuda_lowrank *x, uint64_t top, uint64_t left,
                                                          uint32_t rows, uint32_t width, uint32_t pitch, float *tile) {
     for (uint32_t at = threadIdx.x; at < rows * width; at += 8 * CUDA_THREADS) {
@@ -51,14 +52,16 @@ static __device__ __forceinline__ void cuda_lowrank_load(const cuda_lowrank *x, 
     }
 }
 
-/* ---- phi Q -------------------------------------------------------------------------------------------------------------- */
-/* Numbers from one row of a tile to the next: the two rows of which a warp reads 16 numbers each lie in different banks. */
+/* ---- phi Q ------------------------------------------------------------------------------------------------------- */
+/* The distance between rows of a tile. A warp reads 16 numbers from each of two rows, which then are in different
+ * banks. */
 ESP_ELEMENT uint32_t cuda_lowrank_pitch(uint64_t n) {
     return ((uint32_t)((n < CUDA_LOWRANK_WIDE ? n : CUDA_LOWRANK_WIDE) + 15) / 16 | 1u) * 16;
 }
-/* Rows of a tile, four at a time; more where a row is short. */
+/* The rows of a tile: a multiple of four, the more the shorter a row is. */
 ESP_ELEMENT uint32_t cuda_lowrank_rows(uint64_t n) { return 4 * ((CUDA_LOWRANK_WIDE + 16) / cuda_lowrank_pitch(n)); }
-/* p = phi Q, m x r; q: r rows of n. Bit 31 of the result: one of this thread's numbers is not finite. tile: CUDA_LOWRANK_TILE numbers. */
+/* p = phi Q, m x r. q is r rows of n. Bit 31 of the result is set where one of this thread's numbers is not finite.
+ * `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
 template <int K>
 static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x, const float *q, float *p,
                                                           float *tile) {
@@ -71,7 +74,7 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
         for (uint64_t left = 0; left < x->n; left += CUDA_LOWRANK_WIDE) {
             const uint32_t width =
                 x->n - left < CUDA_LOWRANK_WIDE ? (uint32_t)(x->n - left) : (uint32_t)CUDA_LOWRANK_WIDE;
-            __syncthreads(); /* the tile before was read */
+            __syncthreads(); /* all threads have read the tile before */
             cuda_lowrank_load(x, top, left, have, width, pitch, tile);
             __syncthreads();
             for (uint32_t four = 0; four < have; four += 4) { /* once where n is more than a tile's width */
@@ -99,8 +102,9 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
     return any;
 }
 
-/* ---- phi^T P -------------------------------------------------------------------------------------------------------------- */
-/* sums[s] = (phi^T p)^T over the s-th stretch of rows, r x n. tile and ps: CUDA_LOWRANK_SIDE squared numbers each. */
+/* ---- phi^T P ----------------------------------------------------------------------------------------------------- */
+/* sums[s] = (phi^T p)^T over the s-th range of rows, r x n. tile and ps are shared memory for CUDA_LOWRANK_SIDE squared
+ * numbers each. */
 template <int K>
 static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, const float *p, float *sums, float *tile,
                                                        float *ps) {
@@ -134,7 +138,8 @@ static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, co
         }
     }
 }
-/* out = the stretches' sums, added in order. Bit 31 of the result: a number of this thread is not finite. */
+/* out = the sums of the ranges, added in order. Bit 31 of the result is set where a number of this thread is not
+ * finite. */
 static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sums, uint64_t m, uint64_t n, uint64_t r,
                                                                 float *out) {
     const uint32_t n_sums = (uint32_t)lowrank_n_sums(m);
@@ -152,9 +157,9 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sum
     return any;
 }
 
-/* ---- P Q ------------------------------------------------------------------------------------------------------------------- */
-/* Calls use(row, column, rows) for tiles of 32 x 64; a thread has 8 rows of a column, or fewer at the end. ps holds the tile's rows of p;
- * the thread's begin at ps + own * r, which is passed too. ps: CUDA_LOWRANK_ROWS * 64 numbers. */
+/* ---- P Q --------------------------------------------------------------------------------------------------------- */
+/* Calls use(row, column, rows, p) for tiles of 32 x 64. A thread has `rows` rows of a column, 8 or fewer at the end,
+ * and p points to those rows of P in ps, shared memory for CUDA_LOWRANK_ROWS * 64 numbers. */
 template <typename Use>
 static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n, uint32_t r, const float *p, float *ps,
                                                           Use use) {
@@ -172,7 +177,7 @@ static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n
             use(top + own, column, rows - own < EACH ? rows - own : (uint32_t)EACH, ps + own * r);
     }
 }
-/* y = the thread's 8 rows of P Q; q: the column's first number, r of them n apart. */
+/* y = the thread's 8 rows of P Q. q points to the first of the column's r numbers, which are n apart. */
 static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, const float *q, uint64_t n, uint32_t r,
                                                             float y[8]) {
     const float first = cuda_get(q);
@@ -185,15 +190,16 @@ static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, con
     }
 }
 
-/* ---- an orthonormal basis ------------------------------------------------------------------------------------------------------ */
-/* The sum of value(0) to value(n - 1) in 4 partial sums: number i < even is added to the partial i % 4, later ones to the first. value(i)
- * is called once, always by the same thread for the same i. room: CUDA_LOWRANK_ROOM numbers. */
+/* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
+/* The sum of value(0) to value(n - 1) in 4 partial sums: number i < even is added to partial sum i % 4, later ones to
+ * the first. value(i) is called once, always by the same thread for the same i. `room` is shared memory for
+ * CUDA_LOWRANK_ROOM numbers. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t even, double *room, Value value) {
     enum { PIECE = CUDA_LOWRANK_PIECE };
     const uint64_t pieces = (n + PIECE - 1) / PIECE;
     double sum = 0;
-    for (uint64_t c = 0; c <= pieces; c++) { /* piece c is made while piece c - 1 is added */
+    for (uint64_t c = 0; c <= pieces; c++) { /* computes piece c while it adds piece c - 1 */
         const uint64_t done = (c - 1) * PIECE;
         if (c < pieces && threadIdx.x >= 32)
             for (uint64_t i = threadIdx.x - 32; i < PIECE && c * PIECE + i < n; i += CUDA_LOWRANK_MAKERS)
@@ -219,7 +225,7 @@ static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t e
     __syncthreads();
     return (room[2 * PIECE] + room[2 * PIECE + 2]) + (room[2 * PIECE + 1] + room[2 * PIECE + 3]);
 }
-/* As lowrank_inner, of value(i) in place of a[i] * b[i]. */
+/* As lowrank_inner, with value(i) in place of a[i] * b[i]. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
     return cuda_lowrank_sum(n, n / 4 * 4, room, value);
@@ -231,13 +237,13 @@ static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uin
         return x * x;
     }));
 }
-/* As lowrank_orthonormal, by one block: from p, m x r, to `out`; columns: room for r columns of m numbers. A column loses its share of
- * one before it in the same pass that makes the products with the next. */
+/* As lowrank_orthonormal, by one block, from p, m x r, to `out`. `columns` has room for r columns of m numbers. One
+ * pass subtracts a projection and computes the inner product with the next column. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
     for (uint64_t k = 0; k < r; k++) {
         double *a = columns + k * m, share = 0;
-        const double *taken = NULL; /* the share of this column is still to be taken out of a */
+        const double *taken = NULL; /* the next pass subtracts share * taken from a */
         const auto rest = [&](uint64_t i) {
             double x = a[i];
             if (!taken) return x;

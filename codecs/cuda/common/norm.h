@@ -1,11 +1,11 @@
-/* norm.h: the sum of |phi| of a part in the order of codecs/common/norm.h, so with the same bits. Knows no codec.
+/* norm.h: the sum of |phi| of a part in the order of codecs/common/norm.h, so with the same bits.
  *
- * A tile's 16 partial sums are 16 chains of 256 additions. The block of threads reads the tile, all loads at once, and 16 threads then
- * add what lies in shared memory. The tiles' sums are added by the block of a part that ends last (cuda_last_block).
+ * A tile's 16 partial sums are 16 chains of 256 additions. All threads of a block load the tile into shared memory, and
+ * then 16 threads add. The last block of a part (cuda_last_block) adds the sums of the tiles.
  *
- * That sum, of doubles, is one chain in order, too. But numbers that are all multiples of one power of two are added without rounding, in
- * any order, while their sum stays below 2^53 of it. So warps add 512 sums each, and one thread looks whether that was exact;
- * where not, it adds these 512 in order. */
+ * That sum, of doubles, also has one order. But multiples of one power of two are added without rounding, in any order,
+ * while their sum is below 2^53 times that power. So each warp adds 512 sums, and one thread checks whether that was
+ * exact. Where it was not, the thread adds these 512 in order. */
 #ifndef ESP_CUDA_NORM_H
 #define ESP_CUDA_NORM_H
 #include "codecs/cuda/common/tile.h"
@@ -22,7 +22,7 @@ typedef struct cuda_norm_room {
     int32_t unit[CUDA_NORM_WARPS];
 } cuda_norm_room;
 
-/* The tiles' sums in the part's scratch memory, and their bytes. */
+/* The sums of tiles are in the part's scratch memory. */
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
@@ -30,13 +30,13 @@ static inline uint64_t cuda_norm_scratch(uint64_t count) {
     return (count + NORM_BLOCK - 1) / NORM_BLOCK * sizeof(float);
 }
 
-/* The sum of |phi| of a tile, to sums[tile]. All threads of the block call it. */
+/* Sets sums[tile] to the sum of |phi| of a tile. All threads of the block call it. */
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,
                                                       const float phi[CUDA_TILE_EACH]) {
     float *at = room->tile + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane();
-    __syncthreads(); /* the tile before has been added */
+    __syncthreads(); /* the additions of the tile before are done */
     CUDA_UNROLL
-    for (int k = 0; k < CUDA_TILE_EACH; k++) at[k * 32] = dense_float(dense_bits(phi[k]) & 0x7FFFFFFFu);
+    for (int k = 0; k < CUDA_TILE_EACH; k++) at[k * 32] = bits_float(float_bits(phi[k]) & 0x7FFFFFFFu);
     __syncthreads();
     if (threadIdx.x >= NORM_LANES) return;
     float sum = 0;
@@ -46,10 +46,10 @@ static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, floa
     if (threadIdx.x == 0) cuda_put(sums + tile, sum);
 }
 
-/* The exponent of a power of two of which x is a multiple; of 0: one that is higher than any other's. */
+/* The exponent of a power of two that divides x. For 0 it is higher than for any other number. */
 static __device__ __forceinline__ int32_t cuda_norm_unit(float x) {
-    const int32_t exponent = (int32_t)(dense_bits(x) >> 23 & 0xFFu);
-    return dense_bits(x) << 1 == 0 ? (int32_t)CUDA_NORM_ZERO : (exponent ? exponent : 1) - 150;
+    const int32_t exponent = (int32_t)(float_bits(x) >> 23 & 0xFFu);
+    return float_bits(x) << 1 == 0 ? (int32_t)CUDA_NORM_ZERO : (exponent ? exponent : 1) - 150;
 }
 static __device__ __forceinline__ int32_t cuda_norm_unit64(double x) {
     uint64_t u;
@@ -63,11 +63,11 @@ static __device__ __forceinline__ double cuda_norm_power(int32_t exponent) {
     return x;
 }
 
-/* The sum of the sums, in thread 0. All threads of the last block call it. */
+/* The sum of the tiles' sums, which thread 0 returns. All threads of the last block call it. */
 static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, const float *sums, uint64_t n) {
     const uint32_t warp = threadIdx.x / 32;
     double total = 0;
-    int32_t unit = CUDA_NORM_ZERO; /* total is a multiple of 2^unit */
+    int32_t unit = CUDA_NORM_ZERO; /* 2^unit divides total */
     for (uint64_t first = 0; first < (n + CUDA_TILE - 1) / CUDA_TILE; first++) {
         double sum = 0;
         int32_t least = CUDA_NORM_ZERO;

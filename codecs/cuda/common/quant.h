@@ -1,7 +1,8 @@
-/* quant.h: shared by the twins of block codecs: units, then levels. A warp takes 512 neighbouring elements (1024 where a unit has
- * as many) and so has whole units; a thread's are 32 apart. Knows no format: F has
+/* quant.h: shared by codecs with a unit for each block: computes units, then levels. A warp processes 512 neighbouring
+ * elements (1024 where a unit has as many), and therefore whole units; a thread's elements are 32 apart. A format F has
  *     float most;                                                                       the highest level
- *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const;  called by all lanes, i may be >= count */
+ *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const;
+ * All lanes call put(), also with i >= count. */
 #ifndef ESP_CUDA_QUANT_H
 #define ESP_CUDA_QUANT_H
 #include "codecs/cuda/common/dense.h"
@@ -14,9 +15,9 @@ static __device__ __forceinline__ uint32_t cuda_warp_max(uint32_t x) {
     return cuda_warp_all(x, [](uint32_t a, uint32_t b) { return max(a, b); });
 #endif
 }
-static __device__ __forceinline__ uint32_t cuda_magnitude(float x) { return dense_bits(x) & 0x7FFFFFFFu; }
+static __device__ __forceinline__ uint32_t cuda_magnitude(float x) { return float_bits(x) & 0x7FFFFFFFu; }
 
-/* PER: a thread's elements of one unit, the 32nd part of a block. */
+/* A thread has PER elements of each unit, so a block of the codec has 32 PER. */
 template <int PER, typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_quant_encode(cuda_parts all, F f, cuda_dense_end end) {
     enum { EACH = PER < 16 ? 16 : PER, UNITS = EACH / PER };
@@ -59,11 +60,11 @@ static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t lo
     const uint64_t each = (uint64_t)CUDA_THREADS * (PER < 16 ? 16 : PER);
     cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f, end);
 }
-/* One compress with a unit for each `block` elements: a power of two from 32 to 1024. */
+/* Runs one compress with a unit for each `block` elements, a power of two from 32 to 1024. */
 template <typename F>
 static esp_status cuda_quant_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &end, uint64_t block, const F &f) {
-    return cuda_dense_compress(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+    return cuda_dense_compress_by(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
         switch (block) {
         case 32: cuda_quant_launch<1>(c, parts, longest, f, end); break;
         case 64: cuda_quant_launch<2>(c, parts, longest, f, end); break;
@@ -74,7 +75,7 @@ static esp_status cuda_quant_compress(const esp_host *h, const char *name, const
         }
     });
 }
-/* The unit of element i, where a block has 1 << shift. */
+/* The unit of element i, where a block has 1 << shift elements. */
 static __device__ __forceinline__ float cuda_quant_unit(const unsigned char *body, uint64_t i, uint32_t shift) {
     return cuda_get_same((const float *)(const void *)body + (i >> shift));
 }

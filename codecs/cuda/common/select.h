@@ -1,78 +1,82 @@
-/* select.h: exactly the k elements of largest |phi| of each part, ties to the lower index, on the device; the body of sparse.h and the memory
- * of what is not sent. The bits do not depend on the grid, on the order of blocks, or on the sample.
+/* select.h: selects exactly the k elements of largest |phi| of each part, ties to the lower index, on the device.
+ * Writes the body of sparse.h, and updates the feedback memory. The bits do not depend on the grid, on the order of
+ * blocks, or on the sample.
  *
- *   1. sample  a threshold a little too low, from up to 65536 elements (only for parts that are larger than the list)
- *   2. filter  one pass over the input: looks for NaN and Inf, and lists the elements that reach the threshold, tile by tile: those of a
- *              tile in order, the tiles as they come
- *   3. digit   the exact threshold, 11, 11 and 9 bits at a time: from the list, or, where it is too short or overflowed, from the input
- *   4. count   how many elements above the threshold, and equal to it, each tile has; then where each tile's values go in the body
- *   5. write   values, places and memory: from the input; without memory and with places (not a bitmap) from the list
+ *   1. sample  computes a threshold a little too low, from up to 65536 elements (only for parts larger than the list)
+ *   2. filter  reads the input once: checks for NaN and Inf, and lists the elements that reach the threshold. Elements
+ *              of a tile are in order, tiles in any order
+ *   3. digit   finds the exact threshold, by 11, 11 and 9 bits: from the list, or, where it is too short or overflowed,
+ *              from the input
+ *   4. count   counts each tile's elements above the threshold, and equal to it; then computes where each tile's values
+ *              go in the body
+ *   5. write   writes values, places and feedback memory: from the input; without feedback and with places (not a
+ *              bitmap) from the list
  *
- * 6 launches for up to 32 parts: sample, filter, two digits of the list, count, write; 7 with the digit that only a failed sample needs.
- * Where none of them has more than 4096 elements, 1 launch: a block has a whole part in registers, and does all of it (`small`).
- * Bytes an element with 4-byte numbers: without memory 4, with a residual 8 + 12, with dgc's memory 12 + 20; where the sample failed, up to
- * four passes more. To these come 6 bytes for each listed element (at most 4 k + 16384 of them), read three times.
+ * 6 launches for up to 32 parts: sample, filter, two digits of the list, count, write; 7 with the digit that only a
+ * failed sample needs. Where no part has more than 4096 elements there is 1 launch, select_small: a block has a whole
+ * part in registers, and runs all steps. Bytes per element: without feedback 4, with a residual 8 + 12, with dgc's
+ * memory 12 + 20; where the sample failed, up to four more passes. In addition 6 bytes for each listed element (at most
+ * 4 k + 16384 of them), read three times.
  *
- * How phi comes from memory, and how memory changes, a struct M tells:
- *     M::BLOCKS                                             of `write` that an SM holds at a time, so that registers suffice
- *     M::item                                               a number phi, and what keep() needs beside it
+ * A struct M defines how phi is loaded and how feedback memory is updated:
+ *     M::BLOCKS                                             blocks of `write` on an SM, for which registers suffice
+ *     M::item                                               phi, and what else keep() needs
  *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
- *     int keeps(const cuda_part *) const;                   1: the part has memory
+ *     int keeps(const cuda_part *) const;                   has the part feedback memory?
  *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
+#include "codecs/cuda/common/tile.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
 enum {
-    CUDA_TILE = 4096, /* elements that a block takes at a time */
-    CUDA_TILE_EACH = CUDA_TILE / CUDA_THREADS,
-    CUDA_SPAN_TILES = SELECT_SPAN / CUDA_TILE,
-    CUDA_SAMPLE = 65536,     /* at most */
-    CUDA_SAMPLE_BITS = 12,   /* of a magnitude, that the sample's histogram tells apart */
-    CUDA_SELECT_ROOM = 16384 /* room of the list beyond 4 k */
+    CUDA_SPAN_TILES = (int)SELECT_SPAN / (int)CUDA_TILE,
+    CUDA_SAMPLE = 65536,     /* most elements of a sample */
+    CUDA_SAMPLE_BITS = 12,   /* highest bits that the sample's histogram uses */
+    CUDA_SELECT_ROOM = 16384 /* the list has room for this many beyond 4 k */
 };
-enum {
-    CUDA_FROM_LIST = 1,
-    CUDA_FROM_INPUT = 2,
-    CUDA_TIES = 3
-}; /* TIES: from the input, and the threshold is known to be 0 */
+/* Where later kernels read elements. CUDA_TIES means the input, with threshold 0. */
+enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 };
 
-/* What a part's kernels tell each other; in scratch behind the flags, zero when the first one begins. */
+/* State of a part that its kernels share. In scratch memory after the flags; zero when the first kernel begins. */
 typedef struct cuda_select {
-    uint32_t done[8]; /* blocks of each kernel that came to its end */
+    uint32_t done[8]; /* finished blocks of each kernel */
     uint64_t used;    /* elements that reached the first threshold */
-    uint64_t left;    /* how many of the numbers with the digits found are sent; at the end: of the ties */
+    uint64_t left;    /* of the elements that begin with digits t, how many are sent */
     uint32_t lo;      /* the first threshold */
     uint32_t t;       /* the digits found of the exact threshold */
     uint32_t from;    /* CUDA_FROM_LIST and so on */
     uint32_t unused[17];
     uint64_t hist[1 << CUDA_SAMPLE_BITS];
 } cuda_select;
-enum { CUDA_SELECT_ZERO = CUDA_FLAGS + sizeof(cuda_select) }; /* bytes of a part's scratch that must be zero */
+/* Bytes of a part's scratch memory that must be zero. */
+enum { CUDA_SELECT_ZERO = CUDA_FLAGS + sizeof(cuda_select) };
 
-/* The numbers of elements to send. */
+/* The number of elements that each part sends. */
 typedef struct cuda_picks {
     uint32_t codec, wire;
     uint64_t k[CUDA_PARTS];
 } cuda_picks;
 
-/* ---- scratch memory of a part ------------------------------------------------------------------------------------------- */
+/* ---- scratch memory of a part ------------------------------------------------------------------------------------ */
 ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
 ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return count / CUDA_TILE + (count % CUDA_TILE != 0); }
-/* A span: where its values go in the body, and how many of its ties are sent at most. A tile: its place in the list, and length there; of
- * the span's tiles before it, elements above the threshold and ties; its own ties. */
+/* A tie is an element whose magnitude equals the threshold. */
 typedef struct cuda_span {
-    uint64_t at, left;
+    uint64_t at;   /* where the span's values go in the body */
+    uint64_t left; /* most ties of the span that are sent */
 } cuda_span;
 typedef struct cuda_tile {
-    uint64_t at;
-    uint32_t n, above, ties, own;
+    uint64_t at;          /* its first element in the list */
+    uint32_t n;           /* its elements in the list */
+    uint32_t above, ties; /* of the span's tiles before it */
+    uint32_t own;         /* its own ties */
 } cuda_tile;
-/* Offsets in scratch; the list is val and idx. */
+/* Offsets in scratch memory. The list is val and idx. */
 typedef struct cuda_select_at {
     uint64_t span, tile, val, idx, bytes;
 } cuda_select_at;
@@ -86,7 +90,7 @@ ESP_ELEMENT cuda_select_at cuda_select_layout(uint64_t count, uint64_t k) {
     a.bytes = a.idx + 2 * cap;
     return a;
 }
-/* What a kernel knows of its part. */
+/* A kernel's view of its part. */
 typedef struct cuda_job {
     const cuda_part *p;
     cuda_select *s;
@@ -112,8 +116,9 @@ static __device__ __forceinline__ cuda_job cuda_job_of(const cuda_parts *all, co
     return j;
 }
 
-/* ---- 1. sample ------------------------------------------------------------------------------------------------------------ */
-/* The rank in the sample whose magnitude at least k elements of the part probably reach: four standard deviations more than the share. */
+/* ---- 1. sample --------------------------------------------------------------------------------------------------- */
+/* The rank in the sample whose magnitude at least k elements of the part probably reach: the expected rank plus four
+ * standard deviations. */
 ESP_ELEMENT uint64_t cuda_sample_rank(uint64_t k, uint64_t count, uint64_t n) {
     const uint64_t rank = k * n / count + 1;
     uint64_t root = 1;
@@ -126,7 +131,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     __shared__ uint32_t hist[BINS];
     __shared__ uint64_t warps[CUDA_WARPS], found[2];
     const cuda_job j = cuda_job_of(&all, &want);
-    if (j.cap == j.count) return; /* the list holds all */
+    if (j.cap == j.count) return; /* all elements fit the list */
     const uint64_t lines = j.count / 64 < CUDA_SAMPLE / 16 ? j.count / 64 : CUDA_SAMPLE / 16;
     const uint64_t stride = (j.count / 16 / lines - 1) | 1; /* odd: rows of a matrix are often a power of two */
     cuda_hist_clear<BINS>(hist);
@@ -146,20 +151,18 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     if (!cuda_last(&j.s->done[0])) return;
     const uint64_t rank = cuda_sample_rank(j.k, j.count, 16 * lines);
     const cuda_bin b = cuda_hist_pick<BINS>(j.s->hist, rank < 16 * lines ? rank : 16 * lines, warps, found);
-    /* at least 1: zeros are not listed, since mostly they are too many */
+    /* at least 1, so that zeros are not listed, which are often too many */
     if (threadIdx.x == 0) j.s->lo = b.bin ? b.bin << SHIFT : 1;
 }
 
-/* ---- 2. filter -------------------------------------------------------------------------------------------------------------- */
-/* A tile's elements of this thread: 16, by warp 512 in a row. */
-static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) {
-    return tile * CUDA_TILE + threadIdx.x / 32 * (32 * CUDA_TILE_EACH) + cuda_lane();
-}
-/* How many of the tile's elements are there, from this thread's first one on: element q is where 32 q is less. */
+/* ---- 2. filter --------------------------------------------------------------------------------------------------- */
+static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
+/* The number of elements from this thread's first one to the tile's end. The thread has its element q where this is
+ * above 32 q. */
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
     return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
-/* By the last block of `filter`: what the list is good for, and from it the first digit. */
+/* The last block of `filter` decides where the threshold is found, and finds its first digit in the list. */
 static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64_t *warps, uint64_t *found) {
     const uint64_t used = cuda_fresh(&j->s->used);
     const int listed = used <= j->cap && used >= j->k;
@@ -167,7 +170,7 @@ static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64
     if (!j->k) return;
     if (used) b = cuda_hist_pick<2048>(j->s->hist, j->k < used ? j->k : used, warps, found);
     if (threadIdx.x) return;
-    const int ties = used < j->k && j->s->lo <= 1; /* all elements but zeros are fewer than k */
+    const int ties = used < j->k && j->s->lo <= 1; /* fewer than k elements are not 0 */
     j->s->from = listed ? CUDA_FROM_LIST : ties ? CUDA_TIES : CUDA_FROM_INPUT;
     j->s->t = listed ? b.bin : 0;
     j->s->left = listed ? b.left : ties ? j->k - used : j->k;
@@ -202,9 +205,9 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             cuda_put(&j.tile[tile].n, fits ? total : 0);
         }
         __syncthreads();
-        /* base changes again only behind the barriers of the next tile */
+        /* base changes only after the barriers of the next tile */
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
-        if (to == UINT64_MAX) continue; /* the whole warp */
+        if (to == UINT64_MAX) continue; /* all lanes of the warp */
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
             const int is = hits >> q & 1u;
@@ -223,8 +226,8 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
     if (cuda_last(&j.s->done[1])) cuda_filter_end(&j, sums, found);
 }
 
-/* ---- 3. digits of the exact threshold ------------------------------------------------------------------------------------------ */
-/* Counts the numbers whose higher digits are those found. All lanes call it. */
+/* ---- 3. digits of the exact threshold ---------------------------------------------------------------------------- */
+/* Counts the next digit of x where its higher digits are t. All lanes call it. */
 template <int SHIFT, int BITS>
 static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x, uint32_t t, int is) {
     const uint32_t b = select_bits(x);
@@ -260,15 +263,15 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_digit(cuda_parts all, 
     if (threadIdx.x == 0) j.s->t = t << BITS | b.bin, j.s->left = b.left;
 }
 
-/* ---- 4. count -------------------------------------------------------------------------------------------------------------------- */
-/* By one warp: how many of the numbers that get(begin) to get(end - 1) give are above t, and equal to it. */
+/* ---- 4. count ---------------------------------------------------------------------------------------------------- */
+/* One warp counts how many of the numbers get(begin) to get(end - 1) have magnitudes above t (x) and equal to t (y). */
 template <typename Get>
 static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t end, uint32_t t, Get get) {
     uint2 n = {0, 0};
     for (uint64_t at = begin + cuda_lane(); at < end; at += 8 * 32) {
         uint32_t b[8];
         CUDA_UNROLL
-        for (uint32_t q = 0; q < 8; q++) b[q] = at + 32 * q < end ? select_bits(get(at + 32 * q)) + 1 : 0; /* 0: none */
+        for (uint32_t q = 0; q < 8; q++) b[q] = at + 32 * q < end ? select_bits(get(at + 32 * q)) + 1 : 0;
         CUDA_UNROLL
         for (uint32_t q = 0; q < 8; q++) n.x += b[q] > t + 1, n.y += b[q] == t + 1;
     }
@@ -276,7 +279,8 @@ static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t
     n.y = cuda_warp_all(n.y, [](uint32_t a, uint32_t b) { return a + b; });
     return n;
 }
-/* By the last block: from each span's counts, where its values go; and how many each span holds, which the body tells. */
+/* The last block computes from each span's counts where its values go, and writes to the body how many each span
+ * has. */
 static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_t quota, uint64_t *warps) {
     const uint64_t each = (j->spans + CUDA_THREADS - 1) / CUDA_THREADS, first = threadIdx.x * each;
     const uint64_t end = first + each < j->spans ? first + each : j->spans;
@@ -319,7 +323,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
             if (cuda_lane() == 0) gt[k] = n.x, eq[k] = n.y;
         }
         __syncthreads();
-        if (threadIdx.x < tiles) { /* sums of the span's tiles before this one */
+        if (threadIdx.x < tiles) {
             uint32_t above = 0, ties = 0;
             for (uint32_t k = 0; k < threadIdx.x; k++) above += gt[k], ties += eq[k];
             cuda_put(&j.tile[first + threadIdx.x].above, above);
@@ -335,25 +339,25 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
     if (cuda_last(&j.s->done[5])) cuda_count_end(&j, cuda_get(&j.s->left), warps);
 }
 
-/* ---- 5. write ----------------------------------------------------------------------------------------------------------------------- */
-/* Where a tile's values go in the body; how many of its ties are sent. */
+/* ---- 5. write ---------------------------------------------------------------------------------------------------- */
 typedef struct cuda_tile_plan {
-    uint64_t at;
-    uint32_t ties, sent; /* that it has; that it sends */
+    uint64_t at;   /* where the tile's values go in the body */
+    uint32_t ties; /* ties in the tile */
+    uint32_t sent; /* ties that are sent */
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
     const cuda_span *span = &j->span[tile / CUDA_SPAN_TILES];
     const cuda_tile *x = &j->tile[tile];
     const uint64_t left = cuda_get(&span->left);
     const uint32_t before = cuda_get(&x->ties);
-    const uint32_t given = left < before ? (uint32_t)left : before; /* to ties of the span's tiles before */
+    const uint32_t given = left < before ? (uint32_t)left : before; /* sent ties of the tiles before */
     cuda_tile_plan plan;
     plan.at = cuda_get(&span->at) + cuda_get(&x->above) + given;
     plan.ties = cuda_get(&x->own);
     plan.sent = left - given < plan.ties ? (uint32_t)(left - given) : plan.ties;
     return plan;
 }
-/* By one warp, from the list. */
+/* One warp writes values and places of a tile from the list. */
 static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint32_t t, uint64_t tile) {
     const cuda_tile_plan plan = cuda_plan_of(j, tile);
     const uint64_t from = cuda_get(&j->tile[tile].at);
@@ -379,7 +383,7 @@ static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint
         ties += (uint32_t)__popc(eq);
     }
 }
-/* By a block, from the input: bit q of the result says whether this thread's element q of the tile is sent. */
+/* A block finds which elements of a tile are sent: bit q of the result is this thread's element q. */
 template <typename Item>
 static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan, uint32_t t, uint32_t room,
                                                       const Item *x, uint32_t *warps) {
@@ -401,7 +405,8 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     return above;
 }
-/* By a block: memory, values and places of a tile, of which x and `taken` are this thread's elements. Its values go to `begin` and behind. */
+/* A block writes feedback memory, values and places of a tile. x and `taken` are this thread's elements. The tile's
+ * values go to the body from index `begin` on. */
 template <typename M>
 static __device__ __forceinline__ void cuda_send_tile(const cuda_job *j, const M &m, uint64_t first,
                                                       const typename M::item *x, uint32_t taken, uint64_t begin,
@@ -453,8 +458,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
             cuda_write_tile(&all, &j, m, t, tile, warps);
 }
 
-/* ---- all of it, for parts of one tile ------------------------------------------------------------------------------------------ */
-/* The next digit of the threshold, from this thread's elements; *left: how many of the numbers with the digits found are sent. */
+/* ---- all steps in one kernel, for parts of one tile -------------------------------------------------------------- */
+/* A block finds the next digit of the threshold. Of the elements that begin with digits *t, *left are sent. */
 template <int SHIFT, int BITS, typename Item>
 static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
                                                         uint32_t *hist, uint64_t *warps, uint64_t *found) {
@@ -492,17 +497,17 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
     cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<0, 9>(x, room, &t, &left, hist, sums, found);
-    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* how many ties there are was not counted */
+    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* the number of ties is unknown */
     if (threadIdx.x == 0) cuda_put((uint32_t *)(void *)(cuda_body(j.p) + 4 * j.k), (uint32_t)j.k);
     cuda_send_tile(&j, m, first, x, cuda_taken(&plan, t, room, x, warps), 0, warps);
 }
 
-/* ---- what codecs use ------------------------------------------------------------------------------------------------------------------- */
-/* Scratch that a part of `count` elements asks for, beside the flags. */
+/* ---- for codecs -------------------------------------------------------------------------------------------------- */
+/* Scratch memory of a part of `count` elements, beside the flags. */
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
-/* One compress: k_of(count) elements of each part, with memory M. */
+/* Runs one compress, which sends k_of(count) elements of each part. */
 template <typename M, typename K>
 static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, uint32_t codec, uint32_t wire, const M &m,
                                        K k_of) {
@@ -512,7 +517,7 @@ static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, ui
     for (uint32_t t = 0; t < a->n_tensors; t++) small &= a->tensor[t]->count <= CUDA_TILE;
     for (uint32_t t = 0; t < a->n_tensors; t++)
         if (stride < cuda_select_layout(a->tensor[t]->count, k_of(a->tensor[t]->count)).bytes)
-            return esp_codec_fail(c->device->host, c->codec, ESP_E_ARG, "scratch memory is less than bound() says");
+            return esp_codec_fail(c->device->host, c->codec, ESP_E_ARG, "scratch memory is less than bound() requires");
     return cuda_each_part(
         c, a, [&](uint64_t n) { return sparse_body_bytes(n, k_of(n)); },
         [&](const cuda_parts &parts, uint64_t longest) {

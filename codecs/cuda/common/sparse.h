@@ -1,28 +1,28 @@
-/* sparse.h: decompress for codecs whose body is that of codecs/common/sparse.h. Knows nothing of how elements are chosen.
+/* sparse.h: decompress for codecs with the body of codecs/common/sparse.h, in 2 launches.
  *
- *   1. look  checks all payloads: sizes, counts, places in ascending order, bitmaps, values
- *   2. add   a block takes a span of the tensor, and adds the span's values of each payload, in the order of the payloads, since floats do
- *            not commute to the bit
+ *   1. check  checks all payloads: sizes, counts, places in ascending order, bitmaps, values
+ *   2. add    a block processes a span of the tensor, and adds the span's values of each payload, in the order of the
+ *             payloads, on which the bits of sums depend
  *
- * 2 launches. look reads the payloads once; add reads them again, and for each value reads and writes a sector of 32 bytes of the tensor,
- * which it sets to zero before where the tensor is overwritten. */
+ * check reads the payloads once; add reads them again, and for each value reads and writes a sector of 32 bytes of the
+ * tensor. Where the tensor is overwritten, add first sets it to zero. */
 #ifndef ESP_CUDA_SPARSE_H
 #define ESP_CUDA_SPARSE_H
 #include "codecs/cuda/common/block.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* The codec; of each part, the least number of values that a payload may hold. The most is in cuda_sum.body. */
+/* least[] is the least number of values that a payload of each part may have. cuda_sum.body is the largest. */
 typedef struct cuda_sparse {
     uint32_t codec, wire;
     uint64_t least[CUDA_PARTS];
 } cuda_sparse;
 static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
 
-/* A body that was checked, or whose size was. */
+/* A body whose size has been checked. held is NULL where the payload has no body. */
 typedef struct cuda_sparse_body {
     const float *val;
-    const uint32_t *held; /* NULL: the payload has no body */
+    const uint32_t *held;
     const uint16_t *place;
     const uint32_t *map;
     uint64_t k;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ cuda_sparse_body cuda_sparse_body_of(const cud
     b.is_map = sparse_is_map(h->count, b.k);
     return b;
 }
-/* By one warp: how many values lie in the spans before. */
+/* One warp computes the number of values in the spans before `span`. */
 static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_body *b, uint64_t span) {
     uint64_t sum = 0;
     CUDA_UNROLL_BY(4)
@@ -47,8 +47,9 @@ static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_
     return cuda_warp_all(sum, [](uint64_t x, uint64_t y) { return x + y; });
 }
 
-/* ---- look --------------------------------------------------------------------------------------------------------------- */
-/* By one warp, whose lanes all get the answer: places of a span ascend and are below len. */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
+/* Do the places of a span ascend, and are they below len? One warp calls this, and all lanes get the answer; so for
+ * cuda_map_ok. */
 static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint32_t n, uint64_t len) {
     int bad = 0;
     CUDA_UNROLL_BY(4)
@@ -58,7 +59,7 @@ static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint
     }
     return !__any_sync(0xFFFFFFFFu, bad);
 }
-/* The same: n bits are set, all below len. */
+/* Are n bits of the span's bitmap set, all below len? */
 static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t n, uint64_t len) {
     const uint64_t words = (len + 31) / 32;
     uint32_t set = 0, bad = 0;
@@ -71,7 +72,7 @@ static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t 
     set = cuda_warp_all(set, [](uint32_t x, uint32_t y) { return x + y; });
     return !__any_sync(0xFFFFFFFFu, bad) && set == n;
 }
-/* By all of the part's warps, each of which looks at its spans. */
+/* All of the part's warps call this, and each checks its share of the spans. */
 static __device__ __forceinline__ int cuda_spans_ok(const cuda_sparse_body *b, uint64_t count) {
     const uint64_t spans = sparse_spans(count), each = (spans + cuda_warps() - 1) / cuda_warps();
     const uint64_t first = cuda_warp() * each, end = first + each < spans ? first + each : spans;
@@ -93,13 +94,13 @@ static __device__ __forceinline__ int cuda_values_ok(const cuda_sparse_body *b) 
     for (uint64_t i = cuda_thread(); i < b->k; i += cuda_threads()) any |= dense_nonfinite(cuda_get(&b->val[i]));
     return !(any >> 31);
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) sparse_look(cuda_sums all, cuda_sparse f) {
+static __global__ void __launch_bounds__(CUDA_THREADS) sparse_check(cuda_sums all, cuda_sparse f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     for (uint32_t k = 0; k < d->n; k++) {
         const cuda_source *s = &all.source[d->first + k];
         cuda_header h = cuda_read_header(s);
         const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
-        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* allowed here, as on the CPU */
+        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid, as on the CPU */
         int ok = cuda_header_ok(&h, s, f.codec, f.wire, d->count);
         if (ok && h.flags) ok = h.body == 0;
         if (ok && !h.flags)
@@ -114,14 +115,15 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_look(cuda_sums all
     }
 }
 
-/* ---- add ------------------------------------------------------------------------------------------------------------------ */
+/* ---- add --------------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ void cuda_sparse_put(float *out, float x, float scale) {
     cuda_put(out, cuda_get(out) + scale * x);
 }
-/* By a block: 32 elements of a warp's part of the bitmap at a time, so that the tensor and the values are read in a row. */
+/* A block adds the values of a bitmap. Each warp has a range of the bitmap, and adds 32 neighbouring elements at a
+ * time. */
 static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const float *val, float *out, uint64_t len,
                                                     float scale, uint32_t *warps) {
-    enum { EACH = SELECT_SPAN / 32 / CUDA_WARPS }; /* words of a warp */
+    enum { EACH = SELECT_SPAN / 32 / CUDA_WARPS }; /* words for a warp */
     const uint32_t words = (uint32_t)((len + 31) / 32), first = threadIdx.x / 32 * EACH;
     uint32_t mine = 0, total;
     for (uint32_t i = 0; i < EACH; i += 32) {
@@ -142,7 +144,7 @@ static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const f
         }
     }
 }
-/* One span, of all payloads in order. `before`: where each payload's values of the span begin. */
+/* Adds one span of all payloads in order. before[] has the number of values of each payload before the span. */
 static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const cuda_sum *d, uint64_t span,
                                                      const uint64_t *before, uint32_t *warps) {
     const uint64_t len = sparse_span_len(d->count, span);
@@ -171,8 +173,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
     const uint32_t decision = cuda_get(d->decision);
     if (decision & CUDA_CORRUPT) return;
     if (decision & CUDA_NAN) {
-        for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads())
-            cuda_put(d->out + i, dense_float(0x7FC00000u));
+        cuda_fill(d, bits_float(0x7FC00000u));
         return;
     }
     for (uint64_t span = blockIdx.x; span < sparse_spans(d->count); span += gridDim.x) {
@@ -187,11 +188,11 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
         if (all.set)
             for (uint64_t i = threadIdx.x; i < len; i += CUDA_THREADS) cuda_put(d->out + span * SELECT_SPAN + i, 0.0f);
         __syncthreads();
-        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier, if before[] was read */
+        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier where it has read before[] */
     }
 }
 
-/* One decompress: a payload of a part of n elements holds k_min(n) to k_max(n) values. */
+/* Runs one decompress. A payload of a part of n elements has k_min(n) to k_max(n) values. */
 template <typename Least, typename Most>
 static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, uint32_t wire, const esp_codec_args *a,
                                          Least k_min, Most k_max) {
@@ -205,7 +206,7 @@ static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, ui
             memset(&f, 0, sizeof f);
             f.codec = esp_name_hash(name), f.wire = wire;
             for (uint32_t i = 0; i < sums.n; i++) f.least[i] = k_min(sums.part[i].count);
-            cuda_launch(&c, "look", sparse_look, cuda_grid(&c, longest, 16384, sums.n), sums, f);
+            cuda_launch(&c, "check payloads", sparse_check, cuda_grid(&c, longest, 16384, sums.n), sums, f);
         },
         [&](const cuda_sums &sums, uint64_t longest) {
             cuda_launch(&c, "add", sparse_add, cuda_grid(&c, longest, SELECT_SPAN, sums.n), sums);

@@ -1,5 +1,5 @@
-/* block.cc: runs the threads of a block as fibers, in an order drawn from the seed. A fiber runs until it comes to a barrier, a warp
- * operation or, now and then, an atomic. */
+/* block.cc: runs the threads of a block as fibers, in an order drawn from the seed. A fiber runs until it reaches a
+ * barrier, a warp operation or, at random, an atomic. */
 #include "tests/cuda/emulator/host.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #endif
 #endif
 
-/* ---- fibers ----------------------------------------------------------------------------------------------------------- */
+/* ---- fibers ------------------------------------------------------------------------------------------------------ */
 enum { STACK = 256 * 1024, MOST = 1024 };
 #if defined(__x86_64__)
 extern "C" void cuda_host_switch(void **save, void *to);
@@ -120,7 +120,7 @@ static void fiber_main(void) {
     abort();
 }
 
-/* ---- errors of kernels --------------------------------------------------------------------------------------------------- */
+/* ---- errors of kernels ------------------------------------------------------------------------------------------- */
 static void describe(const char *what) {
     fprintf(stderr, "cuda_host: %s, in block (%u, %u, %u)\n", what, blockIdx.x, blockIdx.y, blockIdx.z);
     for (unsigned i = 0, said = 0; i < n_fibers && said < 8; i++) {
@@ -139,7 +139,7 @@ static void describe(const char *what) {
     abort();
 }
 
-/* ---- barriers ------------------------------------------------------------------------------------------------------------ */
+/* ---- barriers ---------------------------------------------------------------------------------------------------- */
 static void release_barrier(void) {
     const fiber *first = &fibers[0];
     int sum = 0;
@@ -161,8 +161,8 @@ int cuda_host_barrier(const char *file, int line, int kind, int value) {
     return f->vote;
 }
 
-/* ---- warps ----------------------------------------------------------------------------------------------------------------- */
-/* The lane that `lane` reads from; its own where the other is out of its part of the warp. */
+/* ---- warps ------------------------------------------------------------------------------------------------------- */
+/* The lane that `lane` reads from, or `lane` itself where the other is outside of its part of the warp. */
 static unsigned source(const fiber *f, unsigned lane) {
     const unsigned first = lane / f->width * f->width, end = first + f->width;
     unsigned from = lane;
@@ -219,7 +219,7 @@ void cuda_host_yield(void) {
     }
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 extern "C" unsigned char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" unsigned char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
 void cuda_host_unwritten(void *p, size_t bytes) {
@@ -246,7 +246,7 @@ spoil_shared(void) {
 }
 static void run_block(void) {
     static unsigned ready[MOST], late[MOST];
-    /* these warps run only while all others wait: else all would go from barrier to barrier in step, and none be missed */
+    /* these warps run only while all others wait: in lockstep, a missing barrier would have no effect */
     const uint32_t slow = cuda_host_random(4) ? cuda_host_random(0x7FFFFFFF) : 0;
     if (__start_cuda_shared) spoil_shared();
     for (unsigned i = 0; i < n_fibers; i++) {
@@ -264,7 +264,7 @@ static void run_block(void) {
         if (!n) memcpy(ready, late, n_late * sizeof *late), n = n_late;
         if (!n && barrier) release_barrier();
         if (!n && !barrier) describe("not all lanes of a mask reach the same warp operation");
-        /* one round in random order; who becomes ready meanwhile runs in the next */
+        /* one round in random order; fibers that become ready run in the next */
         for (; n; n--) {
             const unsigned k = cuda_host_random(n), i = ready[k];
             ready[k] = ready[n - 1];

@@ -1,4 +1,4 @@
-/* capture.cc: work captured in a CUDA graph, for tests in C; with the test runtime, and with CUDA's own. */
+/* capture.cc: captures work in a CUDA graph, for tests in C, on the emulator and on a GPU. */
 #include "tests/cuda/emulator/capture.h"
 #include <cuda_runtime.h>
 

@@ -4,7 +4,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Captures what call(arg) enqueues on the stream, launches it as a graph so often, and waits. 0, or CUDA's first error. */
+/* Captures the work that call(arg) enqueues on the stream, launches the graph `times` times, and waits. Returns 0 or
+ * CUDA's first error. */
 int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times);
 #ifdef __cplusplus
 }

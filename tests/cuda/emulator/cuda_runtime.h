@@ -1,12 +1,11 @@
-/* cuda_runtime.h: a test tool, no backend: what codecs/cuda uses of the CUDA runtime, for kernels that run on the host. The same .cu
- * files are compiled as C++ with this header in place of CUDA's, and with host.cc.
+/* cuda_runtime.h: the CUDA emulator of the tests: the parts of the CUDA runtime that codecs/cuda uses, with kernels
+ * that run on the host. The same .cu files are compiled as C++ with this header in place of CUDA's, and with host.cc.
  *   - A block's threads are fibers, which run in an order drawn from a seed (CUDA_HOST_SEED), and change places at every barrier, warp
  *     operation and atomic: a missing barrier gives wrong results. Blocks run one after the other, in an order from the seed.
- *   - A barrier that some threads of the block do not reach, or a warp operation that some lanes of its mask do not reach, ends the
- *     process, and says where.
- *   - Shared memory holds garbage when a block begins. Under clang's memory sanitizer, reading it first is an error.
+ *   - A barrier that some threads of the block do not reach, or a warp operation that some lanes of its mask do not reach, ends the process with an error.
+ *   - Shared memory has random contents when a block begins. Under clang's memory sanitizer, reading it first is an error.
  *   - Device memory is the heap's, so the address sanitizer sees accesses out of bounds; outside of kernels it may not be touched.
- *   - Work in streams is done late: when somebody asks for it, streams in an order from the seed, events as promised.
+ *   - Work in streams runs late, only when a call waits for it: streams in an order from the seed, but in the order that events require.
  *   - It counts launches, and the bytes that kernels move through memory.h. */
 #ifndef CUDA_HOST_RUNTIME_H
 #define CUDA_HOST_RUNTIME_H
@@ -27,7 +26,7 @@
 #define __shared__ static __attribute__((section("cuda_shared")))
 #define __restrict__ __restrict
 
-/* ---- types ------------------------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------- */
 struct uint3 {
     unsigned x, y, z;
 };
@@ -76,7 +75,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-/* ---- the host's side --------------------------------------------------------------------------------------------------- */
+/* ---- the host's side --------------------------------------------------------------------------------------------- */
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
@@ -111,7 +110,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream);
-/* While a stream is captured, its work goes to the graph; whatever waits, or takes memory, is an error. */
+/* While a stream is captured, its work goes to the graph, and a call that waits or allocates memory is an error. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -128,7 +127,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
     return cuda_host_launch(c, (sizeof(P) + ... + 0), [kernel, held] { std::apply(kernel, held); });
 }
 
-/* ---- for tests ------------------------------------------------------------------------------------------------------------ */
+/* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
     uint64_t launches, fills, copies; /* enqueued */
     uint64_t read, written;           /* bytes, by kernels through memory.h */
@@ -136,7 +135,7 @@ typedef struct cuda_host_counts {
 extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" void cuda_host_seed(uint64_t seed);
 
-/* ---- the device's side ------------------------------------------------------------------------------------------------------ */
+/* ---- the device's side ------------------------------------------------------------------------------------------- */
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 static const int warpSize = 32;

@@ -1,4 +1,4 @@
-/* faults.cc: kernels with a fault each, and their right form, for the test of the test runtime (test_runtime.c). */
+/* faults.cc: kernels with one fault each, and their correct form, for the test of the emulator (test_runtime.c). */
 #include "tests/cuda/emulator/faults.h"
 #include <cuda_runtime.h>
 
@@ -16,12 +16,12 @@ static __global__ void reverse(job j) {
     if (!j.wrong) __syncthreads();
     j.out[threadIdx.x] = held[N - 1 - threadIdx.x];
 }
-/* Wrong: the second half does not come to the barrier. */
+/* Wrong: the second half does not reach the barrier. */
 static __global__ void diverge(job j) {
     if (!j.wrong || threadIdx.x < N / 2) __syncthreads();
     j.out[threadIdx.x] = 1;
 }
-/* Wrong: both halves come to a barrier, but not to the same. */
+/* Wrong: each half reaches another barrier. */
 static __global__ void two_barriers(job j) {
     if (!j.wrong) {
         __syncthreads();
@@ -32,12 +32,12 @@ static __global__ void two_barriers(job j) {
     }
     j.out[threadIdx.x] = 1;
 }
-/* Wrong: the mask names lanes that do not come. */
+/* Wrong: the mask has lanes that do not call. */
 static __global__ void masked(job j) {
     const unsigned mask = j.wrong ? 0xFFFFFFFFu : 0x0000FFFFu;
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = (float)__popc(__ballot_sync(mask, 1));
 }
-/* Wrong: a lane reads from one that the mask leaves out. */
+/* Wrong: a lane reads from one that is not in the mask. */
 static __global__ void shuffled(job j) {
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = __shfl_sync(0x0000FFFFu, 1.0f, j.wrong ? 20 : 3);
 }
@@ -52,14 +52,15 @@ static __global__ void beyond_shared(job j) {
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x];
 }
-/* Wrong: half of shared memory is read and was never written. */
+/* Wrong: half of shared memory is read before it is written. */
 static __global__ void unwritten(job j) {
     __shared__ float held[N];
     if (!j.wrong || threadIdx.x < N / 2) held[threadIdx.x] = 1;
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x] > 0 ? 2.0f : 1.0f;
 }
-/* out[0] := the number of threads of all blocks. Wrong: without an atomic, which a thread may lose its turn between. */
+/* out[0] := the number of threads of all blocks. Wrong: without an atomic, so that threads overwrite each other's
+ * sum. */
 static __global__ void counted(job j) {
     if (!j.wrong) {
         atomicAdd(j.out, 1.0f);
@@ -117,7 +118,7 @@ int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n) {
     return found;
 }
 
-/* What the runtime refuses. Returns the number of the first call that went wrong, or 0. */
+/* Calls that the emulator must refuse. Returns the number of the first call that it accepted, or 0. */
 int faults_refused(void) {
     cudaStream_t stream, far;
     cudaGraph_t graph;

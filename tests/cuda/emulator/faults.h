@@ -5,7 +5,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Runs a kernel of faults.cc, right or wrong, and copies its first n results. 0: there is no such kernel. */
+/* Runs a kernel of faults.cc, correct or faulty, and copies its first n results. Returns 0 where there is no such
+ * kernel. */
 int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n);
 int faults_refused(void);
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* host.cc: memory, streams, events and graphs of cuda_runtime.h, on the host. Kernels run in block.cc. One lock guards everything; the
- * thread that asks for work runs it, so a test's order of work follows from its seed. */
+/* host.cc: memory, streams, events and graphs of cuda_runtime.h, on the host. Kernels run in block.cc. One lock guards
+ * everything. The thread that waits for work runs it, so the seed determines the order of work. */
 #include "tests/cuda/emulator/host.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static cudaError_t said(cudaError_t e) {
     return e;
 }
 
-/* ---- random numbers ------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
 static uint64_t state = 1;
 uint32_t cuda_host_random(uint32_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -41,7 +41,7 @@ void cuda_host_seed(uint64_t seed) {
     state = seed * 2 + 1;
 }
 
-/* ---- devices -------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 static int device_count(void) {
     const char *n = getenv("CUDA_HOST_DEVICES");
     return n ? atoi(n) : 2;
@@ -81,7 +81,7 @@ const char *cudaGetErrorString(cudaError_t e) {
     }
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 typedef struct block {
     unsigned char *p;
     size_t bytes;
@@ -137,7 +137,7 @@ static int reached(const void *p, size_t bytes) {
     return 0;
 }
 
-/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 struct cuda_host_event {
     uint64_t recorded, passed, ns;
     int device, times;
@@ -182,9 +182,10 @@ int cuda_host_work(void) {
     found->queue.pop_front();
     return 1;
 }
-/* The stream; NULL: the default stream of the thread's device. Streams are all non-blocking: it waits for no other. */
+/* The stream, or for NULL the default stream of the thread's device. All streams are non-blocking, so that none waits
+ * for another. */
 static cudaStream_t meant(cudaStream_t s) {
-    static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* freed by nobody, as CUDA's */
+    static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* never freed, as CUDA's */
     if (s) return s;
     while (defaults.size() <= (size_t)current) {
         defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL});
@@ -284,7 +285,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     return cudaSuccess;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
     locked l;
     open_memory(1);
@@ -323,7 +324,7 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s) {
     return cudaMemset2DAsync(p, bytes, byte, bytes, 1, s);
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     locked l;
     if (!known(s) || s->graph) return said(cudaErrorInvalidResourceHandle);
@@ -359,7 +360,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 
-/* ---- launches ---------------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, size_t, std::function<void()> kernel) {
     locked l;
     const dim3 g = c->gridDim, b = c->blockDim;

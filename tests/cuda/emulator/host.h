@@ -1,13 +1,13 @@
-/* host.h: what host.cc and block.cc know of each other. */
+/* host.h: the interface between host.cc and block.cc. */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 #include "tests/cuda/emulator/cuda_runtime.h"
 
 uint32_t cuda_host_random(uint32_t below);
-/* Runs the first item of one stream, if one can run; 1: it did. The lock is held. */
+/* Runs the first item of a stream, if one can run, and then returns 1. The caller holds the lock. */
 int cuda_host_work(void);
 /* Runs all blocks of a kernel. */
 void cuda_host_run(dim3 grid, dim3 block, const std::function<void()> &kernel);
-/* Nobody has written these bytes: for the memory sanitizer. */
+/* Marks bytes as uninitialised, for the memory sanitizer. */
 void cuda_host_unwritten(void *p, size_t bytes);
 #endif

@@ -2,7 +2,7 @@
 #include "tests/cuda/emulator/lowrank.h"
 #include "codecs/cuda/common/lowrank.h"
 
-/* b NULL: the length of q, else the inner product of a and b. */
+/* The inner product of a and b, or where b is NULL the length of q. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     sum_kernel(const double *a, const double *b, const float *q, uint64_t n, double *out) {
     __shared__ double room[CUDA_LOWRANK_ROOM];

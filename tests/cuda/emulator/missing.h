@@ -1,4 +1,4 @@
-/* missing.h: tests on a CUDA device say so where there is none. Include after espresso.h. */
+/* missing.h: skips tests that need a CUDA device where there is none. Include after espresso.h. */
 #ifndef CUDA_HOST_MISSING_H
 #define CUDA_HOST_MISSING_H
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);

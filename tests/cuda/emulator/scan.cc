@@ -1,4 +1,5 @@
-/* scan.cc: sums over the threads of a block, and the k-th largest of a histogram, on the device alone, for test_scan.c. */
+/* scan.cc: sums over the threads of a block, and the k-th largest of a histogram, on the device alone, for
+ * test_scan.c. */
 #include "tests/cuda/emulator/scan.h"
 #include "codecs/cuda/common/block.h"
 

@@ -6,10 +6,12 @@
 extern "C" {
 #endif
 enum { SCAN_THREADS = 256, SCAN_TIMES = 4, SCAN_BINS = 2048 };
-/* By one block, SCAN_TIMES times one after the other, with threads in an order from the seed: out[] gets the sums over the threads before each,
- * x and out: [SCAN_TIMES * SCAN_THREADS]. warps: by cuda_warps_before(), for which all lanes of a warp bring the same; else cuda_block_before() */
+/* By one block, SCAN_TIMES times one after the other, with threads in an order from the seed: out[] gets the sums over
+ * the threads before each, x and out: [SCAN_TIMES * SCAN_THREADS]. warps: by cuda_warps_before(), for which all lanes
+ * of a warp bring the same; else cuda_block_before() */
 void scan_before(const uint32_t *x, uint32_t *out, int warps, uint64_t seed);
-/* cuda_hist_pick() of SCAN_TIMES histograms [SCAN_TIMES * SCAN_BINS]: the bin of the k-th largest, and how many of it are among the k largest. */
+/* Calls cuda_hist_pick() for SCAN_TIMES histograms [SCAN_TIMES SCAN_BINS]: the bin of the k-th largest number, and how
+ * many of this bin are among the k largest. */
 void scan_pick(const uint64_t *hist, const uint64_t *k, uint64_t *bin, uint64_t *left, uint64_t seed);
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-/* driver.h: part of fake.c: what the backend uses of the CUDA driver, in host memory. A stream is a thread that does its work late and
- * in order. Whoever breaks a rule of the driver ends the process, with the rule. */
+/* driver.h: part of fake.c: the CUDA driver's functions that the backend uses, on host memory. A stream is a thread
+ * that runs its work late and in order. A call that breaks a rule of the driver ends the process, and prints the
+ * rule. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 #include <pthread.h>
@@ -29,7 +30,7 @@ static pthread_cond_t gpu_news = PTHREAD_COND_INITIALIZER;
 static unsigned gpu_seed = 1;
 static unsigned gpu_random(void) { return (gpu_seed = gpu_seed * 1664525u + 1013904223u) >> 8; }
 
-/* ---- the device that a thread has ------------------------------------------------------------------------------------- */
+/* ---- the device that a thread has -------------------------------------------------------------------------------- */
 static __thread int gpu_stack[16], gpu_depth;
 static int gpu_current(const char *call) {
     if (!gpu_depth) fake_wrong("%s: the thread has no context", call);
@@ -88,7 +89,7 @@ FAKE_EXPORT int cuGetErrorString(int error, const char **text) {
     return 0;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 typedef struct gpu_block {
     uint8_t *at;
     uint64_t bytes;
@@ -159,7 +160,7 @@ FAKE_EXPORT int cuMemFree_v2(unsigned long long address) { return gpu_free((void
 FAKE_EXPORT int cuMemHostAlloc(void **p, size_t bytes, unsigned flags) { return (void)flags, gpu_alloc(p, bytes, 1); }
 FAKE_EXPORT int cuMemFreeHost(void *p) { return gpu_free(p, 1); }
 
-/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct gpu_work {
     struct gpu_work *next;
     int (*ready)(void *arg); /* NULL: at once */
@@ -184,7 +185,7 @@ static void *gpu_main(void *arg) {
     pthread_mutex_lock(&gpu_lock);
     while (!s->quit || s->first) {
         gpu_work *w = s->first;
-        if (!w || (w->ready && !w->ready(w->arg))) { /* what other processes do is seen by looking */
+        if (!w || (w->ready && !w->ready(w->arg))) { /* other processes do not notify, so this polls */
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);
             soon.tv_nsec += 200000;
@@ -375,7 +376,7 @@ static int gpu_has_passed(void *arg) {
 }
 static void gpu_nothing(void *arg) { (void)arg; }
 FAKE_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* what is recorded later does not count */
+    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* later recordings are ignored */
     gpu_current("cuStreamWaitEvent");
     pthread_mutex_lock(&gpu_lock);
     *copy = *(gpu_event *)event;

@@ -1,6 +1,6 @@
-/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads or processes
- * of one machine, and whose devices are host memory. It is not NCCL: it does what the manual says that the calls do, late and in
- * stream order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and nothing of NCCL.
+/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads
+ * or processes of one machine, and whose devices are host memory. It implements the calls by NCCL's manual, late and in
+ * stream order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and not NCCL.
  *
  * With FAKE_OLD it is version 2.14, without the functions that came later. */
 #include "codecs/common/half.h"
@@ -24,7 +24,7 @@ typedef struct config {
     const char *net;
 } config;
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 enum { ALLREDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALLGATHER, ALLTOALL, GATHER, SEND, RECV };
 static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
                                     "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
@@ -38,7 +38,7 @@ typedef struct call {
     struct comm *comm;
     uint64_t here; /* bit q: rank q has sent its part */
 } call;
-/* What is enqueued at once: the calls of a group on one comm. */
+/* The calls of a group on one comm, which are enqueued together. */
 typedef struct kernel {
     struct comm *comm;
     int n, refs;
@@ -50,7 +50,7 @@ typedef struct comm {
     world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
-    kernel *waits; /* becomes part of the stream when `delay` looks have passed */
+    kernel *waits; /* is enqueued after `delay` polls */
     float scales[OPS];
     int types[OPS], n_ops;
     struct comm *next; /* of those that are gone */
@@ -75,14 +75,14 @@ static int fails(const char *name, int rank) {
     return yes ? fails_result : OK;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 static uint64_t bytes_of(int type) { return type == INT8 ? 1 : type == FLOAT16 || type == BFLOAT16 ? 2 : 4; }
 static float load(int type, const uint8_t *p) {
     uint16_t h;
     float x;
     if (type == FLOAT32) return memcpy(&x, p, 4), x;
     memcpy(&h, p, 2);
-    return type == FLOAT16 ? half_from_f16(h) : half_float((uint32_t)h << 16);
+    return type == FLOAT16 ? half_from_f16(h) : bits_float((uint32_t)h << 16);
 }
 static void store(int type, uint8_t *p, float x) {
     const uint16_t h = (uint16_t)(type == FLOAT16 ? half_to_f16(x) : half_to_bf16(x));
@@ -102,7 +102,8 @@ typedef struct meeting {
     const world_post *post[RANKS];
     const uint8_t *src[RANKS];
 } meeting;
-/* out := reduction over ranks of element i; halves are rounded at every addition, MAX and MIN leave NaNs out, as NCCL's. */
+/* out := reduction over ranks of element i; halves are rounded at every addition, MAX and MIN leave NaNs out, as
+ * NCCL's. */
 static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     const uint64_t e = bytes_of(t->type), at = i * e;
     if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a copy */
@@ -132,7 +133,7 @@ static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     store(t->type, out, all);
 }
 
-/* The same for many; the sums that most tests make are made faster. */
+/* The same for many elements; faster for the sums that most tests use. */
 static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint8_t *out) {
     const int plain = n > 1 && t->type == FLOAT32 && t->op == SUM;
     float *to = (float *)(void *)out;
@@ -148,13 +149,13 @@ static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint
     }
 }
 
-/* ---- kernels: all of this with the lock held ------------------------------------------------------------------------------------ */
+/* ---- kernels: all of this with the lock held --------------------------------------------------------------------- */
 static world_post post_of(const call *c, uint64_t bytes) {
     const int own = c->op >= FIRST_OWN_OP;
     return (world_post){c->kind,  c->type, own ? SUM : c->op, c->root, own ? c->comm->scales[c->op - FIRST_OWN_OP] : 1,
                         c->count, bytes};
 }
-/* What rank q sends in this collective, which is the same on all ranks. */
+/* The data of rank q in this collective. */
 static const world_post *joined_by(const call *c, int q) {
     const world_post *p = world_post_read(&c->comm->w, c->number, q, -1), mine = post_of(c, 0);
     if (p->count != mine.count || p->kind != mine.kind || p->type != mine.type || p->root != mine.root ||
@@ -182,7 +183,7 @@ static void kernel_free(kernel *k) {
     free(k);
     pthread_cond_broadcast(&gpu_news);
 }
-/* Hands in what this rank sends: a copy, so that others may read it later. */
+/* Publishes a copy of this rank's data, which others may read later. */
 static void kernel_begin(void *arg) {
     kernel *k = *(kernel **)arg;
     world *w = &k->comm->w;
@@ -281,7 +282,7 @@ static void kernel_launch(kernel *k) {
     }
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 static comm *known(void *c, const char *name) {
     comm *m = (comm *)c;
     if (!m || m->magic != MAGIC) fake_wrong("%s: the communicator is gone", name);
@@ -313,7 +314,7 @@ static int in_place_as_told(const call *c) {
     default: return 0;
     }
 }
-/* Buffers of calls that lie in memory that their communicator knows. */
+/* Counts buffers in memory that is registered with their communicator. */
 static int n_registered;
 FAKE_EXPORT int fake_registered(void) {
     pthread_mutex_lock(&gpu_lock);

@@ -1,4 +1,4 @@
-/* life.h: part of fake.c: communicators begin and end. */
+/* life.h: part of fake.c: creation and end of communicators. */
 #ifndef FAKE_LIFE_H
 #define FAKE_LIFE_H
 
@@ -110,7 +110,7 @@ static void unregister_all(const comm *m, int may) { (void)m, (void)may; }
 #endif
 static void comm_free(comm *m) {
     static comm *gone;
-    m->magic = 0; /* and not freed: who uses it afterwards is caught */
+    m->magic = 0; /* not freed, to detect later use */
     m->next = gone;
     gone = m;
     gpu_live--;
@@ -131,7 +131,7 @@ FAKE_EXPORT int ncclCommDestroy(void *c) {
     pthread_mutex_unlock(&gpu_lock);
     return OK;
 }
-/* Ends what runs, here; the other ranks wait on. */
+/* Ends running collectives on this rank; other ranks continue to wait. */
 FAKE_EXPORT int ncclCommAbort(void *c) {
     comm *m = known(c, "ncclCommAbort");
     gpu_current("ncclCommAbort");

@@ -1,6 +1,5 @@
-/* world.h: part of fake.c: where the ranks of a communicator meet, be they threads or processes: in a folder in shared memory, which
- * the unique id names. A rank leaves what it sends there as a file, and reads those of the others. So nothing is held that a rank
- * that is killed might leave locked. */
+/* world.h: part of fake.c: how the ranks of a communicator, threads or processes, exchange data: through files in a
+ * folder in shared memory, which the unique id names. So a killed rank leaves nothing locked. */
 #ifndef FAKE_WORLD_H
 #define FAKE_WORLD_H
 #include <dirent.h>
@@ -16,9 +15,9 @@ enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 /* What all ranks map. */
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
-    int32_t process[RANKS]; /* 0: has not joined, or has left */
-    uint64_t
-        done[RANKS]; /* collectives that the rank has ended, all before this one: it needs no file of them any more */
+    int32_t process[RANKS]; /* 0 before it joins and after it leaves */
+    /* all earlier collectives have ended: their files are not needed */
+    uint64_t done[RANKS];
 } world_shared;
 typedef struct world {
     char folder[WORLD_NAME];
@@ -26,10 +25,11 @@ typedef struct world {
     int rank, n;
     uint64_t kept; /* this rank's files of collectives before this one are gone */
     uint64_t sent[RANKS], got[RANKS];
-    uint8_t did[WORLD_OPEN]; /* [number % WORLD_OPEN]: ended, before one that began earlier in another stream */
+    /* [number % WORLD_OPEN]: ended, before one that began earlier in another stream */
+    uint8_t did[WORLD_OPEN];
 } world;
 
-/* In front of a file's bytes: the call that sends them. */
+/* A file's header: the call that sends its bytes. */
 typedef struct world_post {
     int kind, type, op, root;
     float scale;
@@ -68,7 +68,7 @@ static int world_join(world *w, const char *folder, int rank, int n, int device)
 }
 static int world_joined(const world *w) { return __atomic_load_n(&w->all->joined, __ATOMIC_SEQ_CST); }
 
-/* The last one, but for those that were killed, takes the folder away. */
+/* The last rank removes the folder. */
 static void world_leave(world *w) {
     int others = 0;
     __atomic_store_n(&w->all->process[w->rank], 0, __ATOMIC_SEQ_CST);
@@ -86,14 +86,14 @@ static void world_leave(world *w) {
     rmdir(w->folder);
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static void world_path(const world *w, char out[WORLD_NAME + 64], uint64_t number, int from, int to) {
     if (to < 0)
         snprintf(out, WORLD_NAME + 64, "%s/%llu.%d", w->folder, (unsigned long long)number, from);
     else
         snprintf(out, WORLD_NAME + 64, "%s/m%llu.%d.%d", w->folder, (unsigned long long)number, from, to);
 }
-/* Leaves a file for rank `to`; -1: for all. */
+/* Writes a file for rank `to`, or for all ranks where it is -1. */
 static void world_post_write(world *w, uint64_t number, int to, const world_post *p, const void *bytes) {
     char path[WORLD_NAME + 64], hidden[WORLD_NAME + 68];
     world_path(w, path, number, w->rank, to);
@@ -114,7 +114,7 @@ static int world_post_there(const world *w, uint64_t number, int from, int to) {
     world_path(w, path, number, from, to);
     return access(path, R_OK) == 0;
 }
-/* The file of rank `from`, mapped; NULL: it is not there yet. */
+/* Maps the file of rank `from`. Returns NULL where it does not exist yet. */
 static const world_post *world_post_read(const world *w, uint64_t number, int from, int to) {
     char path[WORLD_NAME + 64];
     struct stat s;
@@ -135,7 +135,7 @@ static void world_message_took(world *w, int from) {
     world_path(w, path, w->got[from]++, from, w->rank);
     unlink(path);
 }
-/* This rank has ended collective `number`. Its files that all have read go. */
+/* Ends collective `number` on this rank, and deletes its files that all ranks have read. */
 static void world_did(world *w, uint64_t number) {
     char path[WORLD_NAME + 64];
     uint64_t least = w->all->done[w->rank];

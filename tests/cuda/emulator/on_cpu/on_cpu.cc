@@ -1,5 +1,6 @@
-/* on_cpu.cc: a plugin for tests: the CUDA codecs under the names of the CPU's, with tables for the CPU, so that `espresso plugins --check`
- * runs all its rules on them. A call copies what it gets to the test runtime's device, runs there, waits, and copies back. */
+/* on_cpu.cc: a plugin for tests: the CUDA codecs under the names of the CPU's, with tables for the CPU, so that
+ * `espresso plugins --check` runs all its rules on them. A call copies its arguments to the emulator's device, runs
+ * there, waits, and copies the results back. */
 #include "espresso.h"
 #include <cuda_runtime.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 extern "C" const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 static const esp_plugin *cuda_plugin;
 
-/* ---- one opened codec ------------------------------------------------------------------------------------------------------- */
+/* ---- one opened codec -------------------------------------------------------------------------------------------- */
 struct opened {
     esp_host host; /* the real one, with the device below */
     const esp_host *real;
@@ -74,7 +75,7 @@ static void close_device_codec(void *self) {
     delete o;
 }
 
-/* ---- one call ------------------------------------------------------------------------------------------------------------------ */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 /* The device's copy of a buffer of the host, and back. */
 struct copied {
     void *host, *device;
@@ -100,7 +101,7 @@ struct call {
         }
     }
 };
-/* As the library does: with an error nothing of the results counts, but none may be written where a payload is corrupt. */
+/* After an error the results are ignored; where a payload is corrupt, nothing may be written. */
 static esp_status run(void *self, const esp_codec_args *args, int compress) {
     opened *o = (opened *)self;
     const esp_device_table *d = cuda_plugin->devices[0];
@@ -176,7 +177,7 @@ static esp_status values(void *self, const esp_tensor *like, const esp_payload_h
     return o->device_codec->values(o->self, like, h, out);
 }
 
-/* ---- tables: open() must know its device_codec, so each place of the list has one ---------------------------------------------------------- */
+/* ---- tables: open() must know its device_codec, so each place of the list has one -------------------------------- */
 enum { MOST = 24 };
 template <int I> static esp_status open_nth(const esp_host *h, const char *params, void **self) {
     return open_device_codec(cuda_plugin->codecs[I], h, params, self);
