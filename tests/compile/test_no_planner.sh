@@ -1,6 +1,6 @@
-# test_no_planner.sh: the library without planner, autopilot and survey (ESP_NO_PLANNER): it compiles without warnings, from the tree
-# and as the one-file header; nothing of them is in the object; two ranks train with every other strategy, also beside a rank whose
-# build has a planner; strategy auto fails on every rank, and the text says why.
+# test_no_planner.sh: the library without planner, calibration and autopilot (ESP_NO_PLANNER): it compiles without
+# warnings, from the tree and as the one-file header; the object has none of their functions; two ranks train with every
+# other strategy, also together with a rank that has a planner; strategy auto fails on every rank with a reason.
 # runs: long
 . tests/compile/common.sh
 need gcc
@@ -24,7 +24,7 @@ for cc in gcc clang; do
     builds one-$cc $cc "$tmp/onefile" -DESP_NO_PLANNER
     lean="$lean lean-$cc one-$cc"
 done
-# gcc takes some of its warnings from the optimiser
+# gcc needs its optimiser for some warnings
 try gcc -std=gnu11 "-I$root" $warn -DESP_NO_PLANNER -O1 -c "$tmp/code.c" -o "$tmp/optimised.o"
 builds full gcc "$root" -g1
 
@@ -47,7 +47,7 @@ espresso-strategy 1
 tensor w 64 topk:ratio=0.5 comp@cpu > flat.allgather > decomp@cpu
 tensor b 10 none flat.allreduce
 END
-job() { # PROGRAM PROGRAM: what ranks 0 and 1 say, in $tmp/rank0 and $tmp/rank1
+job() { # PROGRAM PROGRAM: runs ranks 0 and 1, with output in $tmp/rank0 and $tmp/rank1
     export ESPRESSO_BACKEND=shm ESPRESSO_SIZE=2 ESPRESSO_ROOT="unix:espresso-no-planner-$$" ESPRESSO_TIMEOUT_MS=20000
     ESPRESSO_RANK=1 "$tmp/$2" >"$tmp/rank1" 2>"$tmp/log1" &
     ESPRESSO_RANK=0 "$tmp/$1" >"$tmp/rank0" 2>"$tmp/log0" || :

@@ -1,5 +1,5 @@
-/* use_ranks.c: one rank of a job that test_no_planner.sh starts: three steps of two tensors, each of which must end with the exact
- * mean. The strategy is ESPRESSO_STRATEGY's. Prints "ok", or the text of the error. */
+/* use_ranks.c: one rank of a job of test_no_planner.sh: three steps of two tensors, each of which must give the exact
+ * mean, by the strategy in ESPRESSO_STRATEGY. Prints "ok", or the text of the error. */
 #include "espresso.h"
 #include <stdio.h>
 
