@@ -1,9 +1,9 @@
-# Makefile: builds what this machine can build, and says what it left out.
+# Makefile: builds what this machine can build, and reports what it left out.
 #   make            library, command, plugins, examples     make test      every test
 #   make demo       the training run of the README          make check     quick tests; T=NAME: those
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
-#   make fuzz FUZZ_SECONDS=600          fuzzes all that comes from outside: files, states, payloads, messages
-#   make hostile HOSTILE=100000         so many hostile connections while a job meets, and again while it runs
+#   make fuzz FUZZ_SECONDS=600          fuzzes all readers of input: files, states, payloads, messages
+#   make hostile HOSTILE=100000         number of hostile connections to a job that connects, and to one that runs
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults/faults.csv
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)
@@ -20,7 +20,7 @@ CFLAGS ?= -g
 # WERROR=-Werror: no warning passes (./bootstrap test)
 WERROR ?=
 WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(WERROR)
-# what make writes as source is under $(GEN), at the place that it would have in the tree
+# generated sources are in $(GEN), in folders like those of the tree
 GEN    := $(BUILD)/gen
 # OPENMP=1: the library too is compiled with -fopenmp, and programs that link libespresso.a then need it as well
 OPENMP ?= 0
@@ -31,33 +31,37 @@ LIBS   := -pthread -ldl -lm $(if $(filter-out 0,$(OPENMP)),-fopenmp)
 VERSION := $(shell sed -n 's/^.define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
 SOVER   := $(word 1,$(subst ., ,$(VERSION)))
 have = $(shell command -v $(1) 2>/dev/null)
-# objects are compiled through it where it is installed
+# objects are compiled through ccache if it is installed
 CCACHE := $(call have,ccache)
 
 LIB     := $(BUILD)/lib/libespresso.a
 SO      := $(BUILD)/lib/libespresso.so
-# backend gloo is the one part in C++, for gloo's interface is; of the warnings those that its and C's headers bear in C++
-GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
-HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
+# backend gloo is in C++, as gloo's interface is; without warnings that gloo's and C headers cause in C++
+GLOO_CXX  := $(CXX) -std=gnu++20 -I. -pthread $(OPT) $(CFLAGS) -Wall -Wconversion -Wshadow \
+             -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized
+HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | \
+             $(CXX) -std=gnu++20 -E -x c++ - >/dev/null 2>&1 && echo yes)
 include codecs/cuda/cuda.mk
-# backend mpi is compiled by the wrapper of the MPI that is there, with our compiler
+# backend mpi is compiled by the installed MPI's wrapper, with our compiler
 MPICC      ?= $(call have,mpicc)
 PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so \
            $(if $(NVCC),$(BUILD)/lib/espresso/libespresso-cuda.so) \
-           $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
+           $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) \
+            $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
 EXAMPLE_NAMES := $(notdir $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.c)))))
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
 BENCHES := $(patsubst %.c,$(BUILD)/bench/%,$(notdir $(wildcard bench/micro/*.c)) plan.c) $(BUILD)/bench/trainer
-# the compiler says whether it finds headers; in a variable, as versions of make differ in what "\#" is within $(shell)
+# the compiler finds headers or not; this is a variable because versions of make differ in what "\#" is within $(shell)
 HASH := \#
 have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
 HAVE_CMOCKA  := $(call have_headers,stdarg.h stddef.h setjmp.h stdint.h cmocka.h)
-# does the compiler have OpenMP, its header and its runtime? The example trainers and the tests' library are compiled with it
+# does the compiler have OpenMP, its header and its runtime? The example trainers and the tests' library are compiled
+# with it
 HAVE_OPENMP := $(shell mkdir -p $(BUILD) && printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' | \
                        $(CC) $(BASE) $(CFLAGS) -fopenmp -x c - -o $(BUILD)/has-openmp >/dev/null 2>&1 && echo yes)
 OPENMP_FLAG := $(if $(HAVE_OPENMP),-fopenmp)
 $(if $(filter-out 0,$(OPENMP)),$(if $(HAVE_OPENMP),,$(error OPENMP=$(OPENMP): $(CC) has no OpenMP (Debian: gcc has it, clang needs libomp-dev))))
-# jansson reads the planner's JSON files: the command and tests need it, the library never does
+# jansson reads the planner's JSON files; the command and tests need it, the library does not
 HAVE_JANSSON := $(call have_headers,jansson.h)
 JSON_LIBS    := -ljansson
 COMMAND := $(if $(HAVE_JANSSON),$(BUILD)/bin/espresso)
@@ -68,7 +72,8 @@ TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda/%),$(sort $(wildcard tests
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh tests/*/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
+.PHONY: all lib plugins tools examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz \
+        hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
 all: lib plugins tools examples report
@@ -78,15 +83,15 @@ tools: $(COMMAND) $(BUILTIN_FILES)
 examples: $(EXAMPLES) $(if $(NVCC),$(BUILD)/bin/train_cuda)
 tests: $(TESTS) $(BUILTIN_FILES)
 
-# a change of compiler or flags rebuilds everything, one of the prefix what knows it
+# a change of compiler or flags rebuilds everything, a change of the prefix only files that use it
 STAMP := $(BUILD)/flags
 PREFIX_STAMP := $(BUILD)/prefix
 stamp = $(shell mkdir -p $(BUILD)/dep; [ "$$(cat $(1) 2>/dev/null)" = '$(2)' ] || printf '%s\n' '$(2)' >$(1))
 $(call stamp,$(STAMP),$(CC) $(BASE) $(OPT) $(CFLAGS))
 $(call stamp,$(PREFIX_STAMP),$(PREFIX))
 
-# the library's files are those that espresso.c lists; the command and the tests are made of an object for each. What of them comes
-# as a plugin gives its entry a name of its own.
+# the library's files, which espresso.c lists; the command and the tests link an object of each. Built-in plugins have
+# entry functions with different names.
 LIB_SRC   := $(shell sed -n 's/^.include "\(.*\.c\)"/\1/p' espresso.c)
 FILES_SRC := $(filter-out %/write_builtin.c,$(wildcard planner/files/*.c))
 TOOLS_SRC := $(wildcard tools/*.c tools/*/*.c)
@@ -100,15 +105,17 @@ $(BUILD)/obj/%.o: %.c $(STAMP) $(PREFIX_STAMP)
 
 # for editors: how each file is compiled
 compile_commands.json: Makefile espresso.c
-	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) $(NCCL_SRC) $(wildcard backends/p2p/*.c) $(TEST_SRC); do \
-	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
+	@for f in $(LIB_SRC) $(wildcard planner/files/*.c) $(TOOLS_SRC) $(NCCL_SRC) $(wildcard backends/p2p/*.c) \
+	      $(TEST_SRC); do \
+	   printf '{"directory": "%s", "file": "%s", "command": "%s -c %s"},\n' \
+	      '$(CURDIR)' $$f '$(CC) $(BASE)' $$f; done | sed '1s/^/[/; $$s/,$$/]/' >$@
 
 # ---- what make writes as source or data ----------------------------------------------------------
 PAGES := $(GEN)/tools/page/page.inc
 $(BUILD)/obj/tools/page/page.o: $(PAGES)
 $(PAGES): $(wildcard tools/page/*.sh tools/page/*.html tools/page/*.css tools/page/*.js) | $(GEN)/tools/page/
 	sh tools/page/embed.sh >$@
-# systems known by name as files, for users to copy; these sources decide what is in them
+# built-in systems as files, for users to copy
 SHARE := $(BUILD)/share/espresso
 $(GEN)/write_builtin: $(BUILD)/obj/planner/files/write_builtin.o $(OBJECTS) | $(GEN)/
 	$(CC) $(BASE) $(CFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
@@ -132,7 +139,8 @@ PLUGIN_FLAGS = -fPIC -fvisibility=hidden
 PLUGIN_LINK  = $(PLUGIN_FLAGS) -shared -Wl,-z,defs $(filter %.c %.cc %.o,$^) -o $@
 NCCL_SRC := $(wildcard backends/nccl/*.c)
 NCCL_PARTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(NCCL_SRC))
-P2P_PARTS  := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) $(filter-out %/mpi.c,$(wildcard backends/p2p/*.c)))
+P2P_PARTS  := $(patsubst %.c,$(BUILD)/plugin/%.o,$(wildcard backends/common/*.c) \
+             $(filter-out %/mpi.c,$(wildcard backends/p2p/*.c)))
 $(BUILD)/plugin/%.o: %.c $(STAMP)
 	@mkdir -p $(@D)
 	$(CCACHE) $(CC) $(FLAGS) $(PLUGIN_FLAGS) -c $< -o $@
@@ -189,7 +197,8 @@ docs:
 	   echo "USE_MDFILE_AS_MAINPAGE = $(CURDIR)/README.md"; } | doxygen -
 	@echo "open $(BUILD)/docs/html/index.html"
 dist: dist/espresso.h
-dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h espresso.c $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
+dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h espresso.c \
+                 $(shell find espresso_impl codecs backends planner -name '*.[ch]' -o -name '*.inc')
 	@mkdir -p dist
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-docs.sh: links between the documents lead somewhere, the README is short, and `make docs` runs without a warning.
-# Exit status 77: nothing is wrong, but doxygen is not there.
+# check-docs.sh: links between the documents work, the README is short, the picture of the folders is up to date, and
+# `make docs` has no warnings. Exit status 77: nothing is wrong, but doxygen is not there.
 set -u
 bad=0
 for file in *.md plugins/README.md docs/*/*.md; do
@@ -15,6 +15,13 @@ if [ "$(wc -l <README.md)" -ge 150 ]; then
     echo "README.md has 150 lines or more: deep material belongs in docs/"
     bad=1
 fi
+folders=$(mktemp) || exit 1
+sh docs/design/folders.sh "$folders"
+cmp -s "$folders" docs/design/folders.svg || {
+    echo "docs/design/folders.svg is out of date: run sh docs/design/folders.sh"
+    bad=1
+}
+rm -f "$folders"
 if command -v doxygen >/dev/null; then
     make -s docs || bad=1
 elif [ "$bad" -eq 0 ]; then

@@ -1,78 +1,90 @@
 #!/bin/sh
-# check-parts.sh: each folder compiles with the headers of the folders that it may know, and no others, and calls only functions that
-# it or one of them defines: layers are checked, not promised. A folder may know those named behind it, which all stand above it
-# here: so there is no cycle. Codecs and backends call nobody by name: as plugins they are linked alone.
+# check-parts.sh: checks the layers: each folder must compile with the headers of the folders listed after its name and
+# no others, and call only functions that it or one of those defines. All of them are listed before it, so that there is
+# no cycle. Codecs and backends call no functions of the library by name: as plugins they are linked alone.
 #   make check-parts        (run in the project's root)
 # runs: slow
 set -u
 build=${BUILD:-build}
 cc=${CC:-gcc}
 bad=0
-parts='
+# @ stands for espresso_impl/, + for planner/
+parts=$(sed 's|@|espresso_impl/|g; s|+|planner/|g' <<END
 codecs/common:
 codecs: codecs/common
-espresso_impl/base:
-backends/common: codecs/common espresso_impl/base
-backends/shm: backends/common codecs/common espresso_impl/base
-backends/p2p: backends/common codecs/common espresso_impl/base
-backends/nccl: backends/common codecs/common espresso_impl/base
-espresso_impl/job: espresso_impl/base
-espresso_impl/registry: espresso_impl/base codecs/common
-espresso_impl/codec: espresso_impl/base espresso_impl/registry codecs/common
-espresso_impl/device: espresso_impl/base espresso_impl/job espresso_impl/registry codecs/common
-espresso_impl/strategy: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec
-espresso_impl/program: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy
-espresso_impl/executor: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program codecs/common
-espresso_impl/observe: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor codecs/common
-espresso_impl/context: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/observe codecs/common
-planner: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy planner/problem planner/simulate planner/bound planner/search planner/baselines
-planner/builtin: planner espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy
-planner/files: planner espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/strategy
-planner/calibrate: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/context codecs/common planner
-planner/auto: espresso_impl/base espresso_impl/job espresso_impl/registry espresso_impl/codec espresso_impl/device espresso_impl/strategy espresso_impl/program espresso_impl/executor espresso_impl/observe espresso_impl/context planner/calibrate codecs/common planner
-'
-# FOLDER FUNCTION (a pattern): calls of what stands below, each with its reason: espresso_impl/registry/builtin.h lists the built-in
-# plugins; context/open.c lists the observers, of which strategy auto is one: a build without planner has none
+@base:
+backends/common: codecs/common @base
+backends/shm: backends/common codecs/common @base
+backends/p2p: backends/common codecs/common @base
+backends/nccl: backends/common codecs/common @base
+@job: @base
+@registry: @base codecs/common
+@codec: @base @registry codecs/common
+@device: @base @job @registry codecs/common
+@strategy: @base @job @registry @codec
+@program: @base @job @registry @codec @device @strategy
+@executor: @base @job @registry @codec @device @strategy @program codecs/common
+@observe: @base @job @registry @codec @device @strategy @program @executor codecs/common
+@context: @base @job @registry @codec @device @strategy @program @executor @observe codecs/common
+planner: @base @job @registry @codec @strategy +problem +simulate +bound +search +baselines
++builtin: planner @base @job @registry @codec @strategy
++files: planner @base @job @registry @codec @strategy
++calibrate: @base @job @registry @codec @device @strategy @program @executor @context codecs/common planner
++auto: codecs/common @base @job @registry @codec @device @strategy @program @executor @observe @context planner +calibrate
+END
+)
+# FOLDER FUNCTION (a pattern): the exceptions. espresso_impl/registry/builtin.h lists the built-in plugins;
+# context/open.c lists the observers, one of which is strategy auto
 upward='
 espresso_impl/registry espresso_plugin_v1_[a-z]*
 espresso_impl/context esp__auto_observer
 '
-# what differs between the plugins that share a folder: each is compiled alone
+# files that are compiled alone: the entries of plugins that share a folder
 entries='backends/shm/(loop|shm)\.c|backends/p2p/mpi\.c'
 root=$PWD
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT INT TERM
-# the .c files of a folder of the library, in the order in which they are read; codecs and backends are units of their own
+# the .c files of a folder of the library, in the order of espresso.c; codecs and backends are units of their own
 sources() { # FOLDER
     case $1 in
     codecs | backends) ;; # each is a plugin, too
-    planner) sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -vE '^planner/(builtin|calibrate|auto)/' ;; # one part: they share planner/plan.h
+    planner) # one part: these folders share planner/plan.h
+        sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -vE '^planner/(builtin|calibrate|auto)/' ;;
     backends/*) find "$1" -name '*.c' | grep -vxE "$entries" | sort ;;
     planner/files) find planner/files -name '*.c' -not -name write_builtin.c | sort ;;
     *) sed -n "s|^#include \"\($1/[^/]*\.c\)\"|\1|p" espresso.c ;;
     esac
 }
-compiles() { # HOW FILE ...: together, in $tmp/root
+compiles() { # HOW FILE ...: compiles the files as one unit, in $tmp/root
     how=$1 && shift
     { echo '#include "espresso.h"'; for f in "$@"; do echo "#include \"$f\""; done; } >"$tmp/root/part.c"
     (cd "$tmp/root" && $cc -std=gnu11 -ffp-contract=off -I. -pthread -DESP__FN= -Wall -Wextra -Wno-unused -Werror \
         -Wno-sign-compare $how part.c) >>"$tmp/log" 2>&1
 }
-# $tmp/part.o is $part: keeps the names that it defines; those that it needs must be among them and those of the folders in $known
+# checks the calls of $part, whose object is $tmp/part.o: $part or a folder in $known must define each function
 calls() {
     names=$tmp/names && mkdir -p "$names"
     nm "$tmp/part.o" | awk 'NF == 3 && $2 ~ /[A-Z]/ { print $3 }' >"$names/$(echo "$part" | tr / -)"
     for folder in $part $known; do cat "$names/$(echo "$folder" | tr / -)" 2>/dev/null; done >"$tmp/defined"
     echo "$upward" | sed -n "s|^$part ||p" >"$tmp/upward"
-    nm "$tmp/part.o" | sed -n 's/^ *U \(\(esp\|files\|backend\|engine\|mesh\|nccl\|shm\)_.*\)/\1/p' | grep -vxFf "$tmp/defined" | grep -vxf "$tmp/upward" |
+    nm "$tmp/part.o" | sed -n 's/^ *U \(\(esp\|files\|backend\|nccl\|p2p\|shm\)_.*\)/\1/p' |
+        grep -vxFf "$tmp/defined" | grep -vxf "$tmp/upward" |
         sed "s|^|error: calls |; s|\$|, which no folder that it may know defines|" >"$tmp/called"
     cat "$tmp/called" >>"$tmp/log"
     [ ! -s "$tmp/called" ]
 }
-# no folder may name one that has not been named before
-printf '%s' "$parts" | awk -F: 'NF == 2 { n = split($2, k, " "); for (i = 1; i <= n; i++) if (!(k[i] in seen) && k[i] !~ "^" $1 "/") {
-    print "check-parts: " $1 " names " k[i] ", which stands below it"; bad = 1 } seen[$1] = 1; for (i = 1; i <= n; i++) if (k[i] ~ "^" $1 "/") seen[k[i]] = 1 } END { exit bad }' || exit 1
-printf '%s' "$parts" | while IFS=: read -r part known; do
+# a folder may name only folders listed before it
+printf '%s' "$parts" | awk -F: 'NF == 2 {
+    n = split($2, known, " ")
+    for (i = 1; i <= n; i++) if (!(known[i] in listed) && known[i] !~ "^" $1 "/") {
+        print "check-parts: " $1 " names " known[i] ", which is not listed before it"
+        bad = 1
+    }
+    listed[$1] = 1
+    for (i = 1; i <= n; i++) if (known[i] ~ "^" $1 "/") listed[known[i]] = 1
+}
+END { exit bad }' || exit 1
+printf '%s\n' "$parts" | while IFS=: read -r part known; do
     [ -n "$part" ] || continue
     rm -rf "$tmp/root" && mkdir -p "$tmp/root"
     ln -s "$root/espresso.h" "$tmp/root/espresso.h"
@@ -82,7 +94,7 @@ printf '%s' "$parts" | while IFS=: read -r part known; do
         mkdir -p "$tmp/root/$folder"
         ln -sf "$root/$folder"/*.h "$root/$folder"/*.inc "$tmp/root/$folder/" 2>/dev/null
     done
-    # the planner's folders are one part
+    # the planner's folders are checked as one
     case $part in planner*) for f in planner/*/*.c; do ln -sf "$root/$f" "$tmp/root/$f" 2>/dev/null; done ;; esac
     : >"$tmp/log"
     ok=1

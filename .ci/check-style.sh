@@ -1,5 +1,5 @@
 #!/bin/sh
-# check-style.sh: the form of the sources: clang-format, no warnings from gcc and clang, no dead code.
+# check-style.sh: checks the sources: clang-format, no warnings from gcc and clang, no unused functions.
 # Exit status 77: nothing is wrong, but a tool is not there.
 #   make check-style        (run in the project's root)
 # runs: slow
@@ -33,7 +33,7 @@ for cc in gcc clang; do
     [ $cc != gcc ] || [ -z "${WERROR:-}" ] || files=$others # the build had gcc's warnings as errors
     for file in $files; do
         [ -f "$file" ] || continue
-        # some of gcc's warnings come from its optimiser, none of clang's do
+        # gcc needs its optimiser for some warnings, clang does not
         mpi=
         if [ "$file" = backends/p2p/mpi.c ] && ! mpi=$(mpicc --showme:compile 2>/dev/null); then
             leaves_out "mpicc is not there: backends/p2p/mpi.c was not checked" && continue
@@ -46,27 +46,27 @@ for cc in gcc clang; do
     done
 done
 
-# some things are done in one place only, which takes care of what is easily forgotten
-owner() { # PATTERN FILE [EXCEPTION]: only FILE has that in it, among the files that may use FILE
+# some system calls may be used in one file only, which handles their difficult cases
+owner() { # PATTERN FILE [EXCEPTION]: only FILE may contain the pattern
     others=$(grep -rlE "$1" espresso_impl codecs backends planner tools bench --include='*.[ch]' | grep -vxF -e "$2" -e "${3:-$2}")
     [ -z "$others" ] || wrong "$2 does what others do again:" $others
 }
-owner 'pthread_create\(' espresso_impl/base/os.c backends/nccl/plugin.c # a plugin, which calls nothing of the library
+owner 'pthread_create\(' espresso_impl/base/os.c backends/nccl/plugin.c # a plugin cannot call os.c
 owner '\<rename\(' espresso_impl/base/file.c
 owner '\<(fsync|mkstemp)\(' espresso_impl/base/file.c
 owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/machine.h
 
-# codecs describe themselves: no codec's name decides anything outside its own file. Exceptions: figures and schemes that were
-# published under a name, the default of a flag, words for dtypes, an option's key "warmup", and "none", with which strategies say "not
-# compressed"
+# codecs describe themselves: no codec's name decides anything outside its own file. Exceptions: figures and schemes
+# that were published under a name, the default of a flag, words for dtypes, an option's key "warmup", and "none", with
+# which strategies say "not compressed"
 names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
 named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
     grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|strcmp\(key, "warmup"\)' |
     grep -vE '^(planner/builtin/v100.c|espresso_impl/registry/builtin.h|planner/baselines/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')
 [ -z "$named" ] || wrong "a codec's name in code that should ask the codec:" "$named"
 
-# private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are warned of. All are
-# one file here, in which the main of the command has another name than the writer's.
+# private functions that neither the library, nor the command, nor the writer of files calls: as plain statics they are
+# warned of. All are one file here, in which the main of the command has another name than the writer's.
 {
     printf '#define _GNU_SOURCE\n#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n'
     find planner/files -name '*.c' | sort | sed 's/.*/#include "&"/'

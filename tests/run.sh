@@ -1,17 +1,18 @@
 #!/bin/sh
-# run.sh: runs test programs and scripts, counts their test functions, prints what a failing one said and why one was skipped.
+# run.sh: runs test programs and scripts, counts their tests, prints the output of failed ones and why others were
+# skipped.
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
-# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. Each ends within TEST_TIMEOUT seconds (300), a
-# script that says "time limit: N s" in a comment within those. What is skipped says "skipped: REASON" or fails.
-# What a script of tests/cli prints must be what the file .out beside it says; UPDATE=1 writes those files anew. $BUILD/tests/cli/test_NAME.sh
-# and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and with that under the address sanitizer.
-# A test's line "runs:" says what it needs (CONTRIBUTING.md). TEST_JOBS tests run at a time (one more than cores, since some wait), the
-# slow ones first; those with the word "quiet" after all others.
+# A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. The time limit is TEST_TIMEOUT
+# seconds (300), or that of a comment "time limit: N s" in the script. A skipped test must print "skipped: REASON". The
+# output of a script of tests/cli must equal the .out file beside it; UPDATE=1 writes these files.
+# $BUILD/tests/cli/test_NAME.sh and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and
+# with that under the address sanitizer. A test's line "runs:" says what it needs (CONTRIBUTING.md). TEST_JOBS tests run
+# at a time (one more than cores, since some wait), the slow ones first; those with the word "quiet" after all others.
 BUILD=${BUILD:-build}
 ESPRESSO_COMMAND=${ESPRESSO_COMMAND:-$PWD/$BUILD/bin/espresso}
 ESPRESSO_BUILD=$PWD/$BUILD
 export BUILD ESPRESSO_COMMAND ESPRESSO_BUILD
-# OpenMP threads that wait must not burn the cores of the tests beside: barriers would then take a hundred times as long
+# OpenMP threads must not spin while they wait: other tests need the cores
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 source_of() { # TEST
@@ -28,7 +29,7 @@ run_one() { # TEST
     name=${t#"$BUILD"/}
     log=$BUILD/log/$(echo "$name" | tr / -).log
     start=$(date +%s) limit=${TEST_TIMEOUT:-300} file=$(source_of "$t")
-    # the sanitizers' tests start the command that was built with the same sanitizers
+    # tests under sanitizers start the command built with the same sanitizers
     case $t in "$BUILD"/asan/* | "$BUILD"/tests/*.sh) ESPRESSO_COMMAND=$PWD/$BUILD/${name%%/*}/bin/espresso ;; esac
     case $t in
     *.sh)
@@ -51,8 +52,8 @@ run_one() { # TEST
         code=$?
         r=$(grep -c '\[ RUN      \]' "$log")
         p=$(grep -c '\[       OK \]' "$log")
-        s=$(grep -o '\[  SKIPPED \] [^0-9].*' "$log" | sort -u | wc -l) # cmocka lists them once more at the end
-        # a test that began and neither passed nor was skipped failed, be it by a crash or the timeout
+        s=$(grep -o '\[  SKIPPED \] [^0-9].*' "$log" | sort -u | wc -l) # cmocka lists them again at the end
+        # a test that began, but neither passed nor was skipped, failed: by a crash or the timeout
         f=$((r - p - s))
         if [ "$f" -lt 0 ]; then f=0; fi
         if [ "$f" -eq 0 ] && { [ "$code" -ne 0 ] || [ "$r" -eq 0 ]; }; then f=1; fi
@@ -105,7 +106,7 @@ all $slow $others
 all $quiet_slow $quiet
 
 set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#
-# a test that left no count ended its runner
+# a test without counts has killed its runner
 failed=$(($2 + $5 - $4))
 if [ "$3" -gt 0 ]; then echo "$1 passed, $failed failed, $3 skipped"; else echo "$1 passed, $failed failed"; fi
 [ "$failed" -eq 0 ]

@@ -1,6 +1,5 @@
-# test_replay.sh: `espresso replay`: runs real ranks to the end with costs from a file, with costs that it measures, and as a program of
-# `espresso run`; refuses wrong usage before it starts any; and leaves nothing behind when a rank dies. Nothing here depends on how long
-# anything took.
+# test_replay.sh: `espresso replay`: runs ranks with costs from a file, with costs that it measures, and under `espresso
+# run`; refuses wrong usage before it starts ranks; and leaves nothing behind if a rank dies. Times are not checked.
 # runs: quiet
 . tests/cli/lib.sh
 cat >timed.json <<'END'
@@ -18,7 +17,7 @@ costs() { # MACHINES with two ranks each
 }
 costs 2 >costs.json
 costs 1 >one.json
-replay() { # run|quiet FLAGS: with the model and the costs of four ranks, where the flags say no others
+replay() { # run|quiet FLAGS: by default with the model and the costs of four ranks
     how=$1 && shift
     case " $* " in *" --costs "*) ;; *) set -- --costs costs.json "$@" ;; esac
     case " $* " in *" --model "*) ;; *) set -- --model timed.json "$@" ;; esac
@@ -26,7 +25,8 @@ replay() { # run|quiet FLAGS: with the model and the costs of four ranks, where 
 }
 value() { key "$1" <"$top/1" | head -n 1; } # KEY
 
-# the executor runs exactly the ops that the planner predicts, and computing takes as long as the model says, however many ranks share a core
+# the executor runs exactly the ops that the planner predicts, and computing takes the model's time, even if ranks share
+# cores
 replay quiet --strategy fp32,ddp,layerwise,hipress,mergecomp,espresso+ --steps 4 --json
 for name in name steps ops_missing machines ranks_per_machine tensors; do echo "$name:" $(key $name <"$top/1"); done
 holds "$(value compute_stretch) >= 1 && $(value compute_stretch) >= 4 / $(nproc) && $(value compute_stretch) <= 4"
@@ -46,10 +46,10 @@ awk -v least="$(value compute_stretch)" '{ gsub(/[",:]/, "") }
 quiet replay --model timed.json -n 2 --elements-scale 0.1 --steps 1 --json
 for name in name codec; do echo "$name:" $(key $name <"$top/1"); done
 
-# the table, the page, and nothing but that file
+# the table, the page, and no other file
 before=$(ls -A)
 replay quiet --steps 1 --timeline t.html
-cut -d' ' -f1 "$top/1" | grep -v '^cores' # which is there where ranks share some
+cut -d' ' -f1 "$top/1" | grep -v '^cores' # only if ranks share cores
 [ "$(ls -A | grep -vx t.html)" = "$before" ] || ls -A
 for text in '"name":"predicted"' '"name":"measured"' --timeline; do has t.html "$text"; done
 
@@ -60,8 +60,8 @@ grep -o '^h.strategy' "$top/1"
 replay quiet --strategy costs.json --steps 1
 grep '^espresso replay: costs' "$top/2" | sort -u
 
-# the ranks of a job that somebody started are replay's
-in_job() { # RANKS FLAGS: shows what was said, of several ranks once
+# under a launcher, its ranks are those of replay
+in_job() { # RANKS FLAGS: shows equal lines of several ranks once
     n=$1 && shift
     quiet run -n "$n" -- "$ESPRESSO_COMMAND" replay --model timed.json "$@"
     grep -oh 'espresso+ \|espresso replay: --costs .*' "$top/1" "$top/2" | sort -u
@@ -91,7 +91,7 @@ quiet replay --model llama-1b --costs costs.json --elements-scale 10
 grep -o 'of memory' "$top/2"
 run replay --model timed.json -n 2 --gc topk:ratoi=0.1
 
-# a killed rank: no result, no file, nobody left. The command's children are the watchdog and four ranks
+# a killed rank: no result, no file, no process left. The command's children are the watchdog and four ranks
 before=$(ls -A)
 start replay --model timed.json --costs costs.json --steps 10000 --timeline never.html
 children() { # at least five

@@ -1,5 +1,5 @@
-# test_top.sh: `espresso top`: what it shows of a statistics file, once and on a terminal, while the file grows, is cut off or
-# replaced, and that the terminal is as it was afterwards.
+# test_top.sh: `espresso top`: shows a statistics file, once and on a terminal, while the file grows, is truncated or
+# replaced; and restores the terminal.
 # runs: quiet
 . tests/cli/lib.sh
 varies='s/no news for .*/no news for TIME/; s/ended .* ago/ended TIME ago/'
@@ -19,17 +19,17 @@ samples() { # STEP MEDIAN [STEPS]: one, or many with ten steps each
         printf "\"tensors\":[{\"name\":\"fc2.weight\",\"error\":0.125,\"feedback\":1.5,\"samples\":3}]}\n" } }'
 }
 
-# ---- once ------------------------------------------------------------------------------------------------------------------------
+# ---- once ------------------------------------------------------------------------------------------------------------
 { header && samples 10 2000 && samples 20 4000; } >s.jsonl
 run top --once s.jsonl
 cp "$top/1" once && quiet top s.jsonl # a pipe needs no --once
 diff once "$top/1"
-# the last record, and no half one
+# the last complete record
 { cat s.jsonl && printf '{"kind":"sample","step":30,"cut o'; } >cut.jsonl
 quiet top --json cut.jsonl
 samples 20 4000 | cmp - "$top/1"
 
-# a lane and a row of bytes for each level that the header names, up to the first that is no name; without a step, bars are empty
+# a lane and a row of bytes for each level in the header, up to the first invalid name; without a step, bars are empty
 {
     echo '{"kind":"header","levels":["gpu","machine","rack_of_machines"],"tensors":[]}'
     echo '{"kind":"sample","time":1,"step":2,"steps":2,"step_us":{"mean":4000,"median":4000},"lane_us":{"gpu":1000,"machine":2000,"rack_of_machines":3000},"step_bytes":{"rack_of_machines":8},"bytes":{"rack_of_machines":16}}'
@@ -48,7 +48,7 @@ header >>end.jsonl
 run top --once end.jsonl
 run top --json end.jsonl
 
-# what is no JSON, is of a later version, lacks members or has them in other types is counted
+# invalid lines are counted: no JSON, a later version, missing or wrong members
 {
     header
     cat <<'END'
@@ -64,7 +64,7 @@ END
 run top --once garbage.jsonl
 { echo '{"kind":"header"}' && samples 10 2000; } >bare.jsonl
 run top --once bare.jsonl
-printf '%s\n' '{"kind":"header","program":"a\u001b[31mb\u009bc\n","ranks":1}' >steers.jsonl # a name must not steer the terminal
+printf '%s\n' '{"kind":"header","program":"a\u001b[31mb\u009bc\n","ranks":1}' >steers.jsonl # control characters in names have no effect
 run top --once steers.jsonl
 { header && samples 0 2000 12000; } >long.jsonl
 quiet top --once long.jsonl
@@ -82,9 +82,9 @@ run top text.md
 header >none.jsonl
 run top --json none.jsonl
 
-# ---- a terminal --------------------------------------------------------------------------------------------------------------------
-# A terminal on which `espresso top t.jsonl` runs: it shows its output in "screen", types what comes to fd 8, and afterwards has the
-# status of the command in "status" and its own modes in "modes".
+# ---- a terminal ------------------------------------------------------------------------------------------------------
+# Runs `espresso top t.jsonl` on a terminal, which writes its output to "screen", types what comes from fd 8, and at the
+# end writes the command's status to "status" and the terminal's modes to "modes".
 terminal() { # ROWS COLUMNS
     echo "--- a terminal of $1 rows, $2 columns"
     rm -f keys screen pid && mkfifo keys && from=1
@@ -100,12 +100,12 @@ END
     terminal=$!
     exec 8>keys
 }
-there() { # TEXT: was shown, after what was waited for before
+there() { # TEXT: was it shown after the text of the last call?
     off=$(tail -c "+$from" screen | grep -obaF -- "$1" | head -n 1 | cut -d: -f1)
     [ "$off" ] && from=$((from + off + ${#1}))
 }
 shows() { soon there "$1" && printf '%s\n' "$1" | tr '\033' '^'; } # TEXT
-closes() { # with the screen and the cursor given back
+closes() { # restores screen and cursor
     shows "${esc}[?25h${esc}[?1049l"
     exec 8>&-
     wait "$terminal" 2>"$top/shell"
@@ -123,10 +123,10 @@ shows 'no sample yet'
 samples 10 2000 >>t.jsonl
 shows 'step time    2.000 ms'
 shows 'q: quit'
-samples 20 3000 | tr -d '\n' | cut -c1-40 | tr -d '\n' >>t.jsonl # half a line is none
+samples 20 3000 | tr -d '\n' | cut -c1-40 | tr -d '\n' >>t.jsonl # an incomplete line is ignored
 samples 20 3000 | cut -c41- >>t.jsonl
 shows 'step time    3.000 ms'
-header >t.jsonl # cut off and begun again
+header >t.jsonl # truncated and written again
 shows 'no sample yet'
 samples 30 5000 >>t.jsonl
 shows 'step time    5.000 ms'
@@ -138,7 +138,7 @@ shows 'ago after step 41'
 printf xq >&8
 closes
 
-# lines are cut, none is lost past the screen's end
+# long lines are cut, and none is below the screen's end
 { header && samples 10 2000; } >t.jsonl
 terminal 6 24
 shows "trainer: 4 rank(s) on 2$esc"

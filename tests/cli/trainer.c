@@ -1,6 +1,7 @@
-/* trainer.c: what scripts of this folder start as ranks, measure, or let save its state: makes steps from which nobody learns anything.
+/* trainer.c: a program for the scripts of this folder: ranks that average made-up gradients for some steps.
  *   trainer STEPS [--say] [--die STEP] [--save BASE] NAME:ELEMENTS[:raw] ...
- * --say: after each step, the average of the first tensor's first and last element; --die: that step kills rank 2. */
+ * --say: print the averages of the first tensor's first and last element after each step.
+ * --die: rank 2 kills itself in that step. --save: save the state at the end. */
 #include "espresso.h"
 #include <signal.h>
 #include <stdio.h>

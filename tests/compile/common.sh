@@ -1,5 +1,5 @@
-# common.sh: for the scripts of this folder, which run in the project's root: a folder of their own that goes away at the
-# end, and `try`, which ends the test with the output of a command that fails.
+# common.sh: for the scripts of this folder, which run in the project's root: a temporary folder $tmp, and `try`, which
+# runs a command and ends the test with its output if it fails.
 set -eu
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/espresso-test-XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
@@ -20,7 +20,7 @@ need() {
         exit 77
     fi
 }
-# notes what a test leaves out, for its last line: `checked` ends it as skipped, with the reasons, where there are any
+# records parts that a test leaves out: `checked` then ends it as skipped, with the reasons
 left_out=
 leaves_out() { left_out="$left_out${left_out:+; }$*"; }
 checked() {
@@ -28,7 +28,7 @@ checked() {
     echo "skipped: $left_out"
     exit 77
 }
-# runs a program that must say "ok"
+# runs a program that must print "ok"
 says_ok() {
     if [ "$("$@" 2>"$tmp/output")" != ok ]; then
         echo "did not say ok: $*"
@@ -36,7 +36,7 @@ says_ok() {
         exit 1
     fi
 }
-# a copy of what `make install` installs, moved to a place that the files in it do not know
+# an installed copy, moved to another folder, so that paths inside must be relative
 staged() {
     try make -s install DESTDIR="$tmp/stage" PREFIX="${PREFIX:-/usr/local}"
     mkdir "$tmp/elsewhere"

@@ -1,4 +1,4 @@
-/* declarations.h: every declaration and inline function of the header in use, under the strictest warnings. */
+/* declarations.h: uses every declaration and inline function of espresso.h, with the strictest warnings. */
 #include "espresso.h"
 
 static int use_declarations(void);

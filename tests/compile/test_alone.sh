@@ -1,5 +1,5 @@
-# test_alone.sh: every file of the library, of the planner, of the codecs, of the backends and of the command names what it needs: each
-# compiles alone, and make writes for editors how.
+# test_alone.sh: every file of the library, the planner, the codecs, the backends and the command compiles alone, and
+# compile_commands.json has its flags.
 # runs: slow
 . tests/compile/common.sh
 need gcc
@@ -13,7 +13,7 @@ echo "$files" | xargs -n 1 -P "$(getconf _NPROCESSORS_ONLN)" gcc -std=gnu11 -I. 
     grep 'error:' "$tmp/log" | head -20
     exit 1
 }
-# a file that names too little must be found
+# a file with a missing include must be found
 printf '#include "espresso.h"\nstatic int missing(void) { return esp__alloc(0, 1) != 0; }\n' >"$tmp/needs.c"
 if gcc -std=gnu11 -I. -fsyntax-only -Werror=implicit-function-declaration "$tmp/needs.c" 2>"$tmp/log"; then echo "a file without its headers compiled" && exit 1; fi
 try make -s compile_commands.json

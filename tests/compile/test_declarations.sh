@@ -35,7 +35,7 @@ for cc in gcc clang; do
     have $cc || continue
     try $cc -std=gnu11 "-I$root" $warn -Wc++-compat -Wdeclaration-after-statement -fsyntax-only "$tmp/code.c"
     { cat "$tmp/code.c" && echo 'int *after(void *p); int *after(void *p) { return p; }'; } >"$tmp/after.c"
-    # the trainer's own lines behind it are warned about as before
+    # the trainer's own lines after it still have warnings
     if [ $cc = gcc ] && gcc "-I$root" -Wc++-compat -Werror -fsyntax-only "$tmp/after.c" 2>/dev/null; then exit 1; fi
     done=$((done + 1))
 done

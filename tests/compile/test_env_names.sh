@@ -1,5 +1,5 @@
-# test_env_names.sh: every ESPRESSO_* variable that the code reads or sets is in the list of known ones (job/env_names.c),
-# and the list names none that nobody reads.
+# test_env_names.sh: every ESPRESSO_* variable that the code reads or sets is in the list of known ones
+# (job/env_names.c), and the list has no others.
 . tests/compile/common.sh
 code=$(find espresso_impl codecs backends planner tools \( -name '*.[ch]' -o -name '*.cu' \) ! -name env_names.c)
 quoted='"ESPRESSO_[A-Z_]*"'

@@ -1,4 +1,4 @@
-# test_exports.sh: libespresso.so exports esp_* and no more, has its SONAME, and every plugin exports its entry alone.
+# test_exports.sh: libespresso.so exports only esp_* and has its SONAME, and every plugin exports only its entry.
 . tests/compile/common.sh
 so=$build/lib/libespresso.so
 if nm -D --defined-only "$so" | awk '{ print $3 }' | grep -v '^esp_[a-z]'; then

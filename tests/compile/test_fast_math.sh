@@ -1,5 +1,5 @@
-# test_fast_math.sh: the implementation does not compile under -Ofast or its parts; the message says what to do, and this works.
-# A program that was linked with -Ofast gets the same bits as one that was not.
+# test_fast_math.sh: the implementation refuses to compile with -Ofast or its parts, and the remedy in its message
+# works. A program that was linked with -Ofast gets the same bits as one that was not.
 # runs: slow
 . tests/compile/common.sh
 cp tests/compile/use_denormals.c "$tmp/"
@@ -13,7 +13,7 @@ for cc in gcc clang; do
             exit 1
         fi
     done
-    try $cc -Ofast -fno-fast-math -I. -fsyntax-only espresso.c # as the message says
+    try $cc -Ofast -fno-fast-math -I. -fsyntax-only espresso.c # the remedy of the message
     try $cc -O2 -I. "$tmp/use_denormals.c" "$build/lib/libespresso.a" -o "$tmp/kept" -pthread -ldl -lm
     try $cc -Ofast -I. "$tmp/use_denormals.c" "$build/lib/libespresso.a" -o "$tmp/flushed" -pthread -ldl -lm
     for run in "" "timeout 60 $root/$build/bin/espresso run --no-prefix -n 2 --"; do

@@ -1,8 +1,8 @@
-# test_left_out.sh: where a header is not installed, make leaves out what needs it, and only that, and says what to install.
-# A compiler that cannot find the header is played by a script.
+# test_left_out.sh: if a header is not installed, make leaves out only what needs it, and names the package to install.
+# A script stands for a compiler that cannot find the header.
 # runs: long
 . tests/compile/common.sh
-hide() { # HEADER: from now on $tmp/cc does not find it
+hide() { # HEADER: makes $tmp/cc miss it from now on
     rm -rf "$tmp/hidden" "$tmp/build"
     mkdir "$tmp/hidden"
     echo "#error hidden by test_left_out.sh" >"$tmp/hidden/$1"
@@ -17,14 +17,14 @@ differs() { # WHAT EXPECTED FOUND
     cat "$3"
     exit 1
 }
-reports() { # LINE: is what hiding the header adds to what make leaves out on this machine
+reports() { # LINE: the line that make reports because of the hidden header
     { cat "$tmp/report"; [ $# -eq 0 ] || echo "$1"; } | sort >"$tmp/expected"
     makes report 2>&1 | sort >"$tmp/found"
     cmp -s "$tmp/expected" "$tmp/found" || differs "make report" "$tmp/expected" "$tmp/found"
 }
 contents() { (cd "$1" && find bin lib ! -type d | sort); }
 
-# all headers that a probe of the Makefile asks for, so that a new one does not go without a test
+# all headers that the Makefile probes must have a test here
 probed=$(sed -n 's/.*call have_headers,\([^)]*\)).*/\1/p' Makefile | sed 's/.* //' | sort | tr '\n' ' ')
 [ "$probed" = "cmocka.h jansson.h " ] || { echo "the Makefile probes $probed: expected cmocka.h jansson.h"; exit 1; }
 make -s CC="${CC:-gcc}" report | grep -v 'cmocka\.h\|jansson\.h' >"$tmp/report" || :

@@ -1,5 +1,5 @@
-# test_nccl_header.sh: what backends/nccl/library.h declares of NCCL and the CUDA driver is what their headers declare: arguments,
-# numbers and the layout of the configuration.
+# test_nccl_header.sh: the declarations of NCCL and the CUDA driver in backends/nccl/library.h equal those of their
+# headers: arguments, constants and the layout of the configuration.
 . tests/compile/common.sh
 cc=${CC:-gcc}
 printf '#include <nccl.h>\n#include <cuda.h>\n' >"$tmp/probe.c"
@@ -57,7 +57,7 @@ END
     }' "$tmp/functions"
 } >"$tmp/check.c"
 try "$cc" -std=gnu11 -I. -Wall -Wextra -Wno-unused-function -Wno-missing-prototypes -Werror -fsyntax-only "$tmp/check.c"
-# it can fail
+# the test detects a difference
 sed 's/ncclSend((void \*)(uintptr_t)src, n, /ncclSend((void *)(uintptr_t)src, /' "$tmp/check.c" >"$tmp/wrong.c"
 if cmp -s "$tmp/check.c" "$tmp/wrong.c" || $cc -std=gnu11 -I. -Wno-unused-function -fsyntax-only "$tmp/wrong.c" 2>/dev/null; then
     echo "a missing argument is not found" && exit 1

@@ -1,6 +1,7 @@
-# test_no_planner.sh: the library without planner and strategy auto (ESP_NO_PLANNER): it compiles without warnings, from the tree
-# and as the one-file header; nothing of them is in the object; two ranks train with every other strategy, also beside a rank whose
-# build has a planner, and go on together when a third one dies; strategy auto fails on every rank, and the text says why.
+# test_no_planner.sh: the library without planner and strategy auto (ESP_NO_PLANNER): it compiles without warnings, from
+# the tree and as the one-file header; the object has none of their functions; two ranks train with every other
+# strategy, also together with a rank that has a planner, and without a third rank that died; strategy auto fails on
+# every rank with a reason.
 # runs: long
 . tests/compile/common.sh
 need gcc
@@ -24,7 +25,7 @@ for cc in gcc clang; do
     builds one-$cc $cc "$tmp/onefile" -DESP_NO_PLANNER
     lean="$lean lean-$cc one-$cc"
 done
-# gcc takes some of its warnings from the optimiser
+# gcc needs its optimiser for some warnings
 try gcc -std=gnu11 "-I$root" $warn -DESP_NO_PLANNER -O1 -c "$tmp/code.c" -o "$tmp/optimised.o"
 builds full gcc "$root" -g1
 

@@ -1,5 +1,5 @@
-# test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy each,
-# the code in one and the declarations in the other, and C++ beside it.
+# test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy
+# each, the code in one and the declarations in the other, and C++ beside it.
 # runs: slow
 . tests/compile/common.sh
 try make -s dist
@@ -22,7 +22,7 @@ try gcc -Wall -Wextra -Werror -c two_b.c
 try gcc two_a.o two_b.o -o two -pthread -ldl -lm
 says_ok ./two
 
-# what a static copy defines is private: the object exports main and nothing else
+# a static copy is private: the object exports only main
 if nm -g --defined-only two_a.o | grep -v ' main$'; then exit 1; fi
 
 printf '#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n' >code.c

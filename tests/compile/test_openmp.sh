@@ -1,5 +1,6 @@
-# test_openmp.sh: the one-file header under -fopenmp, by gcc and clang: no warnings, one pool of threads, and the same bits as
-# without OpenMP, with its loops vectorised or not. Without OpenMP, asking for it is refused in words.
+# test_openmp.sh: the one-file header under -fopenmp, by gcc and clang: no warnings, one pool of threads, and the same
+# bits as without OpenMP, with its loops vectorised or not. A build without OpenMP refuses ESPRESSO_WORKERS=openmp with
+# a message.
 # time limit: 600 s
 # runs: long
 . tests/compile/common.sh

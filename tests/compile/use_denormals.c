@@ -1,5 +1,5 @@
-/* use_denormals.c: prints, as hexadecimal bits, the mean of denormal gradients, what a codec decodes of them, and whether
- * this program itself flushes denormals ("flushes" or "keeps"). Compiled with and without -Ofast it must print the same bits. */
+/* use_denormals.c: prints the bits of the mean of denormal gradients and of their decoded payload, and whether this
+ * program flushes denormals ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@ enum { COUNT = 1000 };
 static uint32_t grad[COUNT];
 static float packed[COUNT];
 
-static void fill(void) { /* bits, not numbers: this file's own arithmetic may flush them */
+static void fill(void) { /* by bits: arithmetic may flush them */
     for (uint32_t i = 0; i < COUNT; i++) grad[i] = (i * 2654435761u >> 10 | 64u) ^ (i % 2 ? 0x80000000u : 0u);
 }
 static void show(const char *what) {
@@ -43,7 +43,7 @@ int main(void) {
         must(esp_wait_all(ctx));
     }
     if (esp_rank(ctx) == 0) show("mean");
-    must(esp_strategy_set(ctx, "fp32")); /* what feedback held moves to the next push, on this thread */
+    must(esp_strategy_set(ctx, "fp32")); /* adds the residual to the next gradient, on this thread */
     fill();
     must(esp_push(ctx, id, grad, cpu));
     must(esp_wait_all(ctx));

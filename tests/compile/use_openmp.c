@@ -1,6 +1,6 @@
-/* use_openmp.c: a trainer with the one-file header inside. Prints a number that all bits of a few steps go into, for every codec;
- * all builds and both kinds of workers must print the same. With OpenMP its own loops run on a team, and with ESPRESSO_WORKERS=openmp
- * no thread may come on top of that team and of the library's two (cpu and links). */
+/* use_openmp.c: a trainer compiled with the one-file header. Prints a hash of all results for each codec, which must be
+ * the same in all builds and with both kinds of workers. With ESPRESSO_WORKERS=openmp, the process may have no threads
+ * besides the OpenMP team of its own loops and the library's cpu and link threads. */
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include <dirent.h>
@@ -25,7 +25,7 @@ static int n_threads(void) {
     return n;
 }
 
-/* backward: exact numbers, and in the last step a NaN */
+/* Stands for backward: makes gradients without rounding, with a NaN in the last step. */
 static void compute(int t, int step) {
     const int64_t n = (int64_t)counts[t];
 #ifdef _OPENMP

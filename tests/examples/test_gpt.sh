@@ -1,20 +1,14 @@
-# test_gpt.sh: the small GPT learns on four ranks of two machines, compressed and not, all ranks end with the same bits (it
-# compares them itself); OpenMP threads change no bit; a run that was stopped, or killed, and resumed ends with the same bits as one that never stopped; a
-# head that takes part in some steps only learns in these; bad input is refused in words.
+# test_gpt.sh: the small GPT learns on four ranks of two machines, compressed and not; all ranks end with the same bits
+# (it compares them itself); OpenMP threads change no bit; a run that was stopped or killed and resumed ends with the
+# same bits as one without a break; a head that is used in some steps learns only in these; bad input is refused with a
+# message.
 BUILD=${BUILD:-build}
 gpt=$BUILD/bin/gpt
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 
-# a text of its own, so that nothing needs to be installed: 1600 lines from a small grammar
-awk 'BEGIN {
-    split("the a one my", det); split("cat dog bird fish horse", noun); split("sees likes hears follows", verb)
-    for (i = 0; i < 1600; i++) {
-        r = (r * 1103515245 + 12345) % 2147483648; x = int(r / 65536)
-        print det[x % 4 + 1], noun[int(x / 4) % 5 + 1], verb[int(x / 20) % 4 + 1], det[int(x / 80) % 4 + 1], noun[int(x / 320) % 5 + 1] "."
-    }
-}' >"$tmp/text"
+sh tests/examples/text.sh >"$tmp/text"
 small="--text $tmp/text --width 32 --context 32 --batch 2 --sample 0"
 
 ranks() { # N FLAGS...
@@ -24,7 +18,7 @@ ranks() { # N FLAGS...
 }
 number() { sed 's/.*"'"$2"'": \([-0-9.e+]*\).*/\1/' "$1"; }
 
-learns() { # NAME SHARE FLAGS...: under that share of the bits that a table of how often each character occurs would need
+learns() { # NAME SHARE FLAGS...: the loss must be below that share of the entropy of single characters
     name=$1 share=$2
     shift 2
     ranks 4 --max-steps 60 --json "$tmp/$name" "$@" >"$tmp/out" 2>&1 || fail "$name: $(cat "$tmp/out")"
@@ -32,7 +26,7 @@ learns() { # NAME SHARE FLAGS...: under that share of the bits that a table of h
         fail "$name: $(cat "$tmp/$name")"
 }
 learns fp32 0.6 --strategy fp32 --curve "$tmp/curve"
-export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # the model's tensors are small, and are to be compressed
+export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # compress the model's small tensors
 learns topk 0.85 --codec topk:ratio=0.05
 [ "$(wc -l <"$tmp/curve")" -eq 60 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 60 steps"
 [ $(($(number "$tmp/topk" inter_bytes_per_step) * 4)) -lt "$(number "$tmp/fp32" inter_bytes_per_step)" ] || fail "topk: bytes"
@@ -45,8 +39,8 @@ losses 1
 losses 3
 [ "$(wc -l <"$tmp/of1")" -eq 8 ] && cmp "$tmp/of1" "$tmp/of3" || fail "other losses with three threads: $(cat "$tmp/of1" "$tmp/of3")"
 
-# resume: the last checkpoint of a whole run, of one stopped and resumed, and of one killed and resumed are the same
-same() { # NAME: its final model is that of "whole", and no older files are left
+# the last checkpoint is the same for a whole run, for one stopped and resumed, and for one killed and resumed
+same() { # NAME: its final model equals that of "whole", and no older files are left
     cmp "$tmp/whole/step24.model" "$tmp/$1/step24.model" || fail "$1: other parameters than an uninterrupted run"
     for r in 0 1 2 3; do
         cmp "$tmp/whole/step24.espresso.r${r}of4" "$tmp/$1/step24.espresso.r${r}of4" || fail "$1: other feedback, rank $r"
@@ -60,7 +54,7 @@ ranks 4 $run --checkpoint "$tmp/stopped" --stop-at 13 >"$tmp/out" 2>&1 || fail "
 ranks 4 $run --checkpoint "$tmp/stopped" --resume >"$tmp/out" 2>&1 || fail "resumed: $(cat "$tmp/out")"
 grep -q "resumed after step 13" "$tmp/out" || fail "resumed: $(cat "$tmp/out")"
 same stopped
-# killed: one rank, with SIGKILL, somewhere behind the first checkpoint of a run that would take hours
+# kills one rank after the first checkpoint of a run that would take hours
 "$BUILD/bin/espresso" run -n 4 --machines 2 -- "$gpt" $small $run --max-steps 100000 --checkpoint "$tmp/long" >"$tmp/out" 2>&1 &
 job=$!
 tries=0
@@ -80,8 +74,9 @@ ranks 4 $run --max-steps 100000 --checkpoint "$tmp/long" --resume --stop-at $sto
 ranks 4 $run --max-steps 100000 --checkpoint "$tmp/straight" --stop-at $stop >"$tmp/out" 2>&1 || fail "straight: $(cat "$tmp/out")"
 cmp "$tmp/long/step$stop.model" "$tmp/straight/step$stop.model" || fail "killed: other parameters than an uninterrupted run"
 
-# the second head learns in its own steps only: in none it stays as it was drawn, so two lengths of run agree in it
-second() { # NAME FLAGS...: its first 1024 numbers, behind the line of text
+# the second head learns only in its own steps: without such steps it keeps its initial values, whatever the number of
+# steps
+second() { # NAME FLAGS...: the first 1024 numbers of the head
     name=$1
     shift
     ranks 2 --decay 0 --strategy fp32 --checkpoint "$tmp/$name" "$@" >"$tmp/out" 2>&1 || fail "$name: $(cat "$tmp/out")"
@@ -97,7 +92,7 @@ some=$(second some --max-steps 5 --second 3) || fail "$some"
 "$gpt" $small --sample 40 --max-steps 3 >"$tmp/out" 2>&1 || fail "sample: $(cat "$tmp/out")"
 [ "$(wc -c <"$tmp/out")" -gt 80 ] || fail "sample: $(cat "$tmp/out")"
 
-refuses() { # TEXT FLAGS...: nonzero, and says TEXT
+refuses() { # TEXT FLAGS...: must fail with TEXT
     text=$1
     shift
     if timeout -k 5 30 "$gpt" $small --max-steps 3 "$@" >"$tmp/out" 2>&1; then fail "accepted: $*"; fi

@@ -1,5 +1,5 @@
-/* test_gpt_gradient.c: the gradients of examples/gpt against finite differences. The model is compiled once more here with
- * double in place of float, so that a wrong term shows and rounding does not. Needs no espresso. */
+/* test_gpt_gradient.c: the gradients of examples/gpt against finite differences. The model is compiled here with double
+ * instead of float, so that rounding errors do not hide wrong terms. */
 #include "tests/lib/test.h"
 
 #define float double
@@ -7,7 +7,7 @@
 #define expf exp
 #define logf log
 #define powf pow
-#define param train_param /* the other trainer's, which the product's file brings along */
+#define param train_param /* of the other trainer, in the included file */
 #define model train_model
 #include "examples/gpt/gemm.c"
 #undef param
@@ -20,13 +20,13 @@ static const uint8_t *const seq[BATCH] = {text[0], text[1]};
 
 static void open_model(gpt *m) {
     assert_int_equal(gpt_open(m, (shape){VOCAB, CONTEXT, 8, 2, 2, BATCH}, 3), 0);
-    uint64_t random = 5; /* larger values than a fresh model's, so that nothing is close to zero */
+    uint64_t random = 5; /* larger than initial values, so not close to 0 */
     for (size_t i = 0; i < m->n_values; i++) m->value[i] += 0.6 * ((double)(random_u64(&random) >> 11) * 0x1p-53 - 0.5);
 }
 
 static void close_model(gpt *m) { free(m->l[0].x), free(m->value); }
 
-/* The loss that gpt_backward is the derivative of. */
+/* The loss whose derivative gpt_backward computes. */
 static double loss_of(gpt *m, int second) {
     gpt_forward(m, seq, BATCH);
     double loss = gpt_loss(m, seq, BATCH);
@@ -38,17 +38,17 @@ static double loss_of(gpt *m, int second) {
     return loss + second_weight * cross_entropy(m, m->score, seq, n, 2, 0, NULL);
 }
 
-static size_t told[MAX_PARAMS], n_told;
-static const gpt *told_of;
-static double when_told[MAX_PARAMS]; /* sum of the gradient as it was told */
+static size_t ready_ids[MAX_PARAMS], n_ready;
+static const gpt *ready_of;
+static double sum_when_ready[MAX_PARAMS]; /* of each gradient, in the ready callback */
 static double sum_of(const param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i];
     return sum;
 }
 static void ready(void *user, int i) {
-    when_told[n_told] = sum_of(&told_of->p[i]);
-    told[n_told++] = (size_t)i;
+    sum_when_ready[n_ready] = sum_of(&ready_of->p[i]);
+    ready_ids[n_ready++] = (size_t)i;
 }
 
 static void compare(int second) {
@@ -74,22 +74,22 @@ static void compare(int second) {
 TEST(test_first_head) { compare(0); }
 TEST(test_both_heads) { compare(1); }
 
-/* Gradients are told in the order of p, and do not change any more. */
+/* The ready callback gets the gradients in the order of p, and they do not change after it. */
 TEST(test_ready_means_done) {
     static gpt m;
     open_model(&m);
-    told_of = &m, n_told = 0;
+    ready_of = &m, n_ready = 0;
     gpt_forward(&m, seq, BATCH);
     gpt_backward(&m, seq, BATCH, 1, 1, ready, NULL);
-    assert_int_equal(n_told, m.n_params);
-    for (size_t i = 0; i < n_told; i++) {
-        assert_int_equal(told[i], i);
-        assert_true(when_told[i] == sum_of(&m.p[i]));
+    assert_int_equal(n_ready, m.n_params);
+    for (size_t i = 0; i < n_ready; i++) {
+        assert_int_equal(ready_ids[i], i);
+        assert_true(sum_when_ready[i] == sum_of(&m.p[i]));
     }
     close_model(&m);
 }
 
-/* Two micro-batches at half the scale are one batch of both, and a head that does not take part has no gradient. */
+/* Two micro-batches with half the scale give the gradient of one batch. A head that is not used has no gradient. */
 TEST(test_accumulation) {
     static gpt m, other;
     open_model(&m), open_model(&other);

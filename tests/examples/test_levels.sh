@@ -1,10 +1,10 @@
-# test_levels.sh: a job of three levels with names, run as docs/use/using.md says: statistics, `espresso top`, the Prometheus
-# file and the trace have a lane for each level, under its name, with the times and bytes of that level.
+# test_levels.sh: a job of three named levels, the example of docs/use/using.md: statistics, `espresso top`, the
+# Prometheus file and the trace have a lane for each level, under its name, with the times and bytes of that level.
 BUILD=${BUILD:-build}
 gpt=$PWD/$BUILD/bin/gpt
 espresso=$PWD/$BUILD/bin/espresso
 docs=$PWD/docs/use/using.md
-export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # the model's tensors are small, and are to be compressed
+export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # compress the model's small tensors
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }

@@ -1,5 +1,6 @@
 # test_train.sh: the trainer learns on four ranks of two machines, compressed and not, all ranks end with the same bits
-# (it compares them itself), compression crosses far fewer bytes, auto decides and says so, and bad input is refused in words.
+# (it compares them itself), compression sends far fewer bytes, auto makes and reports a decision, bad input is refused
+# with a message.
 # runs: slow
 BUILD=${BUILD:-build}
 train=$BUILD/bin/train
@@ -26,7 +27,8 @@ for name in layerwise strategy; do
     [ $(($(bytes $name) * 10)) -lt "$(bytes fp32)" ] || fail "$name: $(bytes $name) bytes, fp32 $(bytes fp32)"
 done
 
-# sharded: the same losses, digit by digit, with a quarter of the optimizer's state; and with gradients and parameters compressed
+# sharded: the same losses in all digits, with a quarter of the optimizer's state; also with compressed gradients and
+# parameters
 state() { sed 's/.*"state_bytes": \([0-9]*\).*/\1/' "$tmp/$1"; }
 learns whole --curve "$tmp/whole.curve"
 learns shard --shard 1 --curve "$tmp/shard.curve"
@@ -38,14 +40,14 @@ cmp -s "$tmp/whole.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(dif
 [ $(($(state shard) * 4)) -lt $(($(state whole) + 64)) ] || fail "state: $(state shard) bytes sharded, $(state whole) whole"
 [ $(($(bytes halves) * 10)) -lt $(($(bytes shard) * 6)) ] || fail "halves: $(bytes halves) bytes, exact $(bytes shard)"
 
-# what auto chooses depends on how busy this machine is; that it comes to a decision, tells it, and learns, does not
+# the choice of auto depends on other load here; it must make one, report it, and learn
 "$BUILD/bin/espresso" run -n 4 --machines 2 --inter 400mbit,50us -- "$train" --batch 32 --max-steps 70 --limit-train 8960 --eval 0 \
     --strategy auto --codec "efsignsgd;topk:ratio=0.01" --json "$tmp/auto" --curve "$tmp/curve" >"$tmp/out" 2>&1 || fail "auto: $(cat "$tmp/out")"
 grep -q "espresso: autopilot: " "$tmp/out" || fail "auto said nothing: $(cat "$tmp/out")"
 awk -F'"accuracy": ' '{ exit !($2 + 0 > 0.6 && $2 + 0 <= 1) }' "$tmp/auto" || fail "auto: $(cat "$tmp/auto")"
 [ "$(wc -l <"$tmp/curve")" -eq 70 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 70 steps"
 
-refuses() { # TEXT FLAGS...: nonzero, and says TEXT
+refuses() { # TEXT FLAGS...: must fail with TEXT
     text=$1
     shift
     if "$train" "$@" >"$tmp/out" 2>&1; then fail "accepted: $*"; fi

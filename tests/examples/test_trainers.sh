@@ -1,22 +1,14 @@
-# test_trainers.sh: the benches' own trainers learn on four ranks of two machines, compressed and not; all ranks end with the same bits
-# (they compare them themselves); bad input is refused in words.
+# test_trainers.sh: the trainers of bench/trainers learn on four ranks of two machines, compressed and not; all ranks
+# end with the same bits (they compare them themselves); bad input is refused with a message.
 BUILD=${BUILD:-build}
 trainer=$BUILD/bench/trainer
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 
-# a text of its own, so that nothing needs to be installed
-awk 'BEGIN {
-    split("the a one my", det); split("cat dog bird fish horse", noun); split("sees likes hears follows", verb)
-    for (i = 0; i < 1600; i++) {
-        r = (r * 1103515245 + 12345) % 2147483648; x = int(r / 65536)
-        print det[x % 4 + 1], noun[int(x / 4) % 5 + 1], verb[int(x / 20) % 4 + 1], det[int(x / 80) % 4 + 1], noun[int(x / 320) % 5 + 1] "."
-    }
-}' >"$tmp/text"
-
+sh tests/examples/text.sh >"$tmp/text"
 number() { sed 's/.*"'"$2"'": \([-0-9.e+]*\).*/\1/' "$1"; }
-learns() { # MODEL LOSS STEPS FLAGS...: less than that loss; who only knows how often each character occurs has 2.8
+learns() { # MODEL LOSS STEPS FLAGS...: must reach that loss; the entropy of single characters is 2.8
     model=$1 loss=$2 steps=$3
     shift 3
     timeout -k 5 60 "$BUILD/bin/espresso" run -n 4 --machines 2 -- "$trainer" "$model" --text "$tmp/text" --hidden 64 --width 16 \
@@ -29,7 +21,7 @@ learns lstm 1.5 150 --codec topk:ratio=0.05
 learns wide 1.0 40 --strategy fp32
 learns wide 1.2 40 --codec topk:ratio=0.05
 
-refuses() { # TEXT FLAGS...: nonzero, and says TEXT
+refuses() { # TEXT FLAGS...: must fail with TEXT
     text=$1
     shift
     if timeout -k 5 30 "$trainer" "$@" >"$tmp/out" 2>&1; then fail "accepted: $*"; fi

@@ -1,5 +1,5 @@
-/* test_trainers_gradient.c: the gradients of the models of bench/trainers against finite differences. They are compiled once more here
- * with double in place of float, so that a wrong term shows and rounding does not. Needs no espresso. */
+/* test_trainers_gradient.c: the gradients of the models of bench/trainers against finite differences. They are compiled
+ * here with double instead of float, so that rounding errors do not hide wrong terms. */
 #include "tests/lib/test.h"
 
 #define float double
@@ -12,7 +12,7 @@
 #include "bench/trainers/net.c"
 #undef ENOUGH
 #include "bench/trainers/lstm.c"
-#define OUT WIDE_OUT /* both models have one */
+#define OUT WIDE_OUT /* both models have an enum OUT */
 #define forward wide_forward
 #include "bench/trainers/wide.c"
 #undef OUT
@@ -27,32 +27,32 @@ static int wide_open_small(net *n, uint64_t seed) { return wide_open_table(n, se
 static void open_net(net *n, int (*open)(net *n, uint64_t seed)) {
     *n = (net){.vocab = VOCAB, .width = 3, .hidden = 4, .length = LENGTH, .batch = PIECES};
     assert_int_equal(open(n, 3), 0);
-    uint64_t random = 5; /* biases and tables that begin with zeros get values too */
+    uint64_t random = 5; /* also for values that are 0 initially */
     for (size_t i = 0; i < n->n_values; i++) n->value[i] += 0.6 * ((double)(random_u64(&random) >> 11) * 0x1p-53 - 0.5);
 }
 
-static const net *told_of;
-static size_t n_told;
-static double when_told[NET_PARAMS]; /* sum of the gradient as it was told */
+static const net *ready_of;
+static size_t n_ready;
+static double sum_when_ready[NET_PARAMS]; /* of each gradient, in the ready callback */
 static double sum_of(const net_param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i] * (double)(i % 7 + 1);
     return sum;
 }
 static void ready(void *user, int i) {
-    assert_int_equal(i, n_told); /* in the order of p */
-    when_told[n_told++] = sum_of(&told_of->p[i]);
+    assert_int_equal(i, n_ready); /* in the order of p */
+    sum_when_ready[n_ready++] = sum_of(&ready_of->p[i]);
 }
 
-/* Every gradient is the loss's slope, and does not change any more when it was told. Returns the activations. */
+/* Checks gradients against the slope of the loss, and their ready callbacks. Returns the activations. */
 static void *compare(const net_kind *kind, int (*open)(net *n, uint64_t seed)) {
     static net n;
     open_net(&n, open);
-    memset(n.grad, 0xff, n.n_values * sizeof *n.grad); /* NaN: what backward does not write shows */
-    n_told = 0, told_of = &n;
+    memset(n.grad, 0xff, n.n_values * sizeof *n.grad); /* NaN, to find what backward does not write */
+    n_ready = 0, ready_of = &n;
     const double loss = kind->pass(&n, seq, ready, NULL);
-    assert_int_equal(n_told, n.n_params);
-    for (size_t i = 0; i < n_told; i++) assert_true(when_told[i] == sum_of(&n.p[i]));
+    assert_int_equal(n_ready, n.n_params);
+    for (size_t i = 0; i < n_ready; i++) assert_true(sum_when_ready[i] == sum_of(&n.p[i]));
     assert_true(loss == kind->pass(&n, seq, NULL, NULL));
     double worst = 0;
     for (size_t p = 0; p < n.n_params; p++)
@@ -80,7 +80,7 @@ TEST(test_wide) {
     free(m->row), free(m->right), free(m->x), free(m);
 }
 
-/* The update clips, and its momentum adds up. */
+/* The update clips the gradient, and has momentum. */
 TEST(test_update) {
     static net n;
     net_describe(&n, "x", 1, 2, 0);
@@ -88,7 +88,7 @@ TEST(test_update) {
     n.grad[0] = 3, n.grad[1] = 4; /* norm 5 */
     net_update(&n, 0.1, 0.5, 10);
     assert_true(fabs(n.value[0] + 0.3) < 1e-12 && fabs(n.value[1] + 0.4) < 1e-12);
-    net_update(&n, 0.1, 0.5, 2.5); /* half of the gradient, and half of what went before */
+    net_update(&n, 0.1, 0.5, 2.5); /* clips to half the gradient; momentum 0.5 */
     assert_true(fabs(n.value[0] + 0.6) < 1e-12 && fabs(n.value[1] + 0.8) < 1e-12);
     free(n.value);
 }

@@ -1,5 +1,5 @@
-# test_wiring.sh: both shapes of examples/wiring train to the same weights, alone and as a job, with and without a codec, and
-# docs/use/wiring.md quotes the example as it is.
+# test_wiring.sh: both shapes of examples/wiring train to the same weights, alone and as a job, with and without a
+# codec, and docs/use/wiring.md quotes the present example.
 . tests/compile/common.sh
 wiring=$build/bin/wiring
 for n in 1 4; do
@@ -18,7 +18,7 @@ for n in 1 4; do
 done
 if "$wiring" sideways 2>/dev/null; then exit 1; fi
 
-# every quoted line stands in the example
+# the example has every quoted line
 awk '/^```/ { code = /^```c/; next } code' docs/use/wiring.md >"$tmp/quoted"
 [ "$(wc -l <"$tmp/quoted")" -gt 30 ]
 grep -vxFf examples/wiring/main.c "$tmp/quoted" >"$tmp/missing" || true

@@ -1,5 +1,4 @@
-/* small_model.h: a small model, strategies with several kinds of chunks and groups, and ranks that run them. For the
- * tests of units. Ranks run on many threads, so they count `failures`, and the test asserts on the count. */
+/* small_model.h: a small model, and strategies that split and merge its tensors, for the tests of units. */
 #ifndef SMALL_MODEL_H
 #define SMALL_MODEL_H
 #include "tests/lib/test.h"
@@ -19,7 +18,8 @@ static const uint64_t begins[TENSORS] = {0, 1000, 1037, 1042, 3090, 3093};
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* Ways to cut and join; every line of "U" becomes "CODEC OPTION". Some chunks are smaller than there are ranks. */
+/* Ways to split and merge tensors. Some chunks have fewer elements than the job has ranks. In the strategies below, a
+ * line "U" stands for a codec and an option. */
 enum { WHOLE, CHUNKS, GROUPS, MIXED, ALL_IN_ONE, KINDS };
 static const char *const shapes[KINDS] = {
     "tensor a 1000 U\ntensor b 37 U\ntensor c 5 U\ntensor d 2048 U\ntensor e 3 U\ntensor f 1 U\n",
@@ -51,7 +51,7 @@ static text strategy_of(int kind, const char *codec, const char *option) {
     return t;
 }
 
-/* What a body is told. */
+/* The parameters of a body. */
 typedef struct task {
     const char *codec, *option;
     esp_dtype dtype;
@@ -67,7 +67,7 @@ static inline void add_tensors(esp_ctx *ctx, const task *k) {
     }
 }
 
-/* Runs `body` on `size` ranks, `per_machine` a machine. */
+/* Runs `body` on `size` ranks, `per_machine` of them on each machine. */
 static inline void run_ranks(int32_t size, int32_t per_machine, const char *backend, uint32_t flags,
                              void (*body)(esp_ctx *, void *), task *k) {
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = k, .config.backend = backend,

@@ -1,5 +1,5 @@
 /* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
- * nothing. Shown by the intervals of the measured timeline over an emulated link, not by wall time. Runs under the thread sanitizer too. */
+ * no memory. Checks intervals of the measured timeline over an emulated link, not total times. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -29,7 +29,7 @@ static void step(esp_ctx *ctx, float *g, useconds_t backward_us) {
 }
 
 #if COUNTS_ALLOCATIONS
-/* Whole tensors, then the same in chunks and groups. */
+/* Strategies with whole tensors, then with chunks and groups. */
 static const char in_units[] =
     "espresso-strategy 1\n"
     "tensor layer0 40001 split 2\nchunk 40000 topk:ratio=0.02 flat.allreduce\nchunk 1 none flat.allreduce\n"
@@ -80,7 +80,7 @@ TEST(test_no_allocation) {
 }
 #endif
 
-/* ---- overlap ------------------------------------------------------------------------------------------------------------ */
+/* ---- overlap ----------------------------------------------------------------------------------------------------- */
 /* Do an event of lane `a` and one of lane `b` that belong to different tensors overlap? */
 static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
     uint64_t n = atomic_load(&t->n);
@@ -94,7 +94,7 @@ static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
     return 0;
 }
 
-/* Two ops of one lane never overlap, and link ops come in the strategy's order. */
+/* Checks that two ops of one lane never overlap, and that link ops run in the strategy's order. */
 static void check_lanes(const esp_ctx *ctx) {
     const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
@@ -138,7 +138,7 @@ TEST(test_overlap) {
     free(text);
 }
 
-/* FILE,steps=2: every rank has its file as soon as two steps are over, with these steps and no later ones. */
+/* ESPRESSO_TRACE=FILE,steps=2: after two steps every rank writes its file, which contains only these steps. */
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     char path[64];
@@ -180,14 +180,14 @@ TEST(test_trace_of_some_steps) {
     }
 }
 
-/* A gradient is lent, not copied: push must come back while the link is still busy with it. */
+/* esp_push must return while the link is still busy with the gradient. */
 static void body_returns(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     add_tensors(ctx, "flat.allreduce");
     CHECK(esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < TENSORS * COUNT; i++) g[i] = 1.0f;
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
-    CHECK(esp_test(ctx, TENSORS - 1) == ESP_PENDING); /* 960 KB over 100 Mbit/s cannot be through */
+    CHECK(esp_test(ctx, TENSORS - 1) == ESP_PENDING); /* 960 KB over 100 Mbit/s take longer */
     CHECK(esp_wait_all(ctx) == ESP_OK && g[0] == 1.0f && g[TENSORS * COUNT - 1] == 1.0f);
     free(g);
 }

@@ -1,5 +1,6 @@
-/* test_lists.c: codecs that take lists (ESP_CODEC_LISTS): all parts of a Comp or Decomp come in one call, in the order of their
- * elements, each with its own residual, state, scratch and payloads; and the bits are those of one call for each part. */
+/* test_lists.c: codecs with ESP_CODEC_LISTS get all parts of a Comp or Decomp in one call, in the order of their
+ * elements, each with its own residual, state, scratch and payloads. The results have the same bits as with one call
+ * for each part. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -8,10 +9,10 @@
 enum { RANKS = 4, STEPS = 3 };
 static atomic_int calls, parts, longest;
 
-/* ---- codecs: topk and two rounds, each with and without the capability ------------------------------------------------------- */
+/* ---- codecs: topk and two rounds, each with and without the capability ------------------------------------------- */
 static esp_codec topk;
 
-/* What the host gave for a whole list. */
+/* Checks the arguments of a call for a whole list. */
 static void look(const esp_codec_args *a) {
     atomic_fetch_add(&calls, 1);
     atomic_fetch_add(&parts, (int)a->n_tensors);
@@ -65,7 +66,7 @@ static const esp_plugin *entry(const esp_host *h) {
         topk = *esp__registry_codec(h->user, "topk");
         esp_codec c = k < 4 ? topk : rounds_shared2;
         c.caps = (c.caps & ~(uint64_t)ESP_CODEC_LISTS) | (k % 2 ? (uint64_t)ESP_CODEC_LISTS : 0);
-        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL; /* the host's feedback */
+        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL; /* the library does feedback */
         c.compress = k < 4 ? topk_call : shared_call;
         c.decompress = k < 4 ? topk_back : shared_back;
         c.name = names[k];
@@ -75,15 +76,16 @@ static const esp_plugin *entry(const esp_host *h) {
     return &plugin;
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 typedef struct task {
     const char *codec, *option;
     uint64_t count;
-    float *out; /* of rank 0: [STEPS][count] */
+    float *out; /* results of rank 0 [STEPS][count] */
     atomic_int ops, ranges;
 } task;
 
-/* What the program should call in a step. A codec that leaves feedback to the host decodes each part once more. */
+/* Computes the expected number of calls in a step. For a codec without feedback of its own, each part is also decoded
+ * once by the rank that compressed it. */
 static void expect(const esp_ctx *ctx, task *k) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
@@ -107,7 +109,7 @@ static void body(esp_ctx *ctx, void *user) {
             g[i] = (float)((int)((i * 2654435761u + (uint64_t)step * 97u + (uint64_t)esp_rank(ctx) * 31u) % 2003u) -
                            1001) /
                    64.0f;
-        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* one part of several */
+        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of several parts */
         CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
         if (!esp_rank(ctx)) memcpy(k->out + (uint64_t)step * k->count, g, k->count * sizeof *g);
@@ -133,10 +135,10 @@ static void run(task *k) {
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* two parts with two payloads each */
+/* An option whose Decomp has two parts with two payloads each. */
 #define SPREAD "intra.reduce_scatter > comp@cpu > inter.allgather > intra.allgather > decomp@cpu"
 
-/* 3: some parts are empty. 300000: parts are too small for all workers, and the whole is not. */
+/* 3 elements leave some parts empty. Of 300000, one part is too small for all workers, but the whole list is not. */
 TEST(one_call_a_list) {
     static const char *const options[] = {CUT, ROOTED, TREE, MIXED, SPREAD};
     static const uint64_t counts[] = {1, 3, 997, 300000};
@@ -151,7 +153,7 @@ TEST(one_call_a_list) {
                 assert_true(longest <= 1);
                 const int alone = parts;
                 run(&list);
-                /* for the host's feedback, a call that gave a NaN or Inf for all of its parts is not decoded */
+                /* after a NaN or Inf in all parts, the library does not decode them for feedback */
                 if (strstr(list.codec, "host")) {
                     assert_true(calls <= STEPS * list.ops && calls >= (STEPS - 1) * list.ops);
                 } else {
@@ -169,7 +171,7 @@ TEST(one_call_a_list) {
     assert_int_equal(most, RANKS);
 }
 
-/* A damaged payload among many small ones: the reason reaches the caller, whichever thread found it. */
+/* One of many small payloads is damaged: the caller gets the error text, whichever thread found the damage. */
 TEST(errors) {
     static const esp_plugin_fn entries[] = {entry};
     enum { N = 4, COUNT = 40000 };

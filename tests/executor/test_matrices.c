@@ -1,5 +1,6 @@
-/* test_matrices.c: tensors with rows and columns: cut between rows by options that cut, chunks of whole rows, and codec powersgd for a
- * whole model: bits, what is conserved, steps discarded, saved, under another strategy, and each rank with other numbers. */
+/* test_matrices.c: tensors with rows and columns: options that split them between rows, chunks of whole rows, and codec
+ * powersgd for a whole model: equal bits, no loss of gradients, discarded steps, saved states, and changes of
+ * strategy. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -8,7 +9,7 @@
 #define ROOT "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"
 #define FLAT_CUT "flat.reduce_scatter > comp@cpu > flat.allgather > decomp@cpu"
 
-/* The model: matrices whose rows do not divide by the ranks, or are fewer; a bias; few columns. */
+/* The model: a bias, and matrices with few columns, whose rows are fewer than the ranks or no multiple of them. */
 typedef struct shape {
     const char *name;
     uint64_t rows, cols, count;
@@ -41,7 +42,7 @@ static void add_model(esp_ctx *ctx, const task *k) {
     CHECK(esp_start(ctx) == ESP_OK);
 }
 
-/* Element i of tensor t, on a rank in a step: of rank `rank` (0: full). */
+/* Element i of the gradient of tensor t: a matrix of rank k->rank, or of full rank if that is 0. */
 static float gradient(const task *k, int32_t rank, int t, int step, uint64_t i) {
     const uint64_t cols = model[t].cols ? model[t].cols : 1, r = i / cols, c = i % cols;
     const float a = sinf((float)(r * 3 + (uint64_t)t) * 0.7f + (float)step), b = cosf((float)c * 0.3f);
@@ -59,7 +60,7 @@ static void step_run(esp_ctx *ctx, float *g) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-/* Sums of results and residuals are what went in. out: sums of results over all steps. */
+/* Checks inputs = results + residuals, summed over all ranks and steps. `out` has the results summed over steps. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int steps) {
     float *held = calloc(TOTAL, 4);
     uint64_t first[TENSORS], at = 0;
@@ -83,7 +84,7 @@ static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int 
     free(held);
 }
 
-/* ---- whole models ------------------------------------------------------------------------------------------------- */
+/* ---- whole models ------------------------------------------------------------------------------------------------ */
 static void model_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4);
@@ -112,7 +113,7 @@ static void model_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* ESPRESSO_CODEC=powersgd for a model: 2, 3 and 4 ranks, one machine and two; by the default option, and others. */
+/* Codec powersgd for the whole model: on 2, 3 and 4 ranks, one and two machines, with several options. */
 TEST(test_model) {
     static const int32_t shapes[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {1, 1}};
     static const char *const codecs[] = {"powersgd:rank=2", "powersgd:rank=4,start=cold"};
@@ -129,7 +130,7 @@ TEST(test_model) {
     }
 }
 
-/* ---- parts -------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 static void parts_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     add_model(ctx, k);
@@ -141,7 +142,7 @@ static void parts_body(esp_ctx *ctx, void *user) {
             const esp__range *r = &ctx->active.program.ranges[op->codec.first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
-            if (op->kind == ESP__OP_COMPRESS) { /* ceil(rows / 2) rows, and the rest */
+            if (op->kind == ESP__OP_COMPRESS) { /* rows are split in two parts */
                 const uint64_t half = (u->rows + 1) / 2;
                 CHECK(rows == (ctx->job.topo.local ? u->rows - half : half));
             }
@@ -155,7 +156,7 @@ TEST(test_parts) {
     assert_int_equal(run_failures(4, 2, 0, parts_body, &k), 0);
 }
 
-/* Chunks of whole rows are matrices; others, and groups, are compressed by sending the numbers. */
+/* powersgd compresses chunks of whole rows. It sends groups and other chunks uncompressed. */
 static void chunks_body(esp_ctx *ctx, void *user) {
     task *k = user;
     add_model(ctx, k);
@@ -166,7 +167,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
     const esp__unit *u = ctx->active.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
-    CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is no multiple of 53 */
+    CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is not a multiple of 53 columns */
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);
     CHECK(u[4].rows == 90 && u[4].first_round == 0 && u[6].rows == 32 && u[7].rows == 32);
     float *g = malloc(TOTAL * 4);
@@ -202,12 +203,12 @@ TEST(test_refused) {
     assert_int_equal(run_failures(2, 2, 0, refused_body, &k), 0);
 }
 
-/* ---- what lasts ------------------------------------------------------------------------------------------------------------ */
+/* ---- state between steps ----------------------------------------------------------------------------------------- */
 static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* its start is drawn from the number of the step, which a discarded step keeps */
+    fill(ctx, k, g, 0); /* its random start depends on the step's number */
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {
@@ -233,7 +234,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     CHECK(!memcmp(g, want, TOTAL * 4));
     free(g), free(want);
 }
-/* A change of the option loses nothing; the same flat option again keeps the start of the iteration too. */
+/* A change of the option loses no residual. The same flat option again also keeps the state of the power iteration. */
 static void change_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4);
@@ -250,7 +251,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
         const esp__feedback *f = &ctx->active.feedback[0];
-        if (step % 2 && step / 2 % 2 == 0) { /* set again: still warm, as the Comp reads the rank's own gradient */
+        if (step % 2 && step / 2 % 2 == 0) { /* set again: it keeps its state */
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);
             CHECK(any > 0);
@@ -276,7 +277,7 @@ TEST(test_lasts) {
     assert_int_equal(run_failures(4, 2, 0, change_body, &k), 0);
 }
 
-/* ---- a codec alone -------------------------------------------------------------------------------------------------------- */
+/* ---- the codec without a job ------------------------------------------------------------------------------------- */
 static void alone_body(esp_ctx *ctx, void *user) {
     esp_codec_handle *h;
     static float in[30 * 40], out[30 * 40];
@@ -305,7 +306,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
         CHECK(s == ESP_OK || s == ESP_E_CORRUPT);
     }
     esp_codec_close(h);
-    CHECK(esp_codec_open(ctx, "powersgd:rank=4", 100, NULL, &h) == ESP_OK); /* no matrix: the numbers */
+    CHECK(esp_codec_open(ctx, "powersgd:rank=4", 100, NULL, &h) == ESP_OK); /* a vector is sent as it is */
     CHECK(esp_compress_bound(h) == 64 + 416);
     CHECK(esp_compress(h, in, 100, payload, sizeof payload, &used) == ESP_OK && used == 64 + 400);
     CHECK(esp_decompress(h, payload, used, out, 100, ESP_OUT_SET) == ESP_OK && !memcmp(in, out, 400));

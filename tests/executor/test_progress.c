@@ -1,9 +1,9 @@
-/* test_progress.c: who runs the ops, the trainer's threads or the library's: both give the same bits, a trainer that computes for long
- * is not waited for, and several threads of a trainer may push and wait. Runs under the thread sanitizer too. */
+/* test_progress.c: ops run on threads of the trainer or of the library, with the same bits. Ops do not wait for a
+ * trainer that computes for long, and several threads of a trainer may push and wait. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
-/* ---- a codec that notes which thread calls it ------------------------------------------------------------------------------ */
+/* ---- a codec that records which thread calls it ------------------------------------------------------------------ */
 #define RAW_NAME "noting"
 #include "tests/abi/raw_codec.h"
 
@@ -21,7 +21,7 @@ static const esp_plugin *noting_entry(const esp_host *h) {
 }
 static const esp_plugin_fn noting[] = {noting_entry};
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 enum { TENSORS = 5, COUNT = 5003, STEPS = 3, RANKS = 4 };
 static const char in_units[] =
     "espresso-strategy 1\n"
@@ -49,7 +49,7 @@ static void fill(float *g, int32_t rank, int step) {
     for (uint32_t i = 0; i < COUNT; i++) g[i] = (float)((i * 7 + (uint32_t)(rank * 31 + step * 5)) % 101) - 50.0f;
 }
 
-/* Every second tensor is waited for by itself, and some are tested first. */
+/* Waits for every second tensor by itself, and tests some of them first. */
 static void body_steps(esp_ctx *ctx, void *user) {
     float *results = user, *g = malloc(TENSORS * COUNT * sizeof *g);
     is_trainer = 1;
@@ -83,13 +83,14 @@ TEST(test_same_bits) {
         assert_int_equal(atomic_exchange(&by_library, 0), RANKS * STEPS);
         run("caller", backends[b], body_steps, results[1]);
         assert_true(atomic_load(&by_trainer) >
-                    0); /* the link thread may have run some: a rank may have stood still for a while */
+                    /* the link thread may have run some: a rank may have stood still for a while */
+                    0);
         assert_int_equal(atomic_exchange(&by_trainer, 0) + atomic_exchange(&by_library, 0), RANKS * STEPS);
         assert_memory_equal(results[0], results[1], sizeof *results);
     }
 }
 
-/* ---- a trainer that computes for long --------------------------------------------------------------------------------------- */
+/* ---- a trainer that computes for long ---------------------------------------------------------------------------- */
 static int done(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     int n = (int)ctx->steps.n_done;
@@ -97,7 +98,7 @@ static int done(esp_ctx *ctx) {
     return n == TENSORS;
 }
 
-/* All is pushed, and no call follows. */
+/* The trainer pushes all tensors and then makes no calls. */
 static void body_away(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
     add(ctx);
@@ -110,7 +111,7 @@ static void body_away(esp_ctx *ctx, void *user) {
 
 TEST(test_nobody_calls) { run("caller", "shm", body_away, NULL); }
 
-/* ---- several threads of a trainer ---------------------------------------------------------------------------------------------- */
+/* ---- several threads of a trainer -------------------------------------------------------------------------------- */
 typedef struct pushing {
     esp_ctx *ctx;
     float *g;
@@ -146,7 +147,7 @@ TEST(test_two_threads) {
     run("threads", "shm", body_two, NULL);
 }
 
-/* ---- a rank that leaves while what it sent is still on a slow link ---------------------------------------------------------- */
+/* ---- a rank that leaves while what it sent is still on a slow link ----------------------------------------------- */
 enum {
     LATE_BYTES = 8 << 20
 }; /* two seconds of the link: the root is done, and leaves, a second before the data is there */
@@ -163,7 +164,7 @@ TEST(test_root_leaves) {
     run("threads", "loop:inter=32mbit", body_root_leaves, NULL);
 }
 
-/* ---- what cannot be ------------------------------------------------------------------------------------------------------------ */
+/* ---- invalid settings -------------------------------------------------------------------------------------------- */
 TEST(test_not_with_openmp) {
     esp_config cfg = {.backend = "loop", .size = 1, .workers = "openmp", .progress = "caller"};
     esp_ctx *ctx = NULL;

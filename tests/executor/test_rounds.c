@@ -1,5 +1,6 @@
-/* test_rounds.c: codecs of several rounds: every option of the tree, bits, what is conserved, the order's text, discarded steps,
- * state files, a change of strategy, NaN. The codec itself checks what the host gives it. */
+/* test_rounds.c: codecs of several rounds: every option of the tree, equal bits, no loss of gradients, the text of the
+ * order, discarded steps, state files, a change of strategy, NaN. The codec in rounds_codec.h checks its own
+ * arguments. */
 /* runs: slow tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -8,7 +9,7 @@
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define TREE_ALL "comp@cpu > intra.reduce_scatter > inter.allreduce > intra.allgather > decomp@cpu"
 
-/* What a body is told. */
+/* The parameters of a body. */
 typedef struct task {
     const char *codec, *option, *path;
     uint64_t count;
@@ -72,7 +73,7 @@ static void check_same_options(esp_ctx *ctx, const task *k, const float *g) {
     free(root);
 }
 
-/* What went in came out, or feedback holds it. out: sums of results over all steps. */
+/* Checks inputs = results + residuals, summed over all ranks and steps. `out` has the results summed over steps. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
     const uint64_t n = ctx->model.n_tensors * k->count;
     float *held = calloc(n, 4);
@@ -119,7 +120,7 @@ static void options_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Every option runs, with whole tensors, parts, and parts without elements; on one machine and several. */
+/* Runs every option with whole tensors, with parts, and with empty parts, on one machine and several. */
 TEST(test_options) {
     static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {2, 2}, {6, 3}};
     static const uint64_t counts[] = {5, 515, 1, 37};
@@ -132,7 +133,7 @@ TEST(test_options) {
             }
 }
 
-/* ---- the order of collectives ---------------------------------------------------------------------------------------- */
+/* ---- the order of collectives ------------------------------------------------------------------------------------ */
 static void order_body(esp_ctx *ctx, void *user) {
     static const char unit[] = "espresso-strategy 1\ntensor t0 37 shared2 " TREE_ALL "\ntensor t1 37 shared3 " FLAT
                                "\ntensor t2 2 shared2 " FLAT "\n";
@@ -162,7 +163,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
         CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
-    for (int i = -1; i < 2; i++) { /* the generated order, and two others */
+    for (int i = -1; i < 2; i++) { /* the default order and two others */
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
         printed = strdup(ctx->active.strategy.text);
@@ -196,7 +197,7 @@ TEST(test_order) {
     run(4, 2, 0, order_body, &k);
 }
 
-/* ---- only an allreduce of the last round's bodies serves ------------------------------------------------------------- */
+/* ---- codecs that need an allreduce of the last bodies --------------------------------------------------------- */
 static void allreduce_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     CHECK(!add_tensor(ctx, k, NULL) && esp_start(ctx) == ESP_OK);
@@ -220,8 +221,8 @@ TEST(test_only_allreduce) {
     run(4, 2, 0, allreduce_body, &k);
 }
 
-/* ---- what lasts from step to step -------------------------------------------------------------------------------------- */
-/* A discarded step leaves residual and state as they were, although several rounds have read and written them. */
+/* ---- state between steps -------------------------------------------------------------------------------- */
+/* esp_discard_step restores residuals and state, although several rounds have changed them. */
 static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
@@ -253,7 +254,7 @@ TEST(test_discard) {
     }
 }
 
-/* A saved state, loaded into a new job, goes on with the same bits. */
+/* A new job that loads a saved state continues with the same bits. */
 static void save_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
@@ -285,7 +286,7 @@ TEST(test_state) {
     }
 }
 
-/* Changes of strategy lose nothing. */
+/* A change of strategy loses no residual. */
 static void change_body(esp_ctx *ctx, void *user) {
     task *k = user;
     static const char *const lines[] = {"shared2 " FLAT,
@@ -314,7 +315,7 @@ TEST(test_change) {
     run(4, 2, 0, change_body, &k);
 }
 
-/* A NaN on one rank, seen in the first round, reaches all ranks and leaves every residual as it was. */
+/* A NaN on one rank reaches all ranks in the first round, and no residual changes. */
 static void nan_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float g[37], before[37];
@@ -343,9 +344,9 @@ TEST(test_nan) {
         }
 }
 
-/* ---- int8:shared=1 at its ends ------------------------------------------------------------------------------------------ */
-/* All ranks at the largest level, so that sums are as large as they can be; then unequal ranges, where the result is off by at most
- * half a unit; then zeros. */
+/* ---- int8:shared=1 with extreme inputs --------------------------------------------------------------------------- */
+/* Step 0 has the largest value on all ranks, so that sums are as large as possible. Step 1 has unequal ranges, where
+ * results are off by at most half a unit. Then all is zero. */
 static void full_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     const int32_t size = ctx->job.size;
@@ -359,9 +360,8 @@ static void full_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
-            /* inputs of step 1 are at most 2.22 for a rank; where ranks are summed first, as many times that */
-            if (step == 0)
-                CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division by the ranks rounds */
+            /* the inputs of step 1 are at most 2.22, times the number of ranks that are summed before compression */
+            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division rounds */
             if (step == 1) CHECK(fabs((double)g[i] - mean) <= 2.22 / 127 / 2 + 1e-6);
             if (step == 2) CHECK(fabs((double)g[i]) <= 2.22 / 127);
         }
@@ -386,7 +386,7 @@ TEST(test_int8_full) {
     }
 }
 
-/* Halves are compressed as f32. */
+/* f16 gradients are compressed as f32. */
 static void halves_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     uint16_t g[37];

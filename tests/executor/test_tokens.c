@@ -1,19 +1,19 @@
-/* test_tokens.c: no more ranks compress at the same time than there are tokens, and nothing waits for a token that is gone.
- * Also under the thread sanitizer. */
+/* test_tokens.c: no more ranks compress at the same time than there are tokens (see run_tokens_open in
+ * tools/run/spawn.c), and no rank waits for a lost token for ever. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
 enum { TOKENS = 2, RANKS = 4, STEPS = 5, COUNT = 20000 };
 static atomic_int inside, most, calls;
 
-/* fp16, which counts who is inside. */
+/* Codec fp16, which counts the ranks that compress at the same time. */
 static const esp_codec *fp16;
 static void enter(void) {
     int now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     atomic_fetch_add(&calls, 1);
-    usleep(2000); /* so that the others come, if they may */
+    usleep(2000); /* gives others time to come in */
 }
 static esp_status counted_compress(void *self, const esp_codec_args *a) {
     enter();
@@ -89,12 +89,12 @@ TEST(test_limit) {
     tokens_make(ends, TOKENS);
     run_steps();
     assert_true(most >= 1 && most <= TOKENS);
-    for (int i = 0; i < TOKENS; i++) assert_int_equal(read(ends[0], &byte, 1), 1); /* all are back, and no more */
+    for (int i = 0; i < TOKENS; i++) assert_int_equal(read(ends[0], &byte, 1), 1); /* all tokens are back */
     assert_int_equal(read(ends[0], &byte, 1), -1);
     assert_true(fcntl(ends[0], F_GETFD) & FD_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    int crowd = 0; /* the pipe is gone: no tokens, no error, and sooner or later more at once */
+    int crowd = 0; /* without the pipe there is no limit, and no error */
     for (int i = 0; i < 20 && crowd <= TOKENS; i++) {
         run_steps();
         crowd = most;
@@ -103,7 +103,7 @@ TEST(test_limit) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* Whatever the environment says that is no pipe of a launcher is left alone. */
+/* File descriptors in ESPRESSO_TOKENS that are not the launcher's pipe are not touched. */
 TEST(test_other_files) {
     static const char *const wrong[] = {"junk", "0,1", "0,1,5", "9999,9998,1", "-1,-1,0", ""};
     esp_ctx ctx;
@@ -118,7 +118,7 @@ TEST(test_other_files) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* A token that died with its rank: the wait ends with the job, and at the latest by itself. */
+/* If a rank dies with a token, the wait for it ends with the job, or after a time limit. */
 TEST(test_lost) {
     int ends[2];
     esp_ctx ctx;
@@ -127,14 +127,14 @@ TEST(test_lost) {
     tokens_make(ends, 0);
     esp__tokens_open(&ctx);
     assert_int_equal(ctx.lanes.tokens[0], ends[0]);
-    assert_int_equal(esp__token_take(&ctx, 10), 0); /* so little does not need one */
+    assert_int_equal(esp__token_take(&ctx, 10), 0); /* small ops need no token */
     ctx.health.fatal = ESP_E_PEER;
     assert_int_equal(esp__token_take(&ctx, 1 << 20), 0);
     assert_int_equal(ctx.lanes.tokens[0], ends[0]);
     ctx.health.fatal = ESP_OK;
     ctx.base.log_level = ESP_LOG_ERROR;
     assert_int_equal(esp__token_wait(&ctx, 30), 0);
-    assert_int_equal(ctx.lanes.tokens[0], -1); /* and is not tried again */
+    assert_int_equal(ctx.lanes.tokens[0], -1); /* tokens are off from now on */
     pthread_mutex_destroy(&ctx.lanes.lock);
     unsetenv("ESPRESSO_TOKENS");
     close(ends[0]);

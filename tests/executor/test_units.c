@@ -1,12 +1,12 @@
-/* test_units.c: chunks and groups run as tensors run: the same results, the same bits on all ranks, whatever is pushed in
- * whatever order. Ranks are threads; runs under the thread sanitizer too. */
+/* test_units.c: chunks and groups give the same results as whole tensors, and the same bits on all ranks, in whatever
+ * order tensors are pushed. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "small_model.h"
 
 static esp_stream here;
 
-/* A small integer that divides by the ranks, so that every sum and mean is exact, in halves too. */
+/* A small multiple of the number of ranks, so that sums and means are exact, also in 16-bit floats. */
 static float gradient(int32_t size, int32_t rank, uint64_t i, int step) {
     return (float)(size * ((int)((i * 7 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6));
 }
@@ -22,7 +22,7 @@ static void fill(const esp_ctx *ctx, esp_dtype d, void *grads, int step) {
     for (uint64_t i = 0; i < TOTAL; i++) test_value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
 }
 
-/* ---- codec none: every shape gives what whole tensors give ------------------------------------------------------------- */
+/* ---- codec none: all shapes give the same results ------------------------------------------------------- */
 static void body_exact(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -63,7 +63,7 @@ TEST(test_exact) {
     run_ranks(1, 1, "loop", 0, body_exact, &alone);
 }
 
-/* ---- codecs in every shape: the same bits everywhere ---------------------------------------------------------------------- */
+/* ---- codecs in every shape: the same bits everywhere ------------------------------------------------------------- */
 static void body_same(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -93,22 +93,21 @@ TEST(test_same_bits) {
     }
 }
 
-/* A group is compressed as one tensor, a chunk by itself: the top element of each survives, and no other. */
+/* A group is compressed as one tensor, and so is a chunk: topk keeps one element of each. */
 static void body_one_tensor(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(MIXED, "topk:ratio=0.01", FLAT_COMP);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (int i = 0; i < TOTAL; i++)
-        g[i] = i < 7 ? (float)(i + 1) : 1.0f; /* the largest of the first chunk: element 6 */
-    g[1037 + 2] = 50.0f;                      /* c[2], of the group of b and c           */
+    for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f; /* largest of the first chunk: 6 */
+    g[1037 + 2] = 50.0f; /* largest of the group b and c: c[2]         */
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int i = 0; i < 7; i++) CHECK(g[i] == (i == 6 ? 7.0f : 0.0f));
     for (int i = 1000; i < 1042; i++) CHECK(g[i] == (i == 1039 ? 50.0f : 0.0f));
 }
-/* Chunks of one size draw different elements: the codec knows where in the tensor they are. */
+/* Codec randomk draws different elements in chunks of equal size, since it knows their places in the tensor. */
 static void body_draws(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     int differ = 0;
@@ -134,7 +133,7 @@ TEST(test_compressed_as_one) {
     run_ranks(2, 2, "loop", 0, body_one_tensor, &k);
 }
 
-/* ---- pushing and waiting ----------------------------------------------------------------------------------------------------- */
+/* ---- pushing and waiting ----------------------------------------------------------------------------------------- */
 static void body_pushing(esp_ctx *ctx, void *user) {
     const task *k = user;
     float g[TOTAL];
@@ -146,7 +145,7 @@ static void body_pushing(esp_ctx *ctx, void *user) {
         fill(ctx, ESP_F32, g, step);
         CHECK(esp_wait(ctx, 3) == ESP_E_STATE && error_has(ctx, "'d' was not pushed"));
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* forgotten: zeros in its place */
+            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* not pushed: counts as zeros */
             if (t == 1 && step == 2 && ctx->job.rank == 0)
                 CHECK(esp_push_zero(ctx, t, g + begins[t], here) == ESP_OK);
             else
@@ -181,7 +180,7 @@ TEST(test_pushing) {
     }
 }
 
-/* Every rank pushes in an order of its own, from two threads at once. */
+/* Each rank pushes in another order, from two threads at once. */
 typedef struct half_push {
     esp_ctx *ctx;
     float *g;
@@ -218,7 +217,7 @@ TEST(test_pushing_from_threads) {
     }
 }
 
-/* A group waits for a tensor that is not pushed: that tensor is named, not the group's first. */
+/* If a group waits for a tensor that was not pushed, the error names this tensor. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     add_tensors(ctx, user);
@@ -234,7 +233,7 @@ TEST(test_unpushed_is_named) {
     RUN_RANKS(.size = 2, .body = body_unpushed, .user = &k, .config.timeout_ms = 200);
 }
 
-/* ---- what is around a step --------------------------------------------------------------------------------------------------- */
+/* ---- discarded steps, names, memory ------------------------------------------------------------------------------ */
 static void body_agreement(esp_ctx *ctx, void *user) {
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
@@ -244,7 +243,7 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           error_has(ctx, "a[1/4], 250 elements") && error_has(ctx, "differing ranks: 1)"));
     CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") &&
-          ctx->active.strategy.of_tensor[3].n == 1); /* the one before is in force */
+          ctx->active.strategy.of_tensor[3].n == 1); /* the old one stays active */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
@@ -255,7 +254,7 @@ TEST(test_agreement) {
     run_ranks(3, 3, "loop", 0, body_agreement, &k);
 }
 
-/* Roots turn from unit to unit; labels of the timeline name units; memory counts the groups' buffers. */
+/* Units have different roots, labels of the timeline name units, and memory statistics include buffers of groups. */
 static void body_details(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     esp_stats whole = ESP_ZERO, group = ESP_ZERO;
@@ -275,7 +274,7 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
-    CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units: less of the rest */
+    CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units need less other memory */
     u = &ctx->active.strategy.units[2];
     CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "pack d+2"));
     CHECK(!strcmp(ctx->active.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));

@@ -1,5 +1,4 @@
-/* test_units_feedback.c: residuals are not lost when a change of strategy, or loading a state, makes other chunks
- * and groups of the tensors. Ranks are threads; runs under the thread sanitizer too. */
+/* test_units_feedback.c: no residual is lost if a new strategy, or a loaded state, has other chunks and groups. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "small_model.h"
@@ -10,13 +9,13 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* Everything that went in, and everything that came out. */
-typedef struct book {
+/* The sums of all gradients and of all results. */
+typedef struct totals {
     double in[TOTAL], out[TOTAL];
     int step;
-} book;
+} totals;
 
-static void train(esp_ctx *ctx, book *b, int steps) {
+static void train(esp_ctx *ctx, totals *b, int steps) {
     float *g = malloc(TOTAL * sizeof *g);
     for (int s = 0; s < steps; s++, b->step++) {
         for (uint64_t i = 0; i < TOTAL; i++) {
@@ -30,13 +29,13 @@ static void train(esp_ctx *ctx, book *b, int steps) {
     free(g);
 }
 
-/* What this rank holds of every element: `own` residuals of its own gradient only, else also its part of the others'
- * and what waits for the next push. */
-static void held_by(const esp_ctx *ctx, float *held, int own) {
+/* Adds up this rank's residuals by element. own: those of its own gradients only, otherwise also its share of the
+ * residuals of sums, and pending ones. */
+static void add_residuals(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
     for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
         const esp__feedback *f = &ctx->active.feedback[k];
-        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* tensors are numbered in their order */
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* as in `begins` */
         for (uint64_t i = 0; f->residual && (own ? f->raw : f->owner_replica) && i < f->count; i++)
             held[first + i] += f->residual[i];
     }
@@ -45,10 +44,10 @@ static void held_by(const esp_ctx *ctx, float *held, int own) {
             held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
 }
 
-/* in == out + held over all ranks, element by element. */
-static void check_books(esp_ctx *ctx, const book *b) {
+/* Checks in = out + residuals over all ranks, for each element. */
+static void check_totals(esp_ctx *ctx, const totals *b) {
     float *held = malloc(TOTAL * sizeof *held);
-    held_by(ctx, held, 0);
+    add_residuals(ctx, held, 0);
     CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
     double worst = 0;
     for (int i = 0; i < TOTAL; i++) {
@@ -64,22 +63,22 @@ static void set(esp_ctx *ctx, int kind, const char *codec, const char *option) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
 }
 
-/* ---- nothing is lost ------------------------------------------------------------------------------------------------------ */
+/* ---- nothing is lost --------------------------------------------------------------------------------------------- */
 static void body_conserved(esp_ctx *ctx, void *user) {
     static const int kinds[] = {WHOLE, CHUNKS, GROUPS, WHOLE, MIXED, ALL_IN_ONE, CHUNKS, MIXED, WHOLE};
     const task *k = user;
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        /* every other strategy has another option, so that residuals of sums lose their places too */
+        /* options alternate, so that residuals of sums must move, too */
         set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
-        check_books(ctx, b);
+        check_totals(ctx, b);
         train(ctx, b, 3);
-        check_books(ctx, b);
+        check_totals(ctx, b);
     }
     set(ctx, GROUPS, "none", FLAT_RAW);
-    train(ctx, b, 1); /* no compression: all of it comes out */
+    train(ctx, b, 1); /* uncompressed: sends all residuals */
     for (int i = 0; i < TOTAL; i++)
         if (fabs(b->in[i] - b->out[i]) >= 2e-2) {
             CHECK(fabs(b->in[i] - b->out[i]) < 2e-2);
@@ -104,21 +103,21 @@ TEST(test_conserved) {
     }
 }
 
-/* A rank's own residual keeps every bit on its way through all shapes: it is moved, not added up. */
+/* Residuals of a rank's own gradients move through all shapes without a change of a bit. */
 static void body_moved(esp_ctx *ctx, void *user) {
     static const int kinds[] = {CHUNKS, GROUPS, MIXED, ALL_IN_ONE, WHOLE, ALL_IN_ONE, CHUNKS, WHOLE};
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     float *before = malloc(TOTAL * 4), *after = malloc(TOTAL * 4);
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, WHOLE, "topk:ratio=0.05", FLAT_COMP);
     train(ctx, b, 4);
-    held_by(ctx, before, 1);
+    add_residuals(ctx, before, 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         set(ctx, kinds[i], "topk:ratio=0.05", i % 2 ? TREE_THREE : FLAT_COMP);
-        held_by(ctx, after, 1);
+        add_residuals(ctx, after, 1);
         CHECK(!memcmp(before, after, TOTAL * 4));
-        for (uint32_t t = 0; t < TENSORS; t++) /* later Comps have no residual yet */
+        for (uint32_t t = 0; t < TENSORS; t++) /* other Comps have no residual yet */
             for (uint64_t e = 0; ctx->model.tensors[t].pending_residual && e < counts[t]; e++)
                 CHECK(ctx->model.tensors[t].pending_residual[e] == 0);
     }
@@ -132,28 +131,28 @@ TEST(test_moved_bit_by_bit) {
     run_ranks(4, 2, "loop", 0, body_moved, &k);
 }
 
-/* A tensor whose new unit has no Comp gives its residual to the next push; its neighbours keep theirs. */
+/* If the new unit of a tensor has no Comp, its residual is added to the next gradient. Other tensors keep theirs. */
 static const char part_only[] =
     "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 none " FLAT_RAW "\nchunk 400 topk:ratio=0.05 " FLAT_COMP
     "\ntensor b 37 group\ntensor c 5 group\ngroup 42 none " FLAT_RAW "\ntensor d 2048 topk:ratio=0.05 " FLAT_COMP
     "\ntensor e 3 none " FLAT_RAW "\ntensor f 1 none " FLAT_RAW "\n";
 static void body_part(esp_ctx *ctx, void *user) {
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     float *before = malloc(TOTAL * 4);
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, GROUPS, "topk:ratio=0.05", FLAT_COMP);
     train(ctx, b, 3);
-    held_by(ctx, before, 1);
+    add_residuals(ctx, before, 1);
     CHECK(esp_strategy_set(ctx, part_only) == ESP_OK);
     const float *carry = ctx->model.tensors[0].pending_residual;
     CHECK(carry && !memcmp(carry, before, 600 * 4) && carry[600] == 0 && carry[999] == 0);
     CHECK(ctx->model.tensors[1].pending_residual && ctx->model.tensors[2].pending_residual &&
           !ctx->model.tensors[3].pending_residual && ctx->model.tensors[4].pending_residual);
     CHECK(ctx->active.n_feedback == 2 && !memcmp(ctx->active.feedback[0].residual, before + 600, 400 * 4));
-    check_books(ctx, b);
+    check_totals(ctx, b);
     train(ctx, b, 1);
-    check_books(ctx, b);
+    check_totals(ctx, b);
     free(before), free(b);
 }
 TEST(test_part_without_compression) {
@@ -161,13 +160,13 @@ TEST(test_part_without_compression) {
     run_ranks(3, 3, "loop", 0, body_part, &k);
 }
 
-/* The method's own memory stays with a unit that stays as it is. */
+/* Units that do not change keep the codec's state, such as the velocity of dgc. */
 static void body_own_state(esp_ctx *ctx, void *user) {
     static const char a[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 dgc:ratio=0.05 " FLAT_COMP
                             "\nchunk 400 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 group\ntensor c 5 group\ngroup 42 "
                             "dgc:ratio=0.05 " FLAT_COMP "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW
                             "\ntensor f 1 none " FLAT_RAW "\n";
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     char equal[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 500 dgc:ratio=0.05 " FLAT_COMP
                    "\nchunk 500 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 none " FLAT_RAW "\ntensor c 5 none " FLAT_RAW
                    "\ntensor d 2048 none " FLAT_RAW "\ntensor e 3 none " FLAT_RAW "\ntensor f 1 none " FLAT_RAW "\n";
@@ -182,11 +181,11 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(state, f->state, bytes);
     for (uint64_t i = 0; i < bytes; i++) nonzero += state[i] != 0;
     CHECK(bytes >= 1600 && nonzero > 100);
-    /* the second chunk stays; the first becomes plain, and so do b and c */
+    /* the second chunk stays, and the others get codec topk, which has no state */
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->active.feedback[1].place.begin == 600 && !memcmp(state, ctx->active.feedback[1].state, bytes));
-    /* two of one size keep each its own */
+    /* each of two chunks of equal size keeps its own state */
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     train(ctx, b, 2);
     bytes = ctx->active.feedback[0].state_bytes;
@@ -198,7 +197,7 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     CHECK(!memcmp(state, ctx->active.feedback[0].state, bytes) &&
           !memcmp(state + bytes, ctx->active.feedback[1].state, bytes));
-    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* not the same elements: the bytes mean nothing there */
+    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* other elements: state is dropped */
     nonzero = 0;
     for (uint64_t i = 0; i < ctx->active.feedback[0].state_bytes; i++) nonzero += ctx->active.feedback[0].state[i] != 0;
     CHECK(nonzero == 0);
@@ -209,37 +208,37 @@ TEST(test_own_state) {
     run_ranks(2, 2, "loop", 0, body_own_state, &k);
 }
 
-/* ---- a step thrown away ------------------------------------------------------------------------------------------------------ */
+/* ---- discarded steps ------------------------------------------------------------------------------------------ */
 static void body_discard(esp_ctx *ctx, void *user) {
     const task *k = user;
-    book *b = calloc(1, sizeof *b), *thrown = malloc(sizeof *b);
+    totals *b = calloc(1, sizeof *b), *thrown = malloc(sizeof *b);
     float *before = malloc(TOTAL * 4), *after = malloc(TOTAL * 4);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, GROUPS, "topk:ratio=0.05", k->option);
     train(ctx, b, 2);
-    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK); /* some feedback now waits for the next push */
-    held_by(ctx, before, 0);
-    CHECK(esp_discard_step(ctx) == ESP_OK); /* of a step before the change: nothing to take back any more */
-    held_by(ctx, after, 0);
+    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK); /* some residuals are pending now */
+    add_residuals(ctx, before, 0);
+    CHECK(esp_discard_step(ctx) == ESP_OK); /* nothing to restore after the change */
+    add_residuals(ctx, after, 0);
     CHECK(!memcmp(before, after, TOTAL * 4));
     for (int round = 0; round < 2; round++) {
         *thrown = *b;
         train(ctx, thrown, 1);
         CHECK(ctx->model.tensors[0].pending_residual == NULL);
         CHECK(esp_discard_step(ctx) == ESP_OK);
-        held_by(ctx, after, 0);
+        add_residuals(ctx, after, 0);
         CHECK(!memcmp(before, after, TOTAL * 4));
-        check_books(ctx, b);
+        check_totals(ctx, b);
     }
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
-    for (int round = 0; round < 2; round++) { /* a good step, then one that is thrown away */
+    for (int round = 0; round < 2; round++) { /* a step, then one that is discarded */
         train(ctx, b, 1);
-        check_books(ctx, b);
+        check_totals(ctx, b);
         *thrown = *b;
         train(ctx, thrown, 1);
         CHECK(esp_discard_step(ctx) == ESP_OK);
-        check_books(ctx, b);
+        check_totals(ctx, b);
     }
     free(before), free(after), free(thrown), free(b);
 }
@@ -250,13 +249,13 @@ TEST(test_discard) {
     }
 }
 
-/* ---- states ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 static char path[64];
-static book saved_books[8];
+static totals saved_books[8];
 
 static void body_save(esp_ctx *ctx, void *user) {
     const task *k = user;
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, WHOLE, "topk:ratio=0.05", k->option);
@@ -269,24 +268,24 @@ static void body_save(esp_ctx *ctx, void *user) {
 }
 static void body_load(esp_ctx *ctx, void *user) {
     const task *k = user;
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int other = 0; other < 3; other++) { /* the option it was saved with; another; no compression at all */
+        for (int other = 0; other < 3; other++) { /* same option, another, no compression */
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
             *b = saved_books[ctx->job.rank];
             CHECK(esp_state_load(ctx, path) == ESP_OK && ctx->steps.step == 4);
-            check_books(ctx, b);
+            check_totals(ctx, b);
             train(ctx, b, 2);
-            check_books(ctx, b);
+            check_totals(ctx, b);
         }
     free(b);
 }
 static void body_load_bits(esp_ctx *ctx, void *user) {
     const task *k = user;
-    book *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+    totals *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, k->kind, "dgc:ratio=0.05", k->option);

@@ -1,10 +1,10 @@
-/* decode.h: hostile payloads for every built-in codec: what decompress, a round that reads what others reduced, and
- * esp_decompress must do with any bytes. They return ESP_OK or ESP_E_CORRUPT, read nothing outside the payload, write nothing outside
- * the output, write nothing at all where they refuse, and every SIMD level gives the same bits. Used by fuzz_decode.c and, with fewer
- * inputs, by test_decode.c. Include tests/lib/library.h first.
+/* decode.h: the fuzz target that decodes arbitrary bytes with every built-in codec: by decompress, by a round that
+ * reads reduced bodies, and by esp_decompress. They must return ESP_OK or ESP_E_CORRUPT, read only the payload, write
+ * only the output, write nothing after an error, and give the same bits at every SIMD level. Include
+ * tests/lib/library.h first.
  *
- * An input: codec, sizes, what to do (see decode_case_of), then the payload: a real one with bytes of the input over it, the header
- * of a real one and a body of the input's bytes, or the input's bytes alone. */
+ * The input selects codec, sizes and call (see decode_case_of). Then follows the payload: bytes to change in a valid
+ * payload, a body behind a valid header, or all bytes of the payload. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
 #include "check.h"
@@ -12,7 +12,7 @@
 #include "codecs/common/simd.h"
 #include "guard.h"
 
-/* Every codec of the registry, with the parameters that change what its bodies hold. */
+/* Every codec of the registry, with the parameters that change the format of its payloads. */
 static const char *const decode_specs[] = {"none",
                                            "fp16",
                                            "bf16",
@@ -50,7 +50,7 @@ static esp_ctx *decode_ctx;
 static esp__codec *decode_codec[DECODE_LEVELS][DECODE_SPECS];
 static int decode_levels;
 
-/* Opens all codecs at all SIMD levels, and checks that no codec of the registry is forgotten. */
+/* Opens all codecs at all SIMD levels, and checks that decode_specs has every codec of the registry. */
 static inline void decode_open(void) {
     static const char *const levels[DECODE_LEVELS] = {"scalar", "avx2", "avx512"};
     if (decode_ctx) return;
@@ -77,9 +77,9 @@ static inline void decode_close(void) {
     decode_ctx = NULL;
 }
 
-/* ---- what an input asks for --------------------------------------------------------------------------------------------- */
-enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* how the payload is made */
-enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* who reads it */
+/* ---- the case that an input selects ------------------------------------------------------------------------------ */
+enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* see the top */
+enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* the call */
 enum {
     DECODE_SUM = 1,
     DECODE_FEEDBACK = 2,
@@ -91,7 +91,7 @@ enum {
 
 typedef struct decode_case {
     int codec, kind, op;
-    uint32_t flags, n_reduced, misaligned; /* misaligned: bytes by which the payload's address is no multiple of 64 */
+    uint32_t flags, n_reduced, misaligned; /* misaligned: address of the payload modulo 64 */
     uint64_t count, rows, cols, step;
     const uint8_t *data;
     size_t bytes;
@@ -126,8 +126,8 @@ static inline int decode_case_of(const uint8_t *data, size_t size, decode_case *
     return 1;
 }
 
-/* ---- sizes, numbers, real payloads -------------------------------------------------------------------------------------- */
-/* `first`: the round with which such a part begins. */
+/* ---- sizes, numbers, real payloads ------------------------------------------------------------------------------- */
+/* Sizes of a call. `first` is the first round that has a payload. */
 typedef struct decode_sizes {
     uint32_t first, last;
     esp_bound bound[ESP_ROUNDS_MAX];
@@ -166,7 +166,7 @@ static inline const float *decode_numbers(void) {
     return numbers;
 }
 
-/* All that a call is given, in memory of its exact size, and that it may write, between guard zones. */
+/* The memory that a call reads, with exact sizes, and the memory that it writes, between guard zones. */
 typedef struct decode_room {
     guarded out, residual, payload;
     uint8_t *scratch, *state;
@@ -189,13 +189,13 @@ static inline uint8_t *decode_bytes(uint64_t n) {
     return p;
 }
 
-/* A payload of a round, as long as it is. */
+/* The payload of a round, in memory of its exact size. */
 typedef struct decode_payload {
     uint8_t *data;
     uint64_t bytes;
 } decode_payload;
 
-/* Compresses decode_numbers(): the payloads of all rounds. Each round's own body stands for the reduced one. */
+/* Makes valid payloads of all rounds by compressing decode_numbers() on one rank. */
 static inline void decode_real(const decode_case *c, const decode_sizes *z, decode_payload p[ESP_ROUNDS_MAX]) {
     const esp__codec *codec = decode_codec[0][c->codec];
     decode_room m;
@@ -218,18 +218,19 @@ static inline void decode_real(const decode_case *c, const decode_sizes *z, deco
     free(m.state);
 }
 
-/* The hostile payload, made of the real one as the input says. It ends where its memory ends. */
+/* Makes the payload to decode from the valid one and the input. Its memory has the exact size. */
 static inline guarded decode_hostile(const decode_case *c, const decode_payload *real) {
     uint64_t n = c->kind == DECODE_BYTES ? c->bytes : real->bytes;
     const uint8_t *in = c->data;
     guarded g = guard_new(n, c->misaligned);
     if (c->kind == DECODE_BYTES) {
         if (n) memcpy(g.data, in, (size_t)n);
-    } else if (c->kind == DECODE_BODY) { /* a body of the right size; the input's bytes again and again */
+    } else if (c->kind == DECODE_BODY) { /* a body of the right size, by repeating the input */
         memcpy(g.data, real->data, ESP_PAYLOAD_HEADER);
         for (uint64_t i = ESP_PAYLOAD_HEADER; i < n && c->bytes; i++)
             g.data[i] = in[(i - ESP_PAYLOAD_HEADER) % c->bytes];
-    } else { /* three bytes and a fourth: where, and what is there. The header is hit as often as all of the body */
+    } else {
+        /* changes: three bytes of place, one of value. Half of them hit the header */
         memcpy(g.data, real->data, (size_t)n);
         for (size_t i = 0; i + 4 <= c->bytes; i += 4) {
             const uint64_t at = (uint64_t)in[i + 1] | (uint64_t)in[i + 2] << 8 | (uint64_t)(in[i] >> 1) << 16;
@@ -242,11 +243,11 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
     return g;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 typedef struct decode_result {
     esp_status status;
     uint64_t used;
-    guarded out; /* numbers, or a payload, and, behind it, the residual */
+    guarded out; /* numbers, or a payload followed by the residual */
 } decode_result;
 
 enum { DECODE_FILL = 0x4d };
@@ -282,7 +283,7 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
     }
     call.args.payload = all;
     if (!lists) return esp__call_decompress(&call);
-    /* the part twice: the first with real payloads, the second with the hostile one */
+    /* two parts, the first with valid payloads, the second with the one under test */
     esp_tensor parts[DECODE_PARTS], *list[DECODE_PARTS] = {&parts[0], &parts[1]};
     const uint64_t offset[DECODE_PARTS] = {0, c->count};
     esp_payload both[2 * DECODE_PARTS], reduced[DECODE_PARTS];
@@ -319,7 +320,7 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
     return s;
 }
 
-/* esp_decompress with any bytes: the payloads of all rounds one behind the other. */
+/* Calls esp_decompress with the payloads of all rounds, one after the other. */
 static inline esp_status decode_handle(const decode_case *c, const decode_sizes *z, int level, const guarded *bad,
                                        const decode_payload *real, decode_room *m) {
     static const char *const levels[DECODE_LEVELS] = {"scalar", "avx2", "avx512"};
@@ -374,7 +375,7 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
     memset(m.residual.data, 0, (size_t)numbers);
     memset(m.payload.data, DECODE_FILL, (size_t)payload);
     m.scratch = aligned_alloc(64, (z->scratch + 127) / 64 * 64);
-    memset(m.scratch, 0xC3, (size_t)z->scratch); /* anything before a call */
+    memset(m.scratch, 0xC3, (size_t)z->scratch); /* codecs may not rely on its content */
     m.state = decode_bytes(z->bound[0].state_bytes);
     r.status = c->op == DECODE_HANDLE ? decode_handle(c, z, level, &bad, real, &m)
                                       : decode_call(c, z, level, &bad, real, &m, &r.used);
@@ -391,7 +392,7 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
             memcpy(&word, m.state + i, sizeof word);
             fuzz_check((word & 0x7f800000u) != 0x7f800000u, "NaN or Inf went into the codec's state");
         }
-    /* all that was written, for the comparison of levels */
+    /* all output, to compare SIMD levels */
     r.out = guard_new(numbers + r.used + (c->op == DECODE_DECOMPRESS ? z->bound[0].state_bytes : 0), 0);
     memcpy(r.out.data, c->op == DECODE_DECOMPRESS || c->op == DECODE_HANDLE ? m.out.data : m.residual.data,
            (size_t)numbers);
@@ -408,7 +409,7 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
     return r;
 }
 
-/* 1: the payload was decoded; 0: it was refused, or the input says too little. */
+/* The fuzz target. Returns 1 if the payload was decoded, 0 if it was refused or the input is too short. */
 static inline int fuzz_decode(const uint8_t *data, size_t size) {
     decode_case c;
     decode_payload real[ESP_ROUNDS_MAX];
@@ -424,8 +425,7 @@ static inline int fuzz_decode(const uint8_t *data, size_t size) {
         r[level] = decode_at(&c, &z, level, &real[before ? z.last - 1 : z.last], real);
     for (int level = 1; level < decode_levels; level++) {
         fuzz_check(r[level].status == r[0].status, "SIMD levels disagree on whether the payload is valid");
-        if (c.op == DECODE_LAST_ROUND)
-            continue; /* a range smaller than the rank's own numbers: what these become may differ */
+        if (c.op == DECODE_LAST_ROUND) continue; /* numbers beyond the shared range are undefined */
         fuzz_check(r[level].out.bytes == r[0].out.bytes &&
                        !memcmp(r[level].out.data, r[0].out.data, (size_t)r[0].out.bytes),
                    "SIMD levels give different bits");

@@ -1,5 +1,5 @@
-/* guard.h: memory between two zones that nobody may touch. Under the address sanitizer each read and write there is an error; without
- * it each write is found when the memory is freed. */
+/* guard.h: memory between two guard zones. With the address sanitizer every access to them is an error; without it,
+ * writes are found when the memory is freed. */
 #ifndef ESPRESSO_TESTS_FUZZ_GUARD_H
 #define ESPRESSO_TESTS_FUZZ_GUARD_H
 #include <stdint.h>
@@ -27,7 +27,7 @@ typedef struct guarded {
     uint64_t bytes, whole;
 } guarded;
 
-/* `bytes` bytes whose address is `misaligned` bytes behind a multiple of 64. */
+/* Allocates memory whose address modulo 64 is `misaligned`. */
 static inline guarded guard_new(uint64_t bytes, uint32_t misaligned) {
     guarded g = {NULL, NULL, bytes, 2 * GUARD_ZONE + (bytes + misaligned + 63) / 64 * 64};
     g.all = aligned_alloc(64, g.whole);
@@ -35,7 +35,7 @@ static inline guarded guard_new(uint64_t bytes, uint32_t misaligned) {
     memset(g.all, GUARD_BYTE, g.whole);
     g.data = g.all + GUARD_ZONE + misaligned;
     ASAN_POISON_MEMORY_REGION(g.all, g.whole);
-    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes); /* shadow memory is cut in 8 bytes */
+    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes); /* from a multiple of 8 bytes */
     if (misaligned >= 8) ASAN_POISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned / 8 * 8);
     return g;
 }

@@ -1,6 +1,5 @@
-/* model_print.h: the text of a model that was read, from which it can be read again: nothing that the reader keeps gets lost.
- * Only tests write models back; the library writes what it measured (observe/profile.c). Include
- * planner/files/files.h first. */
+/* model_print.h: prints a parsed model, so that parsing the text gives the same model. Only tests need it: the library
+ * writes models that it measured (observe/profile.c). Include planner/files/files.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #define ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #include "espresso_impl/base/json.h"

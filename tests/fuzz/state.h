@@ -1,14 +1,13 @@
-/* state.h: hostile states: what esp_state_read must do with any bytes. It returns ESP_OK, or an error with a text and the context
- * as it was: the state that it writes is still the same. A state that is read is written again as it was. The checksums of an
- * input are made right unless its first byte is odd: else nothing behind them would be reached. Used by fuzz_state.c and, with
- * fewer inputs, by test_hostile.c. Include tests/lib/library.h first. */
+/* state.h: the fuzz target that reads arbitrary bytes as a saved state. esp_state_read must return ESP_OK, and the
+ * state must be the same when it is written again; or an error with a text, and the context must not change. The target
+ * corrects the checksums of most inputs, which otherwise would always be refused. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_STATE_H
 #define ESPRESSO_TESTS_FUZZ_STATE_H
 #include "check.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/context/state.h"
 
-/* The layout, as state.c has it: magic, version, rank, size, tensors, Comps, text; step, seed, strategy; bytes; checksum. */
+/* Sizes and offsets of the header, as in espresso_impl/context/state.c. */
 enum { STATE_HEAD = 72, STATE_BODY_BYTES = 56, STATE_HEAD_SUM = 64, STATE_MOST = 1 << 16, STATE_TENSORS = 3 };
 
 typedef struct state_bytes {
@@ -31,7 +30,7 @@ static esp_status state_get(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-/* The size of the body, if that is not what the input is about, and both checksums. */
+/* Corrects both checksums, and also the size of the body if size_too is set. */
 static void state_repair(state_bytes *b, int size_too) {
     if (b->n < STATE_HEAD + 8) return;
     const uint64_t body = b->n - STATE_HEAD - 8;
@@ -82,8 +81,9 @@ static void state_close(void) {
     for (int k = 0; k < STATE_STRATEGIES; k++) esp_close(state_ctx[k]), state_ctx[k] = NULL;
 }
 
-/* What to do: byte 0 says which strategy reads, and what is repaired (bit 0: nothing; bit 1: not the size); then either the
- * state itself (bit 2), or a real one, of the strategy that bit 3 says, with bytes of the input over it. */
+/* The fuzz target. Byte 0 of the input selects the strategy that reads, and by bits: 0 corrects nothing, 1 keeps the
+ * size, 2 takes the rest of the input as the state. Otherwise the rest changes bytes in a valid state, whose strategy
+ * bit 3 selects. */
 static inline int fuzz_state(const uint8_t *data, size_t size) {
     static state_bytes b, before, after;
     if (!state_ctx[0])
@@ -121,7 +121,7 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
                    "refused, but something changed");
         return 0;
     }
-    /* what was written is read again as the same */
+    /* the state that was written must be read again as the same */
     before.n = 0;
     after.at = 0;
     fuzz_check(esp_state_read(ctx, state_get, &after) == ESP_OK, "a state that was written is refused");
@@ -132,8 +132,8 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
     return 1;
 }
 
-/* A strategy's text, put in force: refused with a text and nothing changed, or a step runs, and the text that the library prints is the
- * same strategy. */
+/* The fuzz target that activates arbitrary text as a strategy. It must be refused with an error text and without any
+ * change; or a step must run, and the text that the library prints must be the same strategy. */
 static inline int fuzz_activate(const uint8_t *data, size_t size) {
     static esp_ctx *ctx;
     static char was[STATE_MOST];

@@ -1,4 +1,4 @@
-# test_fuzz.sh: libFuzzer on all that comes from outside, each target for a minute; `make fuzz` lets them run for longer.
+# test_fuzz.sh: runs libFuzzer on each fuzz target for a minute; `make fuzz` runs them for longer.
 # time limit: 1800 s
 # runs: long
 command -v clang >/dev/null || { echo "skipped: clang is not there" && exit 77; }

@@ -1,5 +1,6 @@
-/* test_targets.c: what the fuzzers of payloads, states, strategies, messages and costs files check, without a fuzzer: their seeds, every
- * input that once broke something, and changes of these that a generator makes. tests/planner/files has those of the other files. */
+/* test_targets.c: runs the fuzz targets of payloads, states, strategies, messages and costs files without a fuzzer:
+ * with their seeds, inputs that once failed, and random changes of both. tests/planner/files does so for other
+ * files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -16,7 +17,7 @@ static int costs(const uint8_t *data, size_t size) { return fuzz_costs((const ch
 static uint64_t seed = 1;
 static uint32_t draw(void) { return test_random32(&seed); }
 
-/* The folder's inputs, and `times` changes of each; counts what was accepted. */
+/* Runs a target with all inputs of a folder and `times` random changes of each. Returns how many were accepted. */
 static int replay(const char *name, target_fn target, unsigned times) {
     char folder[128], path[512];
     static uint8_t changed[1 << 16];
@@ -49,7 +50,7 @@ static int replay(const char *name, target_fn target, unsigned times) {
     return accepted;
 }
 
-/* All codecs, all ways to make and to read a payload. */
+/* Covers all codecs, all ways to make a payload, and all ways to decode it. */
 TEST(payloads) {
     uint8_t in[DECODE_HEAD + 64];
     int decoded = 0, all = 0;
@@ -58,7 +59,7 @@ TEST(payloads) {
             for (unsigned k = 0; k < test_repeats(24); k++) {
                 for (size_t i = 0; i < sizeof in; i++) in[i] = (uint8_t)draw();
                 in[0] = (uint8_t)codec;
-                in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14); /* rarely more than one span */
+                in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14); /* mostly small sizes */
                 in[4] = (uint8_t)how;
                 all++;
                 decoded += fuzz_decode(in, k % 3 ? DECODE_HEAD + draw() % 64 : DECODE_HEAD);

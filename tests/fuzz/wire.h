@@ -1,7 +1,7 @@
-/* wire.h: hostile messages between ranks: what the watch thread does with whatever comes over a connection, on rank 0 and on others.
- * No message may crash a rank, make it write outside its memory, or give a rank
- * that waits wrong bytes as if they were the others'. The messages come over a pair of connected sockets, as they do in a job; no thread
- * runs. Used by fuzz_wire.c and, with fewer inputs, by test_targets.c. Include tests/lib/library.h first. */
+/* wire.h: the fuzz target that sends arbitrary messages over the connections between ranks, to rank 0 and to others. No
+ * message may crash a rank, make it write outside its memory, or complete an exchange with wrong bytes. Messages come
+ * over connected sockets as in a job, but the target calls the watch thread's functions itself. Include
+ * tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_WIRE_H
 #define ESPRESSO_TESTS_FUZZ_WIRE_H
 #include "check.h"
@@ -13,10 +13,10 @@ enum { WIRE_RANKS = 3, WIRE_WAITS = 24, WIRE_MESSAGE = 9 };
 typedef struct wire {
     esp_ctx *ctx;
     esp__peers *p;
-    int far[WIRE_RANKS]; /* the other ends of the connections */
+    int far[WIRE_RANKS]; /* the remote ends of the connections */
     uint8_t out[WIRE_WAITS + 2];
     esp__waiter waiter;
-    int lost, late;
+    int lost, stragglers;
 } wire;
 
 static void wire_lost(void *user, int32_t rank, int left) {
@@ -26,7 +26,7 @@ static void wire_lost(void *user, int32_t rank, int left) {
 }
 static void wire_late(void *user, int32_t rank, uint32_t tensor) {
     wire *w = user;
-    w->late++;
+    w->stragglers++;
 }
 static void wire_answer(void *user, esp__answer *out) {
     out->waits_for = 1;
@@ -51,7 +51,7 @@ static void wire_open(wire *w, esp_ctx *ctx, int32_t rank) {
         w->p->conns[k].fd = pair[0];
         w->far[k] = pair[1];
     }
-    /* this rank waits in an exchange of all ranks */
+    /* this rank waits in an allgather of all ranks */
     w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS / WIRE_RANKS, WIRE_WAITS, w->out + 1, 0, -2, -2};
     memset(w->out, 0xee, sizeof w->out);
     w->p->waiters = &w->waiter;
@@ -65,7 +65,7 @@ static void wire_close(wire *w) {
     esp__peers_free(w->p);
 }
 
-/* What was sent to the other end. Messages must be whole. */
+/* Drops what the rank sent to the remote ends. */
 static void wire_answers(wire *w) {
     uint8_t some[4096];
     for (int32_t k = 0; k < WIRE_RANKS; k++)
@@ -85,8 +85,8 @@ static void wire_deliver(wire *w, int32_t k, const void *data, size_t bytes) {
     wire_answers(w);
 }
 
-/* Messages, each of WIRE_MESSAGE bytes (connection, type, rank, tag, seq, body's size, and two of the body's) and then a body of bytes
- * of the input; or the input's bytes as they are. */
+/* Delivers the input: as it is if `raw`, otherwise as messages. WIRE_MESSAGE bytes of the input select connection and
+ * header of each message, and its body follows. */
 static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
     if (raw) {
         for (size_t at = 0; at < size; at += 40)
@@ -101,7 +101,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         const uint8_t body = data[5], n = data[6];
         size_t at = sizeof m, own = data[7] % 65;
         if (data[0] & 64) m.tag = data[0] & 32 ? UINT64_MAX : UINT32_MAX;
-        if (body & 128) { /* an exchange: how many members, and which */
+        if (body & 128) { /* an allgather: its members */
             const int32_t members = (int8_t)n;
             memcpy(text + at, &members, 4), at += 4;
             for (int i = 0; i < (body & 7); i++) {
@@ -114,7 +114,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         memcpy(text + at, data, own), at += own;
         data += own, size -= own;
         m.bytes = at - sizeof m;
-        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* says more or less than comes */
+        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* a wrong size */
         memcpy(text, &m, sizeof m);
         wire_deliver(w, k, text, at);
     }

@@ -1,8 +1,8 @@
-# test_bootstrap.sh: what ./bootstrap does where something is missing: with apt, without it, with and without sudo. apt-get,
-# sudo, id and make are played by small scripts; nothing is installed.
+# test_bootstrap.sh: ./bootstrap on machines where packages are missing: with and without apt, with and without sudo.
+# Small scripts stand for apt-get, sudo, id and make; nothing is installed.
 . tests/compile/common.sh
 mkdir "$tmp/bin"
-PATH=$(echo "$PATH" | tr : '\n' | grep -v ccache | paste -sd:) # which finds no compiler where only $tmp/bin is searched
+PATH=$(echo "$PATH" | tr : '\n' | grep -v ccache | paste -sd:) # its compilers need the rest of PATH
 for tool in sh grep awk head xargs find basename ln sed cat dirname getconf mktemp mkdir date timeout tr tail rm env dpkg cc gcc g++ clang clang-format pkg-config doxygen true; do
     have $tool && ln -s "$(command -v $tool)" "$tmp/bin/$tool"
 done
@@ -12,16 +12,16 @@ play() { # NAME SCRIPT
 }
 echo : >"$tmp/pass.sh"
 play make 'case $* in *ci-list* | *quick-list*) echo '"$tmp/pass.sh"' ;; *) echo "make $*" ;; esac'
-run() { PATH=$tmp/bin ./bootstrap "$@" >"$tmp/said" 2>&1; }
+run() { PATH=$tmp/bin ./bootstrap "$@" >"$tmp/output" 2>&1; }
 says() {
-    grep -q -- "$1" "$tmp/said" && return
+    grep -q -- "$1" "$tmp/output" && return
     echo "expected \"$1\" in:"
-    cat "$tmp/said"
+    cat "$tmp/output"
     exit 1
 }
 rm -f "$tmp/bin/clang-format"
 
-refused() { # TEXT ARGUMENTS...: exit status 2, says TEXT and how it is used, and neither installs nor builds
+refused() { # TEXT ARGUMENTS...: must exit with status 2, TEXT and usage, and neither install nor build
     text=$1
     shift
     code=0
@@ -29,7 +29,7 @@ refused() { # TEXT ARGUMENTS...: exit status 2, says TEXT and how it is used, an
     says "$text"
     says "./bootstrap demo"
     [ "$code" -eq 2 ] || { echo "bootstrap $*: exit status $code" && exit 1; }
-    if grep "^make\|installing" "$tmp/said"; then exit 1; fi
+    if grep "^make\|installing" "$tmp/output"; then exit 1; fi
 }
 run && says "./bootstrap demo"
 refused "'nonsense' is not one of demo, test, build" nonsense
@@ -40,7 +40,7 @@ refused "test takes one flag, found '--quick --all'" test --quick --all
 refused "build takes no flags, found '--quick'" build --quick
 if run test; then exit 1; fi # cmake and clang-format are missing, and there is no apt
 says "please install these.*clang-format.*cmake"
-run test --quick || { cat "$tmp/said" && exit 1; } # needs neither
+run test --quick || { cat "$tmp/output" && exit 1; } # needs none of both
 says "make -s -k -j[0-9]* quick-programs"
 says "^1 passed, 0 failed"
 
@@ -51,12 +51,12 @@ says "as root: apt-get install.*cmake"
 
 play sudo 'echo "sudo $1" >>'"$tmp/apt"'; exec "$@"'
 for tool in clang doxygen python3 g++ mpicc mpirun ip ethtool; do [ -e "$tmp/bin/$tool" ] || play $tool true; done
-run test || { cat "$tmp/said" && exit 1; }
+run test || { cat "$tmp/output" && exit 1; }
 says "installing.*clang-format cmake mmdebstrap"
 says "make -s -k -j[0-9]* ci-programs"
 says "^1 passed, 0 failed"
 play apt-get 'case $* in *install*) for t in chromium mpicc.mpich mpirun.mpich; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
-run test --all || { cat "$tmp/said" && exit 1; } # a browser and another MPI are for this alone
+run test --all || { cat "$tmp/output" && exit 1; } # only this needs a browser and another MPI
 says "installing.*chromium libmpich-dev mpich"
 says "make -s -j[0-9]* test-all"
 grep -q '^sudo apt-get' "$tmp/apt"
@@ -64,7 +64,7 @@ grep -q '^update' "$tmp/apt"
 grep -q 'install -y --no-install-recommends .*cmake' "$tmp/apt"
 
 rm "$tmp/apt"
-run build || exit 1 # all is there: not a word of packages, apt is not asked
+run build || exit 1 # nothing is missing: no message, no call of apt
 says "^make"
 [ ! -e "$tmp/apt" ]
 
@@ -78,17 +78,17 @@ run demo --quick || exit 1
 says "^make -s demo DEMO_FLAGS=--quick"
 run demo --mpi --quick || exit 1
 says "^make -s demo DEMO_FLAGS=--mpi --quick"
-rm "$tmp/bin/mpicc" "$tmp/bin/ip" # only where hosts or MPI are asked for
+rm "$tmp/bin/mpicc" "$tmp/bin/ip" # only needed for hosts or MPI
 play apt-get 'case $* in *install*) for t in mpicc ip; do ln -s /bin/true '"$tmp/bin"'/$t; done;; esac'
 ln -s /bin/true "$tmp/bin/cmake"
 run test --quick || exit 1
 run demo || exit 1
-if grep installing "$tmp/said"; then exit 1; fi
-run demo --mpi || { cat "$tmp/said" && exit 1; }
+if grep installing "$tmp/output"; then exit 1; fi
+run demo --mpi || { cat "$tmp/output" && exit 1; }
 says "installing libopenmpi-dev iproute2"
 rm "$tmp/bin/cmake"
 
-# a header that the compiler does not find is installed, by each of the three, and no other
+# each of the three commands installs the package of a missing header, and no other
 real=$(readlink "$tmp/bin/gcc")
 rm "$tmp/bin/gcc" "$tmp/apt"
 play gcc 'exec '"$real"' -I'"$tmp/hidden"' "$@"'
@@ -96,16 +96,16 @@ ln -s /bin/true "$tmp/bin/cmake"
 mkdir "$tmp/hidden"
 for header in "stdio.h libc6-dev libjansson-dev" "jansson.h libjansson-dev"; do
     for what in build demo test; do
-        # shellcheck disable=SC2086 # words: the header, then what brings it
+        # shellcheck disable=SC2086 # words: a header and its package
         set -- $header
         echo "#error hidden by test_bootstrap.sh" >"$tmp/hidden/$1"
         play apt-get 'case $* in *install*) rm '"$tmp/hidden/$1"';; esac'
         shift
-        run $what || { cat "$tmp/said" && exit 1; }
+        run $what || { cat "$tmp/output" && exit 1; }
         says "^bootstrap: installing $*\$"
     done
 done
-play apt-get : # says that all is well, and installs nothing
+play apt-get : # succeeds, but installs nothing
 echo "#error hidden by test_bootstrap.sh" >"$tmp/hidden/jansson.h"
 if run build; then exit 1; fi
 says "still missing after installing: libjansson-dev"

@@ -1,10 +1,10 @@
-# test_guide.sh: follows "a codec in ten minutes" and the other chapters on codecs of plugins/README.md to the letter: every command that
-# is in them runs as it stands there. The reader's training program is the example `hello`.
+# test_guide.sh: runs every command in the chapters on codecs of plugins/README.md as it is written there. The example
+# `hello` stands for the reader's training program.
 # runs: slow
 . tests/compile/common.sh
 mkdir "$tmp/bin" "$tmp/project"
 ln -s "$root/espresso.h" "$root/planner" "$root/plugins" "$tmp/project/"
-# the reader's command, and in place of ./train a program that is there
+# the command espresso, and an existing program instead of ./train
 cat >"$tmp/bin/espresso" <<END
 #!/bin/sh
 for a do shift; case \$a in ./train) a=$root/$build/bin/hello ;; esac; set -- "\$@" "\$a"; done
@@ -17,7 +17,7 @@ unset ESPRESSO_PLUGIN_PATH ESPRESSO_CODEC
 commands() { # TITLE
     awk -v title="## $1" '/^## / { on = $0 == title } on && /^    / { print substr($0, 5) }' plugins/README.md
 }
-# runs a chapter's commands in order, and wants so many of them
+# runs a chapter's commands in order, and checks their number
 follow() { # TITLE COMMANDS FOLDER
     commands "$1" >"$tmp/chapter.sh"
     if [ "$(wc -l <"$tmp/chapter.sh")" -ne "$2" ]; then
@@ -35,7 +35,7 @@ for name in mycodec mymatrix mywrapper; do
     [ "$(nm -D --defined-only "$tmp/project/$name/libespresso-$name.so" | awk '{ print $3 }')" = espresso_plugin_v1 ] ||
         { echo "$name exports more than its entry" && exit 1; }
 done
-# what the wrapper cannot wrap it says
+# the wrapper refuses codecs that it cannot wrap
 for of in powersgd "warmup:of=(topk)"; do
     if espresso plugins --check --path "$tmp/project/mywrapper" "mywrapper:of=($of)" >"$tmp/output" 2>&1 ||
         ! grep -q "neither a codec of several rounds nor a wrapper" "$tmp/output"; then

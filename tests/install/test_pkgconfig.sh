@@ -1,4 +1,5 @@
-# test_pkgconfig.sh: a program out of the tree, by pkg-config, against an installed copy that was moved: shared and static.
+# test_pkgconfig.sh: a program out of the tree, by pkg-config, against an installed copy that was moved: shared and
+# static.
 # runs: slow
 . tests/compile/common.sh
 need pkg-config

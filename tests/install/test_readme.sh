@@ -1,4 +1,4 @@
-# test_readme.sh: the program that README.md shows compiles by the lines that stand there, and runs, alone and as a job.
+# test_readme.sh: the program in README.md compiles with the commands there, and runs alone and as a job.
 . tests/compile/common.sh
 # the tree's own espresso.c, by README's flags; without them, the error says which are missing
 try gcc $(sed -n 's/^    gcc \(.*\) -c espresso\.c .*/\1/p' README.md) -O0 -fsyntax-only espresso.c

@@ -1,5 +1,5 @@
-# test_template_backend.sh: copies plugins/template_backend, renames it, runs make: four ranks on two machines train over it,
-# and it leaves no file behind.
+# test_template_backend.sh: copies plugins/template_backend, renames it, runs make: four ranks on two machines train
+# over it, and it leaves no file behind.
 # runs: slow
 . tests/compile/common.sh
 cp -r plugins/template_backend "$tmp/mynet"

@@ -1,4 +1,5 @@
-# test_template_codec.sh: copies plugins/template_codec, renames it, runs make: the codec loads, conserves and refuses.
+# test_template_codec.sh: copies plugins/template_codec, renames it, runs make: the codec loads, loses no gradients, and
+# refuses damaged payloads.
 . tests/compile/common.sh
 cp -r plugins/template_codec "$tmp/mycodec"
 cd "$tmp/mycodec"

@@ -1,5 +1,5 @@
-/* use_api.c: a user's program, built outside the tree by the tests here: compresses and decompresses alone, then does one
- * step of training with one rank. Prints "ok". Compiled as C and as C++. */
+/* use_api.c: a user's program, which the tests here build outside the source tree, as C and as C++: compresses and
+ * decompresses without a job, then runs a training step with one rank. Prints "ok". */
 #include "espresso.h"
 #include <stdio.h>
 
@@ -8,7 +8,7 @@ static int fail(const char *what) {
     return 1;
 }
 
-/* `share` of the elements come back, the others as 0. */
+/* Compresses and decompresses. `share` elements must be restored, the others must become 0. */
 static int round_trip(esp_ctx *ctx, const char *spec, int share) {
     enum { N = 1000 };
     static float in[N], out[N];

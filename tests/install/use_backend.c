@@ -1,5 +1,5 @@
-/* use_backend.c: a rank of a job over backend argv[2] of plugin argv[1]: trains three steps of small integers, whose mean is
- * exact, without and with a codec. Rank 0 prints "ok". Run by `espresso run`. */
+/* use_backend.c: a rank of a job that `espresso run` starts, with backend argv[2] of plugin argv[1]. Runs three steps
+ * with small integers, whose mean is exact, without and with a codec. Rank 0 prints "ok". */
 #include "espresso.h"
 #include <stdio.h>
 

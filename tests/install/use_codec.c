@@ -1,5 +1,5 @@
-/* use_codec.c: loads the plugin argv[1] and puts its codec argv[2] through five steps with feedback: what was carried and
- * what is kept back must add up to what went in. Prints "ok". */
+/* use_codec.c: loads the plugin argv[1] and runs its codec argv[2] for five steps with feedback: decoded payloads and
+ * the last residual must add up to the gradients. Prints "ok". */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N; i++) worst = fmax(worst, fabs((double)sent[i] + esp_codec_residual(h)[i] - given[i]));
     if (used > ESP_PAYLOAD_HEADER + 4 + (N + 7) / 8 || worst > 1e-5)
         return fprintf(stderr, "%llu bytes, off by %g\n", (unsigned long long)used, worst), 1;
-    data[8] ^= 1; /* another count */
+    data[8] ^= 1; /* damages the header's count */
     if (esp_decompress(h, data, used, out, N, ESP_OUT_SET) != ESP_E_CORRUPT) return fprintf(stderr, "not refused\n"), 1;
     esp_codec_close(h);
     esp_close(ctx);

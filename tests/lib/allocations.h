@@ -1,12 +1,12 @@
-/* allocations.h: counts the allocations of a whole test program: glibc's own functions behind ours. COUNTS_ALLOCATIONS is 0 where
- * there is another C library, and under the sanitizers, which have an allocator of their own. */
+/* allocations.h: counts the allocations of a test program, by functions that replace malloc and call glibc's.
+ * COUNTS_ALLOCATIONS is 0 with other C libraries, and with sanitizers, which have their own allocator. */
 #ifndef TEST_ALLOCATIONS_H
 #define TEST_ALLOCATIONS_H
 #include <stdatomic.h>
 #include <stdlib.h>
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
-static atomic_int counting, allocations; /* while `counting` is 1, each call of malloc and its like adds 1 */
+static atomic_int counting, allocations; /* counts while `counting` is 1 */
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);

@@ -1,7 +1,7 @@
-/* defaults.c: linked into every test, and into the command that tests start. */
+/* defaults.c: settings of every test and of the command that tests start. */
 #include <stdlib.h>
 
-/* Tests' tensors are small: built-in strategies compress them like large ones, except where a test says otherwise. */
+/* Tests have small tensors, which built-in strategies must compress anyway, unless a test sets the variable itself. */
 __attribute__((constructor)) static void compress_small_tensors(void) {
     setenv("ESPRESSO_MIN_COMPRESS_ELEMENTS", "0", 0);
 }

@@ -1,4 +1,4 @@
-/* entries.h: the entries of plugins that are linked into a test beside the library: see tests.mk. */
+/* entries.h: entry functions of plugins that are linked into tests (see tests.mk). */
 #ifndef TEST_ENTRIES_H
 #define TEST_ENTRIES_H
 #include "espresso.h"

@@ -1,15 +1,15 @@
-/* hello.h: a process that connects to rank 0 and sends what it likes, byte by byte. For tests. */
+/* hello.h: connects to rank 0 and sends arbitrary messages, for tests of how ranks connect. */
 #ifndef TEST_HELLO_H
 #define TEST_HELLO_H
 #include "espresso_impl/job/peers.h"
 
-/* One message as it is sent. */
+/* The bytes of a message. */
 typedef struct hello_bytes {
     uint8_t data[512];
     size_t n;
 } hello_bytes;
 
-/* A socket that is connected to `root`, or -1 if nobody has listened there for `ms` milliseconds. It blocks, at most 20 s. */
+/* Connects to `root`, tries for `ms` milliseconds. Returns a blocking socket with a timeout of 20 s, or -1. */
 static inline int hello_connect(const char *root, int ms) {
     const char *error = "";
     esp__addr a;
@@ -38,7 +38,7 @@ static inline int hello_send(int fd, const hello_bytes *b) {
     return send(fd, b->data, b->n, MSG_NOSIGNAL) == (ssize_t)b->n;
 }
 
-/* Receives one message. Returns its type; 0: the connection has ended. The body ends with a NUL. */
+/* Receives a message, and adds a NUL to its body. Returns its type, or 0 if the connection has ended. */
 static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     esp__msg m;
     memset(body, 0, cap);
@@ -47,7 +47,8 @@ static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     return m.type;
 }
 
-/* Says who it is, as rank `rank` of `size` does with that secret ("": none). Returns the type of the answer; *sent: both messages. */
+/* Connects as rank `rank` of `size` would with that secret ("" for none). Stores both messages in `sent`. Returns the
+ * type of the answer. */
 static inline uint32_t hello_as(int fd, int32_t rank, int32_t size, const char *secret, hello_bytes sent[2],
                                 char *answer, size_t cap) {
     esp__peers p;

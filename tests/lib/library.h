@@ -1,5 +1,4 @@
-/* library.h: the library's headers, private ones too. Tests link the objects of the library and of the command, in which private
- * functions are external. */
+/* library.h: the library's headers, also internal ones. Tests link objects in which internal functions are external. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
 #ifndef ESP__FN

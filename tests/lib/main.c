@@ -1,4 +1,4 @@
-/* main.c: of test programs that have no main of their own. */
+/* main.c: the main of most test programs. */
 #include "tests/lib/test.h"
 
 __attribute__((weak)) int main(void) { return test_main(); }

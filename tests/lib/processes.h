@@ -1,4 +1,4 @@
-/* processes.h: ranks as processes that may be killed or stopped, and a page that they share with the test. */
+/* processes.h: ranks as processes that may be killed or stopped, and memory that they share with the test. */
 #ifndef TEST_PROCESSES_H
 #define TEST_PROCESSES_H
 #include "tests/lib/test.h"
@@ -6,15 +6,15 @@
 
 enum { MAX_PROCS = 8, NOBODY = -9 };
 
-/* What one rank reports. */
+/* The report of one rank. */
 typedef struct report {
-    atomic_int ready;      /* in the situation that the test wants to disturb              */
-    atomic_int lost, late; /* ranks named by callbacks, or NOBODY                       */
+    atomic_int ready;           /* has reached the situation under test                         */
+    atomic_int lost, straggler; /* named by callbacks, or NOBODY                             */
     atomic_int lost_left;
-    atomic_uint late_tensor;
-    atomic_int status; /* of the call under test; 1: it has not returned               */
-    atomic_ullong told_ns, returned_ns, closed_ns;
-    atomic_int other; /* whatever a test needs                                        */
+    atomic_uint straggler_tensor;
+    atomic_int status; /* of the call under test, 1 until it returns                   */
+    atomic_ullong noticed_ns, returned_ns, closed_ns;
+    atomic_int other; /* free for the test                                            */
     char text[1024];
 } report;
 
@@ -37,12 +37,12 @@ static inline void procs_init(procs *p, int32_t size) {
     p->b = test_shared(sizeof *p->b);
     for (int r = 0; r < MAX_PROCS; r++) {
         atomic_store(&p->b->rank[r].lost, NOBODY);
-        atomic_store(&p->b->rank[r].late, NOBODY);
+        atomic_store(&p->b->rank[r].straggler, NOBODY);
         atomic_store(&p->b->rank[r].status, 1);
     }
 }
 
-/* Starts rank r: body(p, r) in a process of its own, which ends with the test at the latest. */
+/* Starts rank r: body(p, r) in a child process, which is killed if the test ends. */
 static inline void procs_start(procs *p, int32_t r, void (*body)(procs *, int32_t)) {
     p->pid[r] = child_fork(60);
     if (p->pid[r] != 0) return;
@@ -55,26 +55,26 @@ static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
     for (int32_t r = 0; r < p->size; r++) procs_start(p, r, body);
 }
 
-/* Waits until every rank but `but` has set the given member to something else than `from`; 0 after 30 s. */
-#define PROCS_AWAIT(p, member, from, but)                                                                              \
+/* Waits until a member of all reports, except that of rank `except`, is not `from`. Gives 0 after 30 s. */
+#define PROCS_AWAIT(p, member, from, except)                                                                           \
     __extension__({                                                                                                    \
         uint64_t end_ = esp__now_ns() + 30000000000u;                                                                  \
         int n_ = 0;                                                                                                    \
         while (n_ < (p)->size && esp__now_ns() < end_) {                                                               \
             n_ = 0;                                                                                                    \
             for (int32_t r_ = 0; r_ < (p)->size; r_++)                                                                 \
-                n_ += r_ == (but) || atomic_load(&(p)->b->rank[r_].member) != (from);                                  \
+                n_ += r_ == (except) || atomic_load(&(p)->b->rank[r_].member) != (from);                               \
             if (n_ < (p)->size) usleep(1000);                                                                          \
         }                                                                                                              \
         n_ == (p)->size;                                                                                               \
     })
 
-/* Waits until all have ended. */
+/* Waits for the end of all ranks. */
 static inline void procs_wait(procs *p) {
     for (int32_t r = 0; r < p->size; r++) child_wait(p->pid[r]), p->pid[r] = 0;
 }
 
-/* Reaps all; returns how many had to be killed because they did not end within 20 s. */
+/* Reaps all ranks, and kills those that have not ended after 20 s. Returns their number. */
 static inline int procs_end(procs *p) {
     uint64_t end = esp__now_ns() + 20000000000u;
     int hung = 0;

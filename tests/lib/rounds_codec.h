@@ -1,5 +1,6 @@
-/* rounds_codec.h: codecs of two and three rounds for tests. The ranks first agree on a common range; the last round sends multiples of
- * 1/1024 of it, whose sums are exact. Every call checks what the host gave it and answers ESP_E_STATE if that is wrong. */
+/* rounds_codec.h: codecs of two and three rounds for tests. In the first rounds the ranks find a common range; the last
+ * round sends multiples of 1/1024 of it, whose sums are exact. Every call checks its arguments, and returns ESP_E_STATE
+ * if they are wrong. */
 #ifndef TEST_ROUNDS_CODEC_H
 #define TEST_ROUNDS_CODEC_H
 #include "espresso.h"
@@ -7,13 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS_ALONE = 3 }; /* parts with fewer elements need no range: they begin with the last round */
+/* parts with fewer elements need no range: they have only the last round */
+enum { ROUNDS_ALONE = 3 };
 
-/* What the codec keeps of a part from round to round, and from step to step. */
+/* The state of a part between rounds and steps. */
 typedef struct rounds_state {
     float range,
-        decoded; /* the largest range of all ranks, from round 0; the range of the last decompress of this part */
-    uint32_t steps, next; /* finished steps; the round that must come next */
+        /* the largest of all ranks, from round 0; that of the last decompress */
+        decoded;
+    uint32_t steps, next; /* finished steps; the next round */
 } rounds_state;
 
 typedef struct rounds_self {
@@ -73,7 +76,7 @@ static inline float rounds_reduced(const esp_codec_args *a) {
     return x;
 }
 
-/* A round before the last: the part's range, or after it twice the range that all ranks have. */
+/* A round before the last: sends the part's range, in the second of three rounds twice the common range. */
 static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args *a, rounds_state *state) {
     const uint64_t n = a->tensor[0]->count, alone = n < ROUNDS_ALONE;
     esp_payload_header h = esp_payload_header_of(s->id, 1, 0, n, alone ? 0 : 4, 0), got;
@@ -99,12 +102,12 @@ static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args
     return ESP_OK;
 }
 
-/* The range that the last round uses; negative: the host gave the wrong payload. */
+/* The range for the last round, or a negative number if the payload is wrong. */
 static inline float rounds_range(const rounds_self *s, const esp_codec_args *a, int *nan) {
     esp_payload_header got;
     const uint64_t n = a->tensor[0]->count;
     *nan = 0;
-    if (n < ROUNDS_ALONE) return 256; /* a quarter is 1/1024 of it */
+    if (n < ROUNDS_ALONE) return 256; /* then 1/1024 of it is 1/4 */
     if (!a->reduced || esp_payload_read(a->reduced, s->id, 1, n, &got)) return -1;
     *nan = (got.flags & ESP_PAYLOAD_NONFINITE) != 0;
     return rounds_reduced(a);
@@ -189,7 +192,7 @@ ROUNDS_CODEC(rounds_shared2, "shared2", 2, rounds_two, rounds_open2, 0)
 ROUNDS_CODEC(rounds_shared3, "shared3", 3, rounds_three, rounds_open3, 0)
 ROUNDS_CODEC(rounds_sharedall, "sharedall", 2, rounds_only_allreduce, rounds_open_all, 0)
 
-/* The entry of a plugin with all of them, for esp_config.builtin. */
+/* The plugin's entry function, for esp_config.builtin. */
 static inline const esp_plugin *rounds_entry(const esp_host *h) {
     static const esp_codec *const list[] = {&rounds_shared2, &rounds_shared3, &rounds_sharedall};
     static const esp_plugin plugin = {sizeof plugin, 3, 0, 0, list, NULL, NULL};

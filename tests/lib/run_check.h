@@ -1,11 +1,11 @@
-/* run_check.h: `espresso plugins --check SPEC` inside this process. Each of its checks has a process of its own. For tests. */
+/* run_check.h: runs `espresso plugins --check SPEC` inside a test. */
 #ifndef TEST_RUN_CHECK_H
 #define TEST_RUN_CHECK_H
 #include "tests/lib/test.h"
 
-int espresso_main(int argc, char **argv); /* tools/espresso.c, whose main has this name in tests */
+int espresso_main(int argc, char **argv); /* the main of tools/espresso.c */
 
-/* Fails the test, with the report, unless every check passes or is skipped. */
+/* Runs all checks of a codec or backend. If one fails, prints the report and fails the test. */
 static inline void run_check(const char *spec) {
     static char word[4][16] = {"espresso", "plugins", "--check", ""};
     char report[16384], *argv[] = {word[0], word[1], word[2], (char *)(uintptr_t)spec, NULL};
@@ -25,7 +25,7 @@ static inline void run_check(const char *spec) {
     if (status || !strstr(report, " 0 failed,")) fail_msg("%s: status %d\n%s", spec, status, report);
 }
 
-/* Fails the test if a name of the registry is not the name of one of the specs. */
+/* Fails the test if no spec is for the registered name. */
 static inline void run_check_named(const char *name, const char *const *specs, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (strcspn(specs[i], ":") == strlen(name) && !strncmp(specs[i], name, strlen(name))) return;

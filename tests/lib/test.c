@@ -1,4 +1,4 @@
-/* test.c: the list of a program's tests, and what tests share: see test.h. */
+/* test.c: the list of a program's tests, and functions that tests share: see test.h. */
 #include "tests/lib/test.h"
 #include <arpa/inet.h>
 #include <sys/prctl.h>
@@ -61,7 +61,7 @@ int count_of(const char *text, const char *what) {
     return n;
 }
 
-/* Ports lie below those that Linux gives to connections. */
+/* Ports are below the ephemeral ports of Linux. */
 const char *test_root(bool tcp) {
     static char root[64];
     static unsigned serial;

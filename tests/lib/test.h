@@ -1,10 +1,10 @@
-/* test.h: what every test program includes, before anything else.
+/* test.h: every test program includes it before anything else.
  *
  *     TEST(adds_up) { assert_int_equal(1 + 1, 2); }
  *     TEST(writes_a_file, make_folder, remove_folder) { ... }     with functions that run before and after it
  *
- * Each TEST runs, in the order of the file: cmocka prints and counts them, and main is in main.c. A program that has to do something
- * first has a main of its own, which returns test_main(). */
+ * All TESTs run in the order of the file, by cmocka. main is in main.c, unless the program has its own, which returns
+ * test_main(). */
 #ifndef TEST_H
 #define TEST_H
 #ifndef _GNU_SOURCE
@@ -41,28 +41,28 @@
         test_add(#name, name, (test_around){__VA_ARGS__});                                                             \
     }                                                                                                                  \
     static void name(void **state)
-/* What runs before and after all tests of the program; at most one a program. */
+/* Sets functions to run before and after all tests of the program, at most once. */
 #define TEST_GROUP(...)                                                                                                \
     __attribute__((constructor)) static void test_group_is(void) { test_group((test_around){__VA_ARGS__}); }
 
 typedef struct test_around {
-    int (*before)(void **), (*after)(void **); /* NULL: nothing */
+    int (*before)(void **), (*after)(void **); /* may be NULL */
 } test_around;
 void test_add(const char *name, void (*body)(void **), test_around around);
 void test_group(test_around around);
-int test_main(void); /* runs the tests; the exit status */
+int test_main(void); /* returns the exit status */
 
-/* Ends a test that cannot check anything here, with the reason, which run.sh prints. */
+/* Skips a test that cannot run here. run.sh prints the reason. */
 #define test_skip(why)                                                                                                 \
     do {                                                                                                               \
         print_message("skipped: %s\n", why);                                                                           \
         skip();                                                                                                        \
     } while (0)
 
-/* n where TEST_ALL is set (make test-all), else a quarter of it: how often a test repeats itself with other random numbers. */
+/* How often a test repeats itself with other random numbers: n with TEST_ALL (make test-all), otherwise a quarter. */
 static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 
-/* The path of `file` in make's build folder; good until the next call. */
+/* The path of `file` in make's build folder, valid until the next call. */
 static inline const char *built(const char *file) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -72,7 +72,7 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
-/* Random numbers, whose state is `seed`: a linear congruential generator's upper half, and splitmix64. */
+/* Random numbers with the state `seed`: the upper half of a linear congruential generator, and splitmix64. */
 static inline uint32_t test_random32(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 32);
@@ -84,35 +84,35 @@ static inline uint64_t test_random64(uint64_t *seed) {
     return z ^ z >> 31;
 }
 
-/* How many names in the folder contain `part`; "": all, without "." and "..". */
+/* The number of files in the folder whose names contain `part`. */
 int test_count_files(const char *folder, const char *part);
 
-/* A folder of the test's own, for TEST and TEST_GROUP, and paths in it ("": its own), good until the eighth call after. */
+/* Makes and removes a temporary folder, for TEST and TEST_GROUP. in_folder() gives a path, for eight calls. */
 int folder_make(void **state);
 int folder_remove(void **state);
 const char *in_folder(const char *name);
-/* A whole file, which the caller frees; NULL: it cannot be read. */
+/* Reads a whole file, or returns NULL. The caller frees it. */
 char *file_text(const char *path);
 
-/* How often the text has `what` in it; never, where it is NULL. */
+/* Counts `what` in the text. A NULL text has none. */
 int count_of(const char *text, const char *what);
 
-/* The address of a job of its own, for esp_config.root: a Unix socket's, or a free port of this host. Good until the next call. */
+/* An unused address for esp_config.root: a Unix socket, or a port of this host. Valid until the next call. */
 const char *test_root(bool tcp);
 
-/* Memory of zeros that the children of this process share with it. */
+/* Zeroed memory, shared with child processes. */
 void *test_shared(size_t bytes);
 
-/* fork() for a child that ends with its parent, and after `seconds` at the latest. It leaves by _exit: what cmocka and the sanitizers do
- * at exit is the parent's. */
+/* fork() for a child that ends with its parent, or after `seconds`. It must end by _exit, since functions of cmocka and
+ * the sanitizers run at exit. */
 pid_t child_fork(unsigned seconds);
-/* Waits for a child: its exit status, or minus the number of the signal that ended it. */
+/* Waits for a child. Returns its exit status, or minus the signal that ended it. */
 int child_wait(pid_t child);
 
-/* Runs `body` in n threads, the k-th with arg + k * bytes; returns when all are done. */
+/* Runs `body` in n threads, the k-th with arg + k * bytes, and waits for them. */
 void run_threads(int n, void *(*body)(void *), void *arg, size_t bytes);
 
-/* Memory of a host, for esp_host.alloc and .free_. */
+/* Host memory, for esp_host.alloc and .free_. */
 void *test_host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
 void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
 
@@ -120,10 +120,10 @@ void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
 float test_value(esp_dtype d, const void *data, uint64_t i);
 void test_value_set(esp_dtype d, void *data, uint64_t i, float x);
 
-/* ---- ranks as threads of this process, over the backend `loop` (ranks.c) ------------------------------------------------------- */
+/* ---- ranks as threads of this process, over the backend `loop` (ranks.c) ----------------------------------------- */
 
-/* For bodies, which run on many threads, where cmocka's asserts cannot be used: counts what is wrong and prints the first ones.
- * RUN_RANKS asserts that nothing was. */
+/* CHECK is for functions on threads of ranks, where cmocka's asserts do not work. It counts failures and prints the
+ * first ones. RUN_RANKS asserts that there are none. */
 extern atomic_int failures;
 #define CHECK(cond)                                                                                                    \
     do {                                                                                                               \
@@ -131,11 +131,11 @@ extern atomic_int failures;
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
     } while (0)
 
-/* An allgather of threads: esp_config.oob_user is a member's. */
+/* An allgather of threads, for esp_config.oob_allgather. */
 typedef struct test_exchange {
     int32_t size;
     pthread_barrier_t barrier;
-    unsigned char *board; /* what the members sent last */
+    unsigned char *board; /* data of all members */
 } test_exchange;
 typedef struct test_member {
     test_exchange *all;
@@ -145,7 +145,7 @@ void exchange_open(test_exchange *x, int32_t size);
 void exchange_close(test_exchange *x);
 esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t bytes);
 
-/* Adds a tensor of floats; its id. */
+/* Adds a tensor of floats. Returns its id. */
 uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
 /* Is `word` in the last error? Prints both if not. */
 bool error_has(const esp_ctx *ctx, const char *word);
@@ -153,20 +153,20 @@ bool error_has(const esp_ctx *ctx, const char *word);
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* ranks, and ranks a machine (0: all)                */
-    const int32_t *machines;   /* or each rank's machine, from 1                     */
-    const char *const *places; /* or each rank's place                               */
-    esp_config config;         /* what all ranks open with, but for rank and machine */
+    int32_t size, per_machine; /* ranks; ranks on each machine, 0 for all           */
+    const int32_t *machines;   /* instead: each rank's machine, from 1               */
+    const char *const *places; /* instead: each rank's place                         */
+    esp_config config;         /* of all ranks, without rank and machine             */
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
     esp_status open_status[64]; /* of each rank */
 } test_job;
 
-/* Opens all ranks, runs `body` in each, closes. */
+/* Opens all ranks as threads, runs `body` in each, and closes them. */
 void test_run(test_job *j);
-/* The same; returns how many ranks did not open and CHECKs failed. Logs errors only, unless the configuration says otherwise. */
+/* The same. Returns the number of ranks that did not open, and of failed CHECKs. By default, logs errors only. */
 int test_run_failures(test_job *j);
-/* The same, and the test fails if a rank did not open or a CHECK failed: RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). */
+/* The same, as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})
 void test_run_well(test_job *j);
 #endif

@@ -1,5 +1,5 @@
-/* threads.c: every start of a thread in a test comes through here (ld's --wrap) and leaves a file for run.sh, so that no test
- * with threads has no word on tsan in its line "runs:". */
+/* threads.c: pthread_create of tests is redirected to this file (ld's --wrap), which leaves a mark for run.sh. A test
+ * that starts threads must mention tsan in its line "runs:". */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* backend.c: what every backend must do, for any backend that the registry has: collectives against plain sums, in order, and leaving
- * in peace. The rules are those of plugins/abi.h. Knows no backend by name. */
+/* backend.c: checks of a backend against the rules in plugins/abi.h: results of collectives, their order, groups, abort
+ * and wake-up. Must not know any backend by name. */
 #include "espresso_impl/context/context.h"
 #include "tools/check/check.h"
 #include "codecs/common/half.h"
 #include "espresso_impl/base/os.h"
 #include <fcntl.h>
 
-/* A small integer, so that sums are exact in every number type: rank's element i of collective `op`. */
+/* Element i of a rank's input to collective `op`: a small integer, so that sums are exact in every number type. */
 static int check_value(int32_t rank, uint64_t i, uint32_t op) {
     uint64_t x = (i * 131 + (uint64_t)rank * 7 + op + 1) * 0x9e3779b97f4a7c15ull;
     return (int)(x >> 33) % 15 - 7;
@@ -22,21 +22,21 @@ static void check_store(esp_dtype t, void *p, uint64_t i, int v) {
         memcpy((uint8_t *)p + 2 * i, &h, 2);
         break;
     }
-    default: { /* integers: little-endian, so the first bytes are the narrower number */
+    default: { /* integers; little-endian also for the narrow ones */
         const int32_t w = v;
         memcpy((uint8_t *)p + esp_dtype_bytes(t) * i, &w, esp_dtype_bytes(t));
     }
     }
 }
 
-static int check_sums(uint32_t op) {
+static bool check_sums(uint32_t op) {
     return op == ESP_COLL_ALLREDUCE || op == ESP_COLL_REDUCE_SCATTER || op == ESP_COLL_REDUCE;
 }
-static int check_rooted(uint32_t op) {
+static bool check_rooted(uint32_t op) {
     return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE;
 }
 
-/* What element i of the result is, over the whole buffer. */
+/* Element i of the correct result. */
 static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     const uint64_t part = (c->count + (uint64_t)r->size - 1) / (uint64_t)r->size;
     if (c->op == ESP_COLL_BROADCAST) return check_value(c->root, i, c->op);
@@ -50,9 +50,9 @@ static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     return v;
 }
 
-/* One collective on fenced memory, compared with what it must give. */
+/* Runs one collective, compares the result, and checks that nothing behind the buffers was overwritten. */
 static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_reduce reduce, uint64_t count,
-                           int in_place) {
+                           bool in_place) {
     enum { FENCE = 64 };
     const uint64_t n = (uint64_t)r->size, e = esp_dtype_bytes(dtype);
     if (op == ESP_COLL_ALLTOALL) count = count / n * n;
@@ -76,8 +76,8 @@ static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_redu
     c.dst.bytes = to_part ? (end - begin) * e : bytes;
     const uint8_t *out = c.dst.ptr;
     const esp_status s = check_rank_coll(r, &c);
-    const int refused =
-        s == ESP_E_UNSUPPORTED && r->t->where && reduce > ESP_REDUCE_SUM; /* the host's memory will do */
+    /* a backend may reduce other than by sums in host memory only */
+    const int refused = s == ESP_E_UNSUPPORTED && r->t->where && reduce > ESP_REDUCE_SUM;
     if (s && s != ESP_E_TIMEOUT && !refused)
         check_rank_fail(r, "%s of %llu %s%s: status %d: %s", esp__coll_word(op), (check_u)count, esp__dtype_word(dtype),
                         in_place ? " in place" : "", (int)s, esp__plugin_detail());
@@ -113,7 +113,7 @@ static void check_numbers(check_rank *r) {
 static void check_numbers_run(void *target) {
     const check_backend_target *t = target;
     CHECK_EACH(n, 1) {
-        check_say("running all collectives on %d ranks", (int)n);
+        check_doing("running all collectives on %d ranks", (int)n);
         check_ranks(t, n, check_numbers);
     }
 }
@@ -121,18 +121,18 @@ static void check_numbers_run(void *target) {
 static void check_open_only(check_rank *r) { (void)r; }
 static void check_open_run(void *target) {
     CHECK_EACH(n, 1) {
-        check_say("opening a comm of %d ranks", (int)n);
+        check_doing("opening a comm of %d ranks", (int)n);
         check_ranks(target, n, check_open_only);
     }
 }
 
-/* Bytes of a payload's body: almost any number, or little of a large slot. */
+/* The body size of payload k: it varies widely in small slots, and is a small part of large slots. */
 enum { CHECK_SLOT = 4128, CHECK_SLOT_LARGE = 65536 };
 static uint64_t check_body(uint64_t slot, uint64_t k, uint64_t rank) {
     return slot == CHECK_SLOT ? (k * 997 + rank * 13) % (slot - 64) : 32 * ((k + rank) % 3);
 }
 
-/* Payload i of those that arrived. In large slots, what lies behind the used bytes must not have come; rounding up is fine. */
+/* Checks slot i of an allgather. Few bytes behind the payload of a large slot may have been transferred. */
 static void check_arrived(check_rank *r, const uint8_t *slot, uint64_t bytes, uint64_t i, uint64_t k, uint64_t q) {
     const uint64_t used = ESP_PAYLOAD_HEADER + check_body(bytes, k, q);
     uint64_t more = 0;
@@ -178,11 +178,11 @@ static void check_slots(check_rank *r) { check_gather(r, CHECK_SLOT); }
 static void check_slots_run(void *target) {
     const check_backend_target *t = target;
     if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
-    check_say("gathering payload slots");
+    check_doing("gathering payload slots");
     CHECK_EACH(n, 1) check_ranks(t, n, check_slots);
 }
 
-/* Sums of numbers that round: all ranks must have the same bits. */
+/* Sums numbers that must be rounded: the result must have the same bits on all ranks. */
 static void check_bits(check_rank *r) {
     enum { N = 30011 };
     float *x = malloc(N * sizeof *x);
@@ -199,11 +199,11 @@ static void check_bits(check_rank *r) {
     free(x);
 }
 static void check_bits_run(void *target) {
-    check_say("comparing the bits of a sum");
+    check_doing("comparing the bits of a sum");
     CHECK_EACH(n, 2) check_ranks(target, n, check_bits);
 }
 
-/* Large enough that nothing of it waits in a buffer; not a multiple of anything. Builds with sanitizers have less time. */
+/* The size is larger than internal buffers, and not a multiple of anything. Builds with sanitizers make it smaller. */
 #ifndef CHECK_LARGE_MIB
 #define CHECK_LARGE_MIB 64u
 #endif
@@ -213,16 +213,16 @@ static void check_large(check_rank *r) {
             check_one_coll(r, op, ESP_F32, ESP_REDUCE_SUM, (CHECK_LARGE_MIB << 20) / 4 + 3, 0);
 }
 static void check_large_run(void *target) {
-    check_say("running all collectives on %u MiB", CHECK_LARGE_MIB);
+    check_doing("running all collectives on %u MiB", CHECK_LARGE_MIB);
     check_ranks(target, 2, check_large);
     if (check_ranks_most() > 2) check_ranks(target, check_ranks_most(), check_large);
 }
 
-/* Groups inside a job: the ranks of even and of odd number, beside all ranks. Each rank has requests open in both of its groups. */
+/* Two groups inside the job, the even and the odd ranks. Each rank has requests in its group and among all ranks. */
 static esp_status check_group_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
     uint8_t *all = malloc((size_t)bytes * (size_t)r->size);
-    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* both groups exchange as often */
+    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* all ranks take part */
     for (int32_t q = r->rank % 2, k = 0; !s && q < r->size; q += 2, k++)
         memcpy((uint8_t *)out + (uint64_t)k * bytes, all + (uint64_t)q * bytes, (size_t)bytes);
     free(all);
@@ -254,7 +254,7 @@ static void check_groups(check_rank *r) {
         esp__coll_init(&b, ESP_COLL_ALLREDUCE, ESP_F32, N, y, 0);
         if (r->t->table->start(r->comm, &a, cpu, &req[0]) || r->t->table->start(half, &b, cpu, &req[1]))
             check_rank_fail(r, "start failed: %s", esp__plugin_detail());
-        for (int side = 0; side < 2 && !check_failed(r); side++) { /* the later one first, on every second rank */
+        for (int side = 0; side < 2 && !check_failed(r); side++) { /* odd ranks wait in the other order */
             const int which = (side + r->rank) % 2;
             void *const all = r->comm;
             r->comm = which ? half : all;
@@ -272,11 +272,11 @@ static void check_groups(check_rank *r) {
     free(y);
 }
 static void check_groups_run(void *target) {
-    check_say("running collectives of two groups and of all ranks at once");
-    CHECK_EACH(n, 4) check_ranks(target, n, check_groups); /* a group of one rank would exchange nothing */
+    check_doing("running collectives of two groups and of all ranks at once");
+    CHECK_EACH(n, 4) check_ranks(target, n, check_groups); /* groups of one rank send nothing */
 }
 
-/* Several requests open at once, tested in another order than they were started. */
+/* Opens several requests at once, and tests them in another order than that of their start. */
 static void check_queue(check_rank *r) {
     enum { OPEN = 16, N = 1000 };
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
@@ -300,11 +300,11 @@ static void check_queue(check_rank *r) {
     free(x);
 }
 static void check_queue_run(void *target) {
-    check_say("running several requests at once");
+    check_doing("running several requests at once");
     check_ranks(target, 3, check_queue);
 }
 
-/* Rank 0 waits for ranks that never come, until it aborts. */
+/* Rank 0 starts a collective that no other rank joins, and aborts it. */
 static void check_abort(check_rank *r) {
     float x[8] = {0};
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
@@ -329,7 +329,7 @@ static void check_abort_run(void *target) {
     const check_backend_target *t = target;
     if (!ESP_HAS(esp_backend, t->table, abort))
         check_skip("the table has no abort(): a rank that waits for a dead one waits for the timeout");
-    check_say("aborting a collective");
+    check_doing("aborting a collective");
     check_ranks(t, 2, check_abort);
 }
 
@@ -346,7 +346,7 @@ static void check_sleep(check_rank *r) {
     if (r->t->table->progress(r->comm, 1000)) check_rank_fail(r, "progress() with nothing to do failed");
     if (esp__now_ns() - begin > 2000000000u) check_rank_fail(r, "progress(1000 us) slept over 2 s");
     if (esp__thread_start(&waker, check_waker, r)) return;
-    /* wake() may come before the sleep, and progress may end early: but not 6 s late */
+    /* wake() may come before the sleep, and progress() may return early, but not seconds late */
     if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
     if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");
     pthread_join(waker, NULL);
@@ -355,7 +355,7 @@ static void check_sleep(check_rank *r) {
 static void check_sleep_run(void *target) {
     const check_backend_target *t = target;
     if (!ESP_HAS(esp_backend, t->table, progress)) check_skip("the table has no progress(): the library polls");
-    check_say("sleeping in progress() and being woken");
+    check_doing("sleeping in progress() and being woken");
     check_ranks(t, 2, check_sleep);
 }
 
@@ -370,7 +370,7 @@ static void check_traffic(check_rank *r) {
     t.struct_size = sizeof t;
     if (r->t->table->traffic(r->comm, &t)) check_rank_fail(r, "traffic() failed");
     if (r->rank && t.intra_bytes + t.inter_bytes < N * sizeof *x)
-        check_rank_fail(r, "%llu bytes were broadcast, traffic() says %llu came", (check_u)(N * sizeof *x),
+        check_rank_fail(r, "%llu bytes were broadcast, traffic() counts %llu", (check_u)(N * sizeof *x),
                         (check_u)(t.intra_bytes + t.inter_bytes));
     check_barrier(r);
     free(x);
@@ -381,18 +381,18 @@ static void check_traffic_run(void *target) {
     check_ranks(t, 2, check_traffic);
 }
 
-/* ---- what capabilities promise ----------------------------------------------------------------------------------------- */
-/* ESP_BACKEND_VARLEN: what lies behind a slot's used bytes does not travel. */
+/* ---- capabilities ----------------------------------------------------------------------------------------- */
+/* ESP_BACKEND_VARLEN: only the used bytes of a slot are transferred. */
 static void check_varlen(check_rank *r) { check_gather(r, CHECK_SLOT_LARGE); }
 static void check_varlen_run(void *target) {
     const check_backend_target *t = target;
-    if (!(t->table->caps & ESP_BACKEND_VARLEN)) check_skip("the backend does not say ESP_BACKEND_VARLEN");
+    if (!(t->table->caps & ESP_BACKEND_VARLEN)) check_skip("the backend does not set ESP_BACKEND_VARLEN");
     if (!(t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER))) check_skip("the backend has no allgather");
-    check_say("gathering slots of which little is used");
+    check_doing("gathering slots of which little is used");
     CHECK_EACH(n, 2) check_ranks(t, n, check_varlen);
 }
 
-/* ESP_BACKEND_SCALE: sums of each kind of float, times 1/4. */
+/* ESP_BACKEND_SCALE: sums of each float type, multiplied by 1/4. */
 static void check_scale(check_rank *r) {
     static const esp_dtype types[] = {ESP_F32, ESP_F16, ESP_BF16};
     enum { N = 1000 };
@@ -420,12 +420,12 @@ static void check_scale(check_rank *r) {
 }
 static void check_scale_run(void *target) {
     const check_backend_target *t = target;
-    if (!(t->table->caps & ESP_BACKEND_SCALE)) check_skip("the backend does not say ESP_BACKEND_SCALE");
-    check_say("summing with a scale");
+    if (!(t->table->caps & ESP_BACKEND_SCALE)) check_skip("the backend does not set ESP_BACKEND_SCALE");
+    check_doing("summing with a scale");
     CHECK_EACH(n, 1) check_ranks(t, n, check_scale);
 }
 
-/* Without ESP_BACKEND_NEEDS_PROGRESS data arrives although nobody calls the backend. */
+/* Without ESP_BACKEND_NEEDS_PROGRESS data must arrive although no thread calls the backend. */
 static void check_alone(check_rank *r) {
     enum { N = 4096 };
     static const struct timespec moment = {0, 1000000};
@@ -449,25 +449,25 @@ static void check_alone(check_rank *r) {
 }
 static void check_alone_run(void *target) {
     const check_backend_target *t = target;
-    if (t->table->caps & ESP_BACKEND_NEEDS_PROGRESS) check_skip("the backend says ESP_BACKEND_NEEDS_PROGRESS");
-    check_say("waiting for data without a call");
+    if (t->table->caps & ESP_BACKEND_NEEDS_PROGRESS) check_skip("the backend sets ESP_BACKEND_NEEDS_PROGRESS");
+    check_doing("waiting for data without a call");
     check_ranks(t, 2, check_alone);
 }
 
-/* ESP_BACKEND_PACED: takes an emulated link. */
+/* ESP_BACKEND_PACED: the backend accepts the parameters of an emulated link. */
 static void check_paced_run(void *target) {
     const check_backend_target *t = target;
     check_backend_target paced = *t;
     char params[ESP__SPEC_MAX];
-    if (!(t->table->caps & ESP_BACKEND_PACED)) check_skip("the backend does not say ESP_BACKEND_PACED");
+    if (!(t->table->caps & ESP_BACKEND_PACED)) check_skip("the backend does not set ESP_BACKEND_PACED");
     if (strstr(t->params, "inter=") || strstr(t->params, "link=")) check_skip("the parameters have a link already");
     snprintf(params, sizeof params, "%s%sinter=1gbit,latency=50us", t->params, *t->params ? "," : "");
     paced.params = params;
-    check_say("opening with an emulated link: %s", params);
+    check_doing("opening with an emulated link: %s", params);
     check_ranks(&paced, 2, check_open_only);
 }
 
-/* `devices`: the same on the memory of each device that is here. */
+/* Runs all collectives on the memory of each device of the machine. */
 static void check_devices_run(void *target) {
     const check_backend_target *t = target;
     const esp__registry *g = esp__registry_of((esp_ctx *)t->host->user);
@@ -478,7 +478,7 @@ static void check_devices_run(void *target) {
         on.where = g->devices[i]->kind;
         if (!(t->table->devices & ESP_BIT(on.where))) continue;
         found++;
-        check_say("running all collectives on memory of device '%s'", g->devices[i]->name);
+        check_doing("running all collectives on memory of device '%s'", g->devices[i]->name);
         CHECK_EACH(n, 1) check_ranks(&on, n, check_numbers);
         if (t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER)) CHECK_EACH(n, 1) check_ranks(&on, n, check_slots);
     }
@@ -503,7 +503,7 @@ static const check check_backend_list[] = {
     {"paced", "ESP_BACKEND_PACED: opens with an emulated link", check_paced_run},
 };
 
-/* Checks the backend, with ranks as processes; as threads if it cannot connect processes. */
+/* Checks the backend with a process for each rank, or with threads if it cannot connect processes. */
 ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
     check_backend_target t = {b, &ctx->host, params, 0, 0};
     check_report trial = {0, 0, 0};
@@ -517,7 +517,7 @@ ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *param
         return;
     }
     const int keep = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (keep >= 0 && null >= 0) dup2(null, 1); /* the trial is no part of the report */
+    if (keep >= 0 && null >= 0) dup2(null, 1); /* hides the trial's output */
     check_one(&trial, &check_backend_list[0], &t);
     fflush(stdout);
     if (keep >= 0) dup2(keep, 1), close(keep);

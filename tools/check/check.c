@@ -1,5 +1,4 @@
-/* check.c: `espresso plugins --check`: runs the rules of a kind over each codec and backend that was asked for, and prints what they
- * found. */
+/* check.c: `espresso plugins --check`: runs the checks over the codecs and backends that the user named. */
 #include "tools/check/check.h"
 
 static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char *spec, const char *from,
@@ -15,15 +14,14 @@ static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char 
     esp__codec_free(ctx, c);
 }
 
-/* Checks what a name or a spec means, or (spec NULL) all that came from a file, or (both NULL) everything. Returns how many tables it
- * found. */
+/* Checks what `spec` names, or if it is NULL all plugins of `file`, or if both are NULL all. Returns their number. */
 static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec, const char *file, check_report *r) {
     const esp__registry *g = &ctx->registry;
     const size_t n = spec ? strcspn(spec, ":") : 0;
     int found = 0;
     for (uint32_t i = 0; i < g->n_codecs; i++) {
         const char *name = g->codecs[i]->name;
-        if (!(g->codecs[i]->devices & ESP_BIT(ESP_CPU))) continue; /* the checks are in host memory */
+        if (!(g->codecs[i]->devices & ESP_BIT(ESP_CPU))) continue; /* checks use host memory */
         if (file && strcmp(g->codec_from[i], file) != 0) continue;
         if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
         found++;
@@ -37,7 +35,7 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
         found++;
         printf("backend %s (%s)\n", spec ? spec : b->name, g->backend_from[i]);
         if (b->probe(&ctx->host, &score) || score <= 0) {
-            puts("  skipped  its probe() says that it cannot run here");
+            puts("  skipped  by its probe() it cannot run here");
             r->skipped++;
         } else if (check_launched_open(ctx, b, spec && spec[n] ? spec + n + 1 : "")) {
             printf("  FAILED   %s\n", esp_last_error(ctx));
@@ -49,7 +47,7 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
     return found;
 }
 
-/* One argument: a file, whose tables are all checked, or the name or spec of a codec or backend. */
+/* Checks one argument: a plugin file, or the name or spec of a codec or backend. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
     const uint32_t devices = ctx->registry.n_devices;
     const int file = what[strcspn(what, ":/")] == '/'; /* "mynet:dir=/tmp" is a spec */
@@ -58,7 +56,7 @@ static int check_argument(const tool_command *self, esp_ctx *ctx, const char *wh
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
     if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
-    if (ctx->registry.n_devices > devices) { /* the backends that follow are checked on it */
+    if (ctx->registry.n_devices > devices) { /* later arguments are checked on it, too */
         printf("device %s (%s)\n", ctx->registry.devices[devices]->name, name);
         return TOOL_OK;
     }
@@ -70,7 +68,7 @@ ESP__FN int check_main(const tool_command *self, esp_ctx *ctx, char *const *name
     esp__where w;
     const esp_config cfg = ESP_ZERO;
     int status = TOOL_OK;
-    /* of a launcher's ranks, rank 0 reports */
+    /* if a launcher started several ranks, only rank 0 prints */
     if (!esp__env_where(&cfg, &w) && w.size > 1 && w.rank && !freopen("/dev/null", "w", stdout)) return TOOL_FAILED;
     if (!n_names) check_found(self, ctx, NULL, NULL, &r);
     for (int i = 0; i < n_names && status == TOOL_OK; i++) status = check_argument(self, ctx, names[i], &r);

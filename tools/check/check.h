@@ -1,22 +1,21 @@
-/* check.h: shared by the files of `espresso plugins --check`: a check and the report, the part of a tensor that a codec is checked with, and
- * the ranks that a backend is checked with. */
+/* check.h: shared by the files of `espresso plugins --check`: checks, their report, and the ranks of backends. */
 #ifndef ESPRESSO_TOOLS_CHECK_H
 #define ESPRESSO_TOOLS_CHECK_H
 #include "tools/common/args.h"
 #include "espresso_impl/executor/executor.h"
 
-typedef unsigned long long check_u; /* as printf wants it */
+typedef unsigned long long check_u; /* for %llu of printf */
 
-enum { CHECK_SAID = 1000 }; /* bytes of a check's text */
+enum { CHECK_TEXT_MAX = 1000 }; /* bytes of a check's message */
 
 typedef struct check_report {
     int passed, failed, skipped;
 } check_report;
 
-/* One thing that every plugin of a kind must do. */
+/* A rule that all codecs, or all backends, must keep. */
 typedef struct check {
-    const char *name, *demands; /* demands: the rule, in a few words, shown beside the name */
-    void (*run)(void *target);  /* returns: passed; else ends by check_fail or check_skip */
+    const char *name, *demands; /* demands: the rule in a few words */
+    void (*run)(void *target);  /* returns if passed; see check_fail, check_skip */
 } check;
 extern int check_in_place, check_pipe;
 
@@ -24,7 +23,7 @@ typedef struct check_fenced {
     unsigned char *map, *data;
     size_t mapped;
 } check_fenced;
-/* the inputs of check_fill() */
+/* Kinds of input that check_fill() can make. */
 enum {
     IN_NORMAL,
     IN_ZERO,
@@ -34,8 +33,8 @@ enum {
     IN_NEGATIVE,
     IN_SPIKE,
     IN_LARGE,
-    IN_WIDE, /* every exponent */
-    IN_FEW,  /* few values, many of them equal, some on a threshold */
+    IN_WIDE, /* all exponents */
+    IN_FEW,  /* few different values, some equal to a threshold */
     IN_NAN,
     IN_INF,
     IN_KINDS
@@ -47,9 +46,9 @@ typedef struct check_part {
     const esp__codec *codec;
     uint64_t count, rows, cols, step, seed;
     uint32_t n_reduced;
-    int feedback;
+    bool feedback;
     float beta, gamma;
-    uint32_t first; /* round of such a part */
+    uint32_t first; /* first round with a payload */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
@@ -63,17 +62,17 @@ typedef struct check_meet {
     pthread_barrier_t barrier;
     uint8_t oob[CHECK_RANKS][CHECK_OOB];
     int32_t failed;
-    char text[CHECK_SAID];
+    char text[CHECK_TEXT_MAX];
     uint64_t hash[CHECK_RANKS];
 } check_meet;
 
-/* The ranks that a launcher started; peers NULL: none did. */
+/* The connections to the other ranks if a launcher started this command; otherwise peers is NULL. */
 typedef struct check_launched {
     esp_ctx *ctx;
     esp__peers *peers;
     int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* this rank's first failure, or another's */
-    char text[CHECK_SAID];
+    int failed; /* 1: this rank failed first; 2: another rank did */
+    char text[CHECK_TEXT_MAX];
 } check_launched;
 extern check_launched check_job;
 
@@ -81,14 +80,14 @@ typedef struct check_backend_target {
     const esp_backend *table;
     const esp_host *host;
     const char *params;
-    int threads;       /* 1: ranks are threads of one process */
-    esp_devkind where; /* whose memory the collectives work on; 0: the host's */
+    bool threads;      /* ranks are threads of one process */
+    esp_devkind where; /* the memory that collectives use, 0 for the host's */
 } check_backend_target;
 
 typedef struct check_rank {
     const check_backend_target *t;
     check_meet *meet;
-    int32_t rank, size, local; /* local: on its machine */
+    int32_t rank, size, local; /* local: number on its machine */
     void *comm;
     void (*run)(struct check_rank *r);
 } check_rank;
@@ -104,7 +103,7 @@ ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r);
 ESP__FN void check_corrupt_run(void *target);
 ESP__FN void check_among_run(void *target);
 /* codec_inputs.c */
-ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, int matrix);
+ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, bool matrix);
 ESP__FN int check_shapes(const esp__codec *c);
 ESP__FN esp_payload_header check_header(check_part *p);
 ESP__FN void check_inputs_run(void *target);
@@ -135,7 +134,7 @@ ESP__FN uint8_t *check_payload(check_part *p);
 ESP__FN uint64_t check_used(const check_part *p);
 ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
                                uint32_t n_reduced, esp_bound *b);
-ESP__FN int check_feedback(const esp__codec *c);
+ESP__FN bool check_feedback(const esp__codec *c);
 ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced);
 ESP__FN void check_part_free(check_part *p);
 ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c);
@@ -145,9 +144,9 @@ ESP__FN esp_status check_decompress(check_part *p, esp_payload *payloads, uint32
 ESP__FN esp_status check_decode(check_part *p, const void *data, uint64_t bytes);
 /* ranks.c */
 ESP__FN int check_rank_fail(check_rank *r, const char *fmt, ...) ESP__PRINTF(2, 3);
-ESP__FN int check_failed(const check_rank *r);
+ESP__FN bool check_failed(const check_rank *r);
 ESP__FN void check_barrier(check_rank *r);
-ESP__FN int check_same(check_rank *r, uint64_t value);
+ESP__FN bool check_same(check_rank *r, uint64_t value);
 ESP__FN int32_t check_ranks_most(void);
 ESP__FN int32_t check_ranks_next(int32_t n);
 ESP__FN esp_status check_oob(void *user, const void *in, void *out, uint64_t bytes);
@@ -156,7 +155,7 @@ ESP__FN void check_ranks(const check_backend_target *t, int32_t n, void (*run)(c
 ESP__FN int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params);
 ESP__FN void check_launched_close(void);
 /* report.c */
-ESP__FN void check_say(const char *fmt, ...) ESP__PRINTF(1, 2);
+ESP__FN void check_doing(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_skip(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN void check_catch(void);

@@ -1,11 +1,11 @@
-/* codec.c: the checks of codecs, for any codec that the registry can open, and those of open and close. The rules are those of
- * plugins/abi.h. Each message says what was expected, what came, and where to look. Knows no codec by name. */
+/* codec.c: the list of checks of a codec, and the checks of opening and closing it, against the rules in plugins/abi.h.
+ * Each message names the expected and the actual result, and where to look. Must not know any codec by name. */
 #include "tools/check/check.h"
 
 static void check_open_refuses(const esp__codec *c, const char *params, const char *why) {
     void *self = NULL;
     esp__plugin_detail_clear();
-    check_say("opening with the parameters '%s'", params);
+    check_doing("opening with the parameters '%s'", params);
     if (c->table->open(check_ctx_host, params, &self) == ESP_OK)
         check_fail("open() took the %s parameters '%s': return ESP_E_ARG, so that a misspelt one is noticed", why,
                    params);
@@ -22,14 +22,14 @@ static void check_params_run(void *target) {
     check_open_refuses(c, "=1", "malformed");
     check_open_refuses(c, "word", "malformed");
     check_open_refuses(c, "a=(", "malformed");
-    if (!own || strstr(own, "SPEC")) return; /* a wrapper's say only what form it has */
+    if (!own || strstr(own, "SPEC")) return; /* a wrapper shows only a pattern */
     esp__plugin_detail_clear();
     if (c->table->open(check_ctx_host, own, &self) != ESP_OK)
         check_fail("open() refuses '%s', which the table's params give as its defaults: %s", own, esp__plugin_detail());
     c->table->close(self);
 }
 
-static int64_t check_live; /* allocations of the codec under check */
+static int64_t check_live; /* allocations that the codec has not freed */
 static esp_host check_real;
 static void *check_count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = check_real.alloc(user, d, bytes, align);
@@ -56,7 +56,7 @@ static void check_memory_run(void *target) {
     c->table->close(self);
     if (check_live) check_fail("close() leaves %d of the allocations of open()", (int)check_live);
     host->alloc = check_no_alloc;
-    check_say("opening without memory");
+    check_doing("opening without memory");
     const esp_status s = c->table->open(host, params, &self);
     if (s == ESP_OK)
         c->table->close(self);
@@ -67,7 +67,7 @@ static void check_memory_run(void *target) {
 }
 
 static const check check_codec_list[] = {
-    {"parameters", "open refuses unknown and malformed parameters, and says why", check_params_run},
+    {"parameters", "open refuses unknown and malformed parameters, and logs why", check_params_run},
     {"memory", "close frees what open took; ESP_E_NOMEM where there is none", check_memory_run},
     {"bound", "never falls as count rises; respects the caller's struct_size", check_bound_run},
     {"inputs", "all sizes and difficult inputs: decoded + residual is what went in", check_inputs_run},
@@ -86,7 +86,7 @@ static const check check_codec_list[] = {
     {"lossy", "a codec that is not lossy only rounds, and a lossy one does more", check_lossy_run},
 };
 
-/* Checks the opened codec. */
+/* Runs all checks of a codec. */
 ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r) {
     check_ctx_host = &ctx->host;
     check_all(r, check_codec_list, sizeof check_codec_list / sizeof *check_codec_list, (void *)(uintptr_t)c);

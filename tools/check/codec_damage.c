@@ -1,4 +1,4 @@
-/* codec_damage.c: damaged payloads are refused, or decode to something; nothing is read or written out of bounds. */
+/* codec_damage.c: checks that damaged payloads are refused or decoded without access outside the buffers. */
 #include "tools/check/check.h"
 
 static void check_mark(check_part *p) {
@@ -10,12 +10,12 @@ static void check_marked(const check_part *p, const char *what) {
             check_fail("%s: refused, but element %llu was written before: check all payloads first", what, (check_u)i);
 }
 
-/* A payload that must be refused, or (any) may decode to something; what is refused writes nothing. */
-static void check_damaged(check_part *p, const uint8_t *data, uint64_t bytes, const char *what, int any) {
+/* Decodes a damaged payload, which must be refused, or with `any` may decode. A refused payload must write nothing. */
+static void check_damaged(check_part *p, const uint8_t *data, uint64_t bytes, const char *what, bool any) {
     check_fenced f = check_fence(bytes, 1);
     memcpy(f.data, data, (size_t)bytes);
     check_mark(p);
-    check_say("decoding %s", what);
+    check_doing("decoding %s", what);
     const esp_status s = check_decode(p, f.data, bytes);
     if (s != ESP_E_CORRUPT && !(any && s == ESP_OK))
         check_fail("%s: status %d, expected ESP_E_CORRUPT: call esp_payload_read and check the body's size", what,
@@ -24,7 +24,7 @@ static void check_damaged(check_part *p, const uint8_t *data, uint64_t bytes, co
     check_unfence(&f);
 }
 
-/* Every field of the header, and every length. */
+/* Damages each field of the header, and cuts the payload at every length. */
 static void check_headers(check_part *p) {
     const uint64_t used = check_used(p);
     uint8_t *bad = malloc((size_t)used);
@@ -52,12 +52,12 @@ static void check_headers(check_part *p) {
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         memcpy(bad, check_payload(p), (size_t)used);
         memcpy(bad, &headers[i].h, sizeof h);
-        check_damaged(p, bad, used, headers[i].what, 0);
+        check_damaged(p, bad, used, headers[i].what, false);
     }
-    for (uint64_t n = 0; n < used; n++) check_damaged(p, check_payload(p), n, "a payload that was cut off", 0);
+    for (uint64_t n = 0; n < used; n++) check_damaged(p, check_payload(p), n, "a payload that was cut off", false);
     for (int k = 0; k < 200; k++) {
         for (uint64_t i = 0; i < used; i++) bad[i] = (uint8_t)check_random();
-        check_damaged(p, bad, used, "noise", 0);
+        check_damaged(p, bad, used, "noise", false);
     }
     free(bad);
 }
@@ -75,25 +75,25 @@ ESP__FN void check_corrupt_run(void *target) {
     for (int k = 0; k < TIMES; k++) {
         char what[64];
         memcpy(bad, check_payload(&p), (size_t)used);
-        for (uint32_t n = check_random() % 4 + 1; n; n--) { /* every other time in the header, where it hurts most */
+        for (uint32_t n = check_random() % 4 + 1; n; n--) { /* half of the changes hit the header */
             const uint64_t at = check_random() % (k % 2 ? ESP_PAYLOAD_HEADER : used);
             const uint32_t bit = check_random() % 8;
             bad[at] ^= (uint8_t)(1u << bit);
             snprintf(what, sizeof what, "a payload with bit %u of byte %llu flipped", bit, (check_u)at);
         }
-        check_damaged(&p, bad, used, what, 1);
+        check_damaged(&p, bad, used, what, true);
     }
     for (int k = 0; k < TIMES && used > ESP_PAYLOAD_HEADER; k++) {
         memcpy(bad, check_payload(&p), (size_t)used);
         for (uint64_t i = ESP_PAYLOAD_HEADER + (k % 2 ? 0 : check_random() % (used - ESP_PAYLOAD_HEADER)); i < used;
              i++)
             bad[i] = (uint8_t)check_random();
-        check_damaged(&p, bad, used, "a payload with random numbers for a body", 1);
+        check_damaged(&p, bad, used, "a payload with random numbers for a body", true);
     }
     free(bad);
 }
 
-/* One bad payload among good ones: nothing is written. A wrapper may have added those before it. */
+/* If one of several payloads is damaged, nothing may be written, except by a wrapper. */
 ESP__FN void check_among_run(void *target) {
     enum { N = 1000 };
     const esp__codec *c = target;

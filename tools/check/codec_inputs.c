@@ -1,5 +1,5 @@
-/* codec_inputs.c: what goes into a codec comes out of it, for all sizes and difficult inputs, in one step and in many, with one payload
- * and with several. */
+/* codec_inputs.c: checks that the decoded output and the residual add up to the input, for many sizes and kinds of
+ * input, over one step and several, with one payload and several. */
 #include "tools/check/check.h"
 #include <math.h>
 
@@ -9,8 +9,8 @@
 static const uint64_t check_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, 100003, CHECK_LARGE_COUNT + 1};
 enum { CHECK_SIZES = sizeof check_sizes / sizeof *check_sizes };
 
-/* The rows of a part of this size: a codec of matrices also gets matrices, as near to square as the size allows. */
-ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, int matrix) {
+/* The rows of a matrix with `count` elements, as square as possible; 0 if the codec gets a vector. */
+ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, bool matrix) {
     uint64_t rows = 1;
     if (!matrix || !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !count) return 0;
     for (uint64_t r = 1; r * r <= count; r++)
@@ -30,7 +30,7 @@ static void check_good_header(check_part *p, const char *kind) {
     const uint64_t used = check_used(p);
     if (h.count != p->count)
         check_fail("%s input, %llu elements: the header's count is %llu", kind, (check_u)p->count, (check_u)h.count);
-    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER)) /* whose may be its codec's */
+    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER)) /* may be the inner codec's */
         check_fail("the header's codec is 0x%08x, not 0x%08x: use esp_name_hash of the table's name", h.codec,
                    p->codec->id);
     if (!p->count && h.body_bytes)
@@ -42,7 +42,7 @@ static void check_good_header(check_part *p, const char *kind) {
             "with the right body_bytes",
             kind, (check_u)p->count, (check_u)used, (check_u)(ESP_PAYLOAD_HEADER + h.body_bytes));
     if (used > p->bound[check_last(p)].payload_bytes)
-        check_fail("%s input, %llu elements: %llu bytes written, bound() said %llu", kind, (check_u)p->count,
+        check_fail("%s input, %llu elements: %llu bytes written, bound() gave %llu", kind, (check_u)p->count,
                    (check_u)used, (check_u)p->bound[check_last(p)].payload_bytes);
 }
 
@@ -54,7 +54,7 @@ static void check_bad_input(check_part *p, const char *kind, const float *before
                    kind, (check_u)p->count);
     if (memcmp(p->e, before, (size_t)p->count * 4))
         check_fail("%s input, %llu elements: the residual changed: leave it as it was", kind, (check_u)p->count);
-    /* of several rounds the first may have drawn numbers that all ranks need */
+    /* with several rounds, the first may have changed the state: random numbers that all ranks share */
     if (!check_last(p) && memcmp(p->state.data, state, (size_t)p->bound[0].state_bytes))
         check_fail("%s input, %llu elements: the state changed: leave it as it was", kind, (check_u)p->count);
     if (h.body_bytes && !(p->codec->traits.caps & ESP_CODEC_REDUCIBLE))
@@ -67,12 +67,12 @@ static void check_bad_input(check_part *p, const char *kind, const float *before
             check_fail("%s input: element %llu decodes to %g, not NaN", kind, (check_u)i, (double)p->o[i]);
 }
 
-/* How far decoded + residual may be from what went in: the residual is rounded once; several rounds compute with matrices. */
+/* The allowed error of decoded + residual: one rounding, more for codecs of several rounds, which multiply matrices. */
 static double check_allowed(const check_part *p, double residual, double decoded) {
     return check_last(p) ? 1e-5 * (fabs(residual) + fabs(decoded)) : 0x1p-23 * fabs(residual);
 }
 
-/* decode + residual must be what went in: beta * residual + gamma * gradient. */
+/* Checks that decoded + new residual = beta * old residual + gamma * gradient. */
 static void check_conserved(check_part *p, const char *kind, const float *before) {
     const esp_payload_header h = check_header(p);
     if (h.flags & ESP_PAYLOAD_NONFINITE)
@@ -88,24 +88,24 @@ static void check_conserved(check_part *p, const char *kind, const float *before
                        (check_u)p->count, (check_u)i);
         if (p->feedback && !(fabs(back - phi) <= check_allowed(p, (double)p->e[i], (double)p->o[i])))
             check_fail("%s input, %llu elements: element %llu: decoded %g + residual %g is %g, but %g went in: the "
-                       "residual must be what the payload does not carry",
+                       "residual must be what the payload lacks",
                        kind, (check_u)p->count, (check_u)i, (double)p->o[i], (double)p->e[i], back, phi);
     }
 }
 
-/* One input; feedback 0: none, 1: with factors 1, 2: with others. */
+/* Checks one kind of input. feedback is 0 for none, 1 with beta = gamma = 1, 2 with other factors. */
 static void check_input(const esp__codec *c, uint64_t count, uint64_t rows, int kind, int feedback) {
     check_part p = check_part_make(c, count, rows, 1);
     float *before = malloc((size_t)count * 4 + 4);
     uint8_t *state = malloc((size_t)p.bound[0].state_bytes + 1);
     p.feedback = feedback > 0;
     if (feedback == 2) p.beta = 0.9f, p.gamma = 0.7f;
-    check_say("compressing %llu elements, %s", (check_u)count, check_inputs[kind]);
+    check_doing("compressing %llu elements, %s", (check_u)count, check_inputs[kind]);
     check_fill(p.g, count, kind);
     check_fill(p.e, count, IN_NORMAL);
     memcpy(before, p.e, (size_t)count * 4);
     memcpy(state, p.state.data, (size_t)p.bound[0].state_bytes);
-    memset(p.o, 0xFF, (size_t)count * 4); /* NaN: SET must write everything */
+    memset(p.o, 0xFF, (size_t)count * 4); /* NaN, to find unwritten elements */
     if (check_compress(&p) != ESP_OK)
         check_fail("%s input, %llu elements: compress failed: %s", check_inputs[kind], (check_u)count,
                    *esp__plugin_detail() ? esp__plugin_detail() : "it gave no reason");
@@ -131,7 +131,7 @@ ESP__FN void check_inputs_run(void *target) {
                 }
 }
 
-/* Over 20 steps, what went in is what came out plus what is kept. One step is lost to a NaN. */
+/* Over 20 steps, inputs sum up to the outputs plus the last residual. One step has a NaN and does not count. */
 ESP__FN void check_steps_run(void *target) {
     enum { N = 9000, STEPS = 20, LOST = 11 };
     const esp__codec *c = target;
@@ -176,7 +176,7 @@ ESP__FN void check_small_run(void *target) {
         for (int t = 0; t < 4; t++) {
             check_fenced small = check_fence(tries[t], 1);
             memset(small.data, 0x5A, (size_t)tries[t]);
-            check_say("compressing %llu elements into %llu bytes", (check_u)p.count, (check_u)tries[t]);
+            check_doing("compressing %llu elements into %llu bytes", (check_u)p.count, (check_u)tries[t]);
             p.used[last] = 99;
             if (check_round(&p, last, small.data, tries[t]) != ESP_E_TOO_SMALL)
                 check_fail(
@@ -200,7 +200,7 @@ ESP__FN void check_small_run(void *target) {
     }
 }
 
-/* Several payloads in one call, one of them empty, against one after the other. */
+/* Decodes several payloads in one call, one of them empty, and compares with decoding them one by one. */
 static void check_many_payloads(const esp__codec *c, uint64_t count) {
     enum { M = 4 };
     check_part p = check_part_make(c, count, 0, 1);

@@ -1,9 +1,9 @@
-/* codec_same.c: the same input gives the same bytes: whatever the seed and the step, where the codec says so; however the work is divided;
- * beside another thread; as one of a list. */
+/* codec_same.c: checks that equal input gives equal bytes: however parallel_for divides the work, beside another
+ * thread, as part of a list, and for deterministic codecs also with another seed. */
 #include "tools/check/check.h"
 #include "espresso_impl/base/os.h"
 
-/* Many small pieces, last first. */
+/* A parallel_for that runs many small pieces, the last one first. */
 static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                             void *arg) {
     (void)user;
@@ -11,9 +11,9 @@ static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)
         body(arg, piece * grain, (piece + 1) * grain < n ? (piece + 1) * grain : n);
 }
 
-const esp_host *check_ctx_host; /* of the context that opened the codec */
+const esp_host *check_ctx_host; /* the functions given to the codec */
 
-/* Two threads; the caller takes the even pieces. */
+/* A parallel_for with two threads: the caller runs the even pieces, the other thread the odd ones. */
 typedef struct check_half {
     uint64_t n, grain, first;
     void (*body)(void *, uint64_t, uint64_t);
@@ -35,7 +35,7 @@ static void check_two_threads(void *user, uint64_t n, uint64_t grain, void (*bod
     pthread_join(t, NULL);
 }
 
-/* The bytes of several steps, residual and result. */
+/* Hashes the payloads of several steps, the last residual and the last decoded result. */
 static uint64_t check_steps(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t steps, uint64_t seed) {
     check_part p = check_part_make(c, count, rows, 1);
     uint64_t hash = ESP__HASH0;
@@ -79,12 +79,12 @@ ESP__FN void check_same_run(void *target) {
     }
 }
 
-/* ESP_CODEC_DETERMINISTIC: nothing in the payload depends on the seed. */
+/* ESP_CODEC_DETERMINISTIC: payloads must not depend on the seed. */
 ESP__FN void check_seed_run(void *target) {
     enum { N = 10000 };
     const esp__codec *c = target;
     uint64_t hash[2];
-    if (!(c->traits.caps & ESP_CODEC_DETERMINISTIC)) check_skip("the codec does not say ESP_CODEC_DETERMINISTIC");
+    if (!(c->traits.caps & ESP_CODEC_DETERMINISTIC)) check_skip("the codec does not set ESP_CODEC_DETERMINISTIC");
     for (int k = 0; k < 2; k++) {
         check_seed = 9;
         hash[k] = check_steps(c, N, check_rows(c, N, 1), 3, k ? 0x9E3779B97F4A7C15u : 42);
@@ -94,10 +94,10 @@ ESP__FN void check_seed_run(void *target) {
                    "not use args->seed");
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 enum { CHECK_LIST = 4 };
 
-/* One round, or a decompress (round -1), of all parts in one call. */
+/* Runs one round of compression of all parts in one call, or decompression if round is -1. */
 static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, uint64_t scratch_bytes, int round) {
     esp__codec_call c;
     esp_payload payloads[CHECK_LIST];
@@ -120,9 +120,9 @@ static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, ui
     }
     if (round < 0) c.args.payload = payloads, c.args.mode = ESP_OUT_SET;
     esp__call_list_take(&c, l);
-    check_say("calling %s with a list of %d parts", round < 0 ? "decompress" : "compress", (int)CHECK_LIST);
+    check_doing("calling %s with a list of %d parts", round < 0 ? "decompress" : "compress", (int)CHECK_LIST);
     if ((round < 0 ? esp__call_decompress(&c) : esp__call_compress(&c, phi, phi + 2000 * CHECK_LIST)) != ESP_OK)
-        check_fail("%s failed for a list of %d parts: n_tensors tells how many parts there are",
+        check_fail("%s failed for a list of %d parts: n_tensors is the number of parts",
                    round < 0 ? "decompress" : "compress", (int)CHECK_LIST);
     free(phi);
 }
@@ -130,7 +130,7 @@ static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, ui
 ESP__FN void check_lists_run(void *target) {
     static const uint64_t counts[CHECK_LIST] = {1200, 1200, 600, 60};
     const esp__codec *c = target;
-    if (!(c->traits.caps & ESP_CODEC_LISTS)) check_skip("the codec does not say ESP_CODEC_LISTS");
+    if (!(c->traits.caps & ESP_CODEC_LISTS)) check_skip("the codec does not set ESP_CODEC_LISTS");
     check_part one[CHECK_LIST], all[CHECK_LIST];
     esp__codec_list l;
     uint64_t each = 0;
@@ -168,7 +168,7 @@ ESP__FN void check_lists_run(void *target) {
     }
 }
 
-/* ---- threads --------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 typedef struct check_thread {
     const esp__codec *codec;
     uint64_t seed, hash;
@@ -182,7 +182,7 @@ static void *check_thread_main(void *arg) {
 ESP__FN void check_threads_run(void *target) {
     check_thread t[4] = {{target, 1, 0}, {target, 2, 0}, {target, 1, 0}, {target, 2, 0}};
     pthread_t thread[2];
-    check_say("compressing two tensors at the same time");
+    check_doing("compressing two tensors at the same time");
     for (int i = 0; i < 2; i++) check_thread_main(&t[i]);
     for (int i = 0; i < 2; i++)
         if (esp__thread_start(&thread[i], check_thread_main, &t[2 + i])) check_fail("no thread could be started");

@@ -1,4 +1,4 @@
-/* codec_size.c: what a codec says of its sizes, its error and its sums is what it does. */
+/* codec_size.c: checks the payload sizes, the error and the reduction that a codec states in bound() and model(). */
 #include "tools/check/check.h"
 #include <math.h>
 
@@ -14,7 +14,7 @@ ESP__FN void check_bound_run(void *target) {
                            (check_u)b.payload_bytes, (check_u)n);
         }
         esp_tensor like = {sizeof like, ESP_F32, 7, 1000, {NULL, 0, {0, 0}}, 0, 0};
-        memset(&b, 0x12, sizeof b); /* a caller whose struct ends before state_bytes */
+        memset(&b, 0x12, sizeof b); /* an older caller, without state_bytes */
         b.struct_size = offsetof(esp_bound, state_bytes);
         if (c->table->bound(c->self, &like, r, 1, &b) != ESP_OK)
             check_fail("bound() failed for an older caller's struct");
@@ -27,8 +27,8 @@ static double check_bytes(const esp_payload_size *s, uint64_t count) {
     const double q = s->quantum > 0 ? s->quantum : 1;
     return s->fixed + q * ceil(s->per_element * (double)count / q);
 }
-static int check_near(double says, double is, double relative, double absolute) {
-    return fabs(says - is) <= relative * fabs(is) + absolute;
+static bool check_is_close(double stated, double is, double relative, double absolute) {
+    return fabs(stated - is) <= relative * fabs(is) + absolute;
 }
 
 static void check_model_of(const esp__codec *c, uint64_t count, uint32_t n_reduced, esp_devkind kind,
@@ -50,33 +50,34 @@ static void check_times(const esp_codec_model *m, esp_devkind kind) {
             check_fail("times[%u]: times must be above 0, and rise with the elements", i);
 }
 
-/* What a payload takes, long after any warm-up. */
+/* Compares the size of a payload with model() and bound(), in a late step, so that no warm-up is left. */
 static void check_model_sizes(const esp__codec *c, uint64_t n) {
     esp_codec_model m, two;
     esp_bound b;
     check_model_of(c, n, 1, ESP_CPU, &m);
     check_model_of(c, n, 2, ESP_CPU, &two);
     check_part p = check_part_make(c, n, 0, 1);
-    const double says = check_bytes(&m.sent, n);
+    const double stated = check_bytes(&m.sent, n);
     p.step = 1000;
     check_fill(p.g, n, IN_NORMAL);
     if (check_compress(&p) != ESP_OK) check_fail("compress failed");
-    if (!check_near(says, (double)check_used(&p), 0.02, ESP_PAYLOAD_HEADER))
-        check_fail("model() says %.0f bytes for %llu elements, a payload has %llu: the planner would choose by a wrong "
-                   "size",
-                   says, (check_u)n, (check_u)check_used(&p));
-    if (says > 1.01 * (double)p.bound[0].payload_bytes + ESP_PAYLOAD_HEADER)
+    if (!check_is_close(stated, (double)check_used(&p), 0.02, ESP_PAYLOAD_HEADER))
         check_fail(
-            "model() says %.0f bytes for %llu elements, bound() says %llu: the planner would choose by a wrong size",
-            says, (check_u)n, (check_u)p.bound[0].payload_bytes);
+            "model() gives %.0f bytes for %llu elements, a payload has %llu: the planner would choose by a wrong "
+            "size",
+            stated, (check_u)n, (check_u)check_used(&p));
+    if (stated > 1.01 * (double)p.bound[0].payload_bytes + ESP_PAYLOAD_HEADER)
+        check_fail(
+            "model() gives %.0f bytes for %llu elements, bound() gives %llu: the planner would choose by a wrong size",
+            stated, (check_u)n, (check_u)p.bound[0].payload_bytes);
     if (c->traits.caps & ESP_CODEC_REDUCIBLE) {
         if (check_bound(c, n, 0, 0, 0, 2, &b) != ESP_OK) check_fail("bound() failed for %llu elements", (check_u)n);
-        if (!check_near(check_bytes(&two.reduced[0], n), (double)b.payload_bytes, 0.02, 96))
-            check_fail("model() says %.0f bytes for %llu elements whose bodies are reduced, bound() says %llu: set "
+        if (!check_is_close(check_bytes(&two.reduced[0], n), (double)b.payload_bytes, 0.02, 96))
+            check_fail("model() gives %.0f bytes for %llu elements whose bodies are reduced, bound() gives %llu: set "
                        "reduced[0]",
                        check_bytes(&two.reduced[0], n), (check_u)n, (check_u)b.payload_bytes);
     } else if (check_bytes(&two.reduced[0], n) > 0) {
-        check_fail("model() gives a size for reduced bodies, but the codec does not say ESP_CODEC_REDUCIBLE");
+        check_fail("model() gives a size for reduced bodies, but the codec does not set ESP_CODEC_REDUCIBLE");
     }
     check_part_free(&p);
 }
@@ -93,7 +94,7 @@ ESP__FN void check_model_run(void *target) {
         check_times(&m, kinds[k]);
     }
     const esp_tensor like = {sizeof like, ESP_F32, 7, 1u << 20, {NULL, 0, {0, 0}}, 0, 0};
-    memset(&m, 0x5A, sizeof m); /* a caller whose struct ends before n_times */
+    memset(&m, 0x5A, sizeof m); /* an older caller, without n_times */
     m.struct_size = offsetof(esp_codec_model, n_times);
     if (c->table->model(c->self, &like, 1, (esp_device){ESP_CPU, 0}, &m) != ESP_OK)
         check_fail("model() failed for an older caller's struct");
@@ -102,13 +103,13 @@ ESP__FN void check_model_run(void *target) {
     for (int z = 0; z < 3 && c->traits.n_rounds == 1; z++) check_model_sizes(c, sizes[z]);
 }
 
-/* Two independent numbers from a normal distribution of variance 1 would be usual; one is enough. */
+/* A random number from the normal distribution with variance 1. */
 static float check_gauss(void) {
     const double u = ((double)check_random() + 1) / 4294967296.0, v = ((double)check_random() + 1) / 4294967296.0;
     return (float)(sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v));
 }
 
-/* The error that model() states is that of normal numbers, without feedback. */
+/* Compares the error in model() with the error for normally distributed input without feedback. */
 ESP__FN void check_error_run(void *target) {
     enum { N = 400000 };
     const esp__codec *c = target;
@@ -127,13 +128,12 @@ ESP__FN void check_error_run(void *target) {
         lost += d * d, whole += x * x;
     }
     const double allowed = c->traits.caps & ESP_CODEC_DETERMINISTIC ? 0.02 : 0.05;
-    if (!check_near(c->model.error, lost / whole, allowed, 1e-12))
-        check_fail(
-            "model() says that the error is %.6g, and for normal numbers it is %.6g: E |decoded - x|^2 / E |x|^2",
-            c->model.error, lost / whole);
+    if (!check_is_close(c->model.error, lost / whole, allowed, 1e-12))
+        check_fail("model() gives an error of %.6g, and for normal numbers it is %.6g: E |decoded - x|^2 / E |x|^2",
+                   c->model.error, lost / whole);
 }
 
-/* Without ESP_MODEL_LOSSY every number must come back as near as half precision has it, and with it some must not. */
+/* Without ESP_MODEL_LOSSY every number must be decoded with the precision of 16-bit floats; with it, some must not. */
 ESP__FN void check_lossy_run(void *target) {
     enum { N = 4096 };
     const esp__codec *c = target;
@@ -147,24 +147,24 @@ ESP__FN void check_lossy_run(void *target) {
     if (check_compress(&p) != ESP_OK || check_decode(&p, check_payload(&p), check_used(&p)) != ESP_OK)
         check_fail("compress or decompress failed");
     for (int i = 0; i < N; i++) {
-        const int near = fabs((double)p.o[i] - (double)p.g[i]) <= fabs((double)p.g[i]) * 0x1p-8 + 0x1p-24;
-        if (!near && !lossy)
+        const int like_half = fabs((double)p.o[i] - (double)p.g[i]) <= fabs((double)p.g[i]) * 0x1p-8 + 0x1p-24;
+        if (!like_half && !lossy)
             check_fail("%g comes back as %g: that is more than rounding to a shorter format: set ESP_MODEL_LOSSY in "
                        "model()",
                        (double)p.g[i], (double)p.o[i]);
-        rounds &= near;
+        rounds &= like_half;
     }
     if (lossy && rounds)
         check_fail(
-            "model() says ESP_MODEL_LOSSY, but every number comes back as near as half precision has it: leave the "
+            "model() sets ESP_MODEL_LOSSY, but every number is decoded with the precision of 16-bit floats: leave the "
             "flag out, so that strategy auto may use the codec at once");
 }
 
-/* Two contributions reduced undecoded must decode to about their sum. */
+/* If the bodies of two payloads are summed without decoding, the result must decode to about the sum of the inputs. */
 ESP__FN void check_reduce_run(void *target) {
     enum { N = 5000 };
     const esp__codec *c = target;
-    if (!(c->traits.caps & ESP_CODEC_REDUCIBLE)) check_skip("the codec does not say ESP_CODEC_REDUCIBLE");
+    if (!(c->traits.caps & ESP_CODEC_REDUCIBLE)) check_skip("the codec does not set ESP_CODEC_REDUCIBLE");
     if (c->traits.n_rounds > 1) check_skip("a codec of several rounds needs ranks: run it with espresso run -n 2");
     check_part p = check_part_make(c, N, check_rows(c, N, 1), 2);
     const esp_round round = esp__codec_round(c, 0);

@@ -1,11 +1,11 @@
-/* part.c: one part of a tensor and all the memory that a codec needs for it, each piece ending at a page that may not be touched; and
- * inputs that are difficult. Calls codecs as the executor does. Knows no codec. */
+/* part.c: makes the input and the buffers of a codec under check, and calls it as the executor does. Each buffer ends
+ * at a protected page, so that access behind it crashes. Must not know any codec. */
 #include "tools/check/check.h"
 #include <errno.h>
 #include <math.h>
 #include <sys/mman.h>
 
-/* `bytes` bytes that end (as closely as `align` allows) at a page which may not be touched. */
+/* Allocates a buffer that ends at a protected page, or as close to it as `align` allows. */
 ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (size_t)((bytes + align - 1) / align * align);
     check_fenced f;
@@ -18,13 +18,13 @@ ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align) {
 }
 ESP__FN void check_unfence(check_fenced *f) { munmap(f->map, f->mapped); }
 
-/* ---- inputs ----------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 __thread uint64_t check_seed = 1;
 ESP__FN uint32_t check_random(void) {
     check_seed = check_seed * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(check_seed >> 32);
 }
-ESP__FN float check_normal(void) { /* roughly; sigma about 0.6 */
+ESP__FN float check_normal(void) { /* approximate, standard deviation 0.6 */
     double s = 0;
     for (int i = 0; i < 4; i++) s += (double)check_random() / 4294967296.0 - 0.5;
     return (float)s;
@@ -51,12 +51,12 @@ ESP__FN void check_fill(float *x, uint64_t n, int kind) {
     if (kind == IN_INF) x[n / 3] = -INFINITY;
 }
 
-/* ---- a part ----------------------------------------------------------------------------------------------------------- */
+/* ---- a part ------------------------------------------------------------------------------------------------------ */
 ESP__FN uint32_t check_last(const check_part *p) { return p->codec->traits.n_rounds - 1; }
 ESP__FN uint8_t *check_payload(check_part *p) { return p->payload[check_last(p)].data; }
 ESP__FN uint64_t check_used(const check_part *p) { return p->used[check_last(p)]; }
 
-/* Calls bound() for one round. */
+/* Calls the codec's bound() for one round. */
 ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
                                uint32_t n_reduced, esp_bound *b) {
     esp_tensor like;
@@ -68,10 +68,10 @@ ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t row
     return c->table->bound(c->self, &like, round, n_reduced, b);
 }
 
-/* A spec may say that its codec keeps nothing: randomk:unbiased=1,feedback=none. */
-ESP__FN int check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
+/* Does the codec use feedback? A spec may switch it off, as in randomk:unbiased=1,feedback=none. */
+ESP__FN bool check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
 
-/* rows 0: no matrix; else count is rows * cols. */
+/* Makes the buffers for `count` elements: a matrix with `rows` rows, or a vector if rows is 0. */
 ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced) {
     uint64_t scratch = 0;
     check_part p;
@@ -85,7 +85,8 @@ ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t
         const uint32_t n = r + 1 < c->traits.n_rounds ? (n_reduced > 1 ? n_reduced : 2) : n_reduced;
         if (check_bound(c, p.count, p.rows, p.cols, r, n, &p.bound[r]) != ESP_OK)
             check_fail("bound() failed for %llu elements in round %u", (unsigned long long)count, (unsigned)r);
-        if (!p.bound[r].payload_bytes && r == p.first && r + 1 < c->traits.n_rounds) p.first++; /* not for this shape */
+        /* the codec may skip its first rounds for this shape */
+        if (!p.bound[r].payload_bytes && r == p.first && r + 1 < c->traits.n_rounds) p.first++;
         if (p.bound[r].payload_bytes < ESP_PAYLOAD_HEADER && r >= p.first)
             check_fail(
                 "bound() gives %llu payload bytes for %llu elements: a payload has at least its header, %u bytes",
@@ -117,12 +118,12 @@ ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c) {
     c->args.step = p->step;
     c->args.seed = p->seed;
     c->args.beta = p->beta, c->args.gamma = p->gamma;
-    memset(p->scratch.data, 0xC3, (size_t)p->bound[0].scratch_bytes); /* scratch holds anything before a call */
+    memset(p->scratch.data, 0xC3, (size_t)p->bound[0].scratch_bytes); /* codecs may not rely on its content */
     esp__call_scratch(c, p->scratch.data, p->bound[0].scratch_bytes);
     esp__call_state(c, p->state.data, p->bound[0].state_bytes);
 }
 
-/* One round into `data`. */
+/* Runs one round of compression into `data`. */
 ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64_t capacity) {
     esp__codec_call c;
     check_call(p, p->g, &c);
@@ -134,7 +135,7 @@ ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64
     return esp__call_compress(&c, (float *)(void *)p->phi.data, (float *)(void *)p->phi.data + p->count);
 }
 
-/* All rounds; each round's own body stands for the reduced one. */
+/* Runs all rounds of compression on one rank, so that each round's body is also its reduced body. */
 ESP__FN esp_status check_compress(check_part *p) {
     esp_status s = ESP_OK;
     for (uint32_t r = p->first; r <= check_last(p) && !s; r++) {

@@ -1,5 +1,5 @@
-/* report.c: runs checks, each in a process of its own, so that a crash or a hang of a plugin is a line of the report and not the
- * command's end. Knows neither codecs nor backends. */
+/* report.c: runs each check in a process of its own, so that a crash or a hang of a plugin becomes a line of the
+ * report. Must not know codecs or backends. */
 #include "tools/check/check.h"
 #include <errno.h>
 #include <setjmp.h>
@@ -10,14 +10,14 @@
 enum { CHECK_SECONDS = 120 };
 enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
 
-int check_in_place;           /* checks run in this process, which is a rank that a launcher started */
-static sigjmp_buf check_back; /* where such a check ends */
-static char check_ended[CHECK_SAID + 1];
-int check_pipe = -1;       /* the child's way to the parent */
-static char check_at[256]; /* what the check is doing now, for a crash */
+int check_in_place;           /* checks run in this process, a launcher's rank */
+static sigjmp_buf check_back; /* such a check ends by a jump to it */
+static char check_ended[CHECK_TEXT_MAX + 1];
+int check_pipe = -1;       /* from the check's process to its parent */
+static char check_at[256]; /* what the check is doing, printed after a crash */
 
-/* Says where the check is. The text outlives a crash. */
-ESP__FN void check_say(const char *fmt, ...) {
+/* Records what the check is doing, for the message after a crash. */
+ESP__FN void check_doing(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(check_at, sizeof check_at, fmt, args);
@@ -25,16 +25,17 @@ ESP__FN void check_say(const char *fmt, ...) {
 }
 
 _Noreturn static void check_end(int code, const char *fmt, va_list args) {
-    char text[CHECK_SAID];
+    char text[CHECK_TEXT_MAX];
     int n = vsnprintf(text, sizeof text, fmt, args);
     if (check_in_place) {
         memcpy(check_ended, text, sizeof text);
         siglongjmp(check_back, code + 1);
     }
-    if (check_pipe >= 0 && write(check_pipe, text, n < CHECK_SAID ? (size_t)n : CHECK_SAID - 1) < 0) _exit(code);
+    if (check_pipe >= 0 && write(check_pipe, text, n < CHECK_TEXT_MAX ? (size_t)n : CHECK_TEXT_MAX - 1) < 0)
+        _exit(code);
     _exit(code);
 }
-/* End the check. The text says what was expected, what came, and what to do. */
+/* Ends the check as failed. The text names the expected and the actual result, and what to do. */
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -48,7 +49,7 @@ ESP__FN _Noreturn void check_skip(const char *fmt, ...) {
     va_end(args);
 }
 
-/* A signal's handler may only write: it sends what the check was doing. */
+/* A signal handler: sends what the check was doing to the parent. */
 static void check_crashed(int signal_number) {
     static const char crash[] = "crashed";
     static const char late[] = "did not come back";
@@ -66,15 +67,15 @@ ESP__FN void check_catch(void) {
 static void check_child(const check *c, void *target) {
     check_catch();
     alarm(CHECK_SECONDS);
-    check_say("beginning");
+    check_doing("beginning");
     c->run(target);
     _exit(CHECK_PASSED);
 }
 
-/* Without a process of its own: a crash ends the job, and says where. */
+/* Runs a check in this process. A crash ends the job, after a message. */
 static int check_here(const check *c, void *target) {
     alarm(10 * CHECK_SECONDS);
-    check_say("%s", c->name);
+    check_doing("%s", c->name);
     check_ended[0] = 0;
     const int ended = sigsetjmp(check_back, 0);
     if (ended) return ended - 1;
@@ -82,7 +83,7 @@ static int check_here(const check *c, void *target) {
     return CHECK_PASSED;
 }
 
-static void check_result(check_report *r, const check *c, int code, const char *said) {
+static void check_result(check_report *r, const check *c, int code, const char *message) {
     const char *word = code == CHECK_PASSED ? "ok     " : code == CHECK_SKIPPED ? "skipped" : "FAILED ";
     if (code == CHECK_PASSED)
         r->passed++;
@@ -91,13 +92,13 @@ static void check_result(check_report *r, const check *c, int code, const char *
     else
         r->failed++;
     printf("  %s  %-12s %s\n", word, c->name, c->demands);
-    if (code != CHECK_PASSED) printf("           %s\n", *said ? said : "(it said nothing)");
+    if (code != CHECK_PASSED) printf("           %s\n", *message ? message : "(without a message)");
     fflush(stdout);
 }
 
 ESP__FN void check_one(check_report *r, const check *c, void *target) {
     int ends[2], status = 0;
-    char said[CHECK_SAID + 1];
+    char said[CHECK_TEXT_MAX + 1];
     size_t n = 0;
     if (check_in_place) {
         const int code = check_here(c, target);
@@ -116,7 +117,7 @@ ESP__FN void check_one(check_report *r, const check *c, void *target) {
         check_child(c, target);
     }
     close(ends[1]);
-    for (ssize_t got; n < CHECK_SAID && (got = read(ends[0], said + n, CHECK_SAID - n)) > 0;) n += (size_t)got;
+    for (ssize_t got; n < CHECK_TEXT_MAX && (got = read(ends[0], said + n, CHECK_TEXT_MAX - n)) > 0;) n += (size_t)got;
     said[n] = 0;
     close(ends[0]);
     if (child < 0 || waitpid(child, &status, 0) < 0) {

@@ -4,21 +4,24 @@
 #include "espresso_impl/base/text.h"
 #include <errno.h>
 
+static void tool_error(const tool_command *c, const char *fmt, va_list ap) {
+    fprintf(stderr, "espresso %s: ", c->name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
 ESP__FN _Noreturn void tool_usage(const tool_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    fprintf(stderr, "espresso %s: ", c->name);
-    vfprintf(stderr, fmt, ap);
-    fprintf(stderr, "\nSee 'espresso help %s'.\n", c->name);
+    tool_error(c, fmt, ap);
+    fprintf(stderr, "See 'espresso help %s'.\n", c->name);
     exit(TOOL_USAGE);
 }
 
 ESP__FN int tool_fail(const tool_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    fprintf(stderr, "espresso %s: ", c->name);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    tool_error(c, fmt, ap);
     va_end(ap);
     return TOOL_FAILED;
 }
@@ -34,13 +37,13 @@ ESP__FN void *tool_realloc(void *p, size_t bytes) {
 
 ESP__FN void *tool_zeroed(size_t bytes) { return memset(tool_realloc(NULL, bytes), 0, bytes); }
 
-ESP__FN int tool_number(const char *text, long low, long high, long *out) {
+ESP__FN bool tool_number(const char *text, long low, long high, long *out) {
     char *end;
     errno = 0;
     long v = strtol(text, &end, 10);
-    if (end == text || *end || errno || v < low || v > high || *text == ' ') return 0;
+    if (end == text || *end || errno || v < low || v > high || *text == ' ') return false;
     *out = v;
-    return 1;
+    return true;
 }
 
 ESP__FN long tool_whole(const tool_command *c, const char *flag, const char *value, long low, long high) {
@@ -64,7 +67,7 @@ ESP__FN void tool_quote(esp__text *t, const char *word) {
     esp__text_add(t, "'");
     for (; *word; word++)
         if (*word == '\'')
-            esp__text_add(t, "'\\''"); /* closes the quotes, adds a quoted ', opens them again */
+            esp__text_add(t, "'\\''"); /* ends the quotes, adds a quote, begins again */
         else
             esp__text_add(t, "%c", *word);
     esp__text_add(t, "'");
@@ -105,13 +108,13 @@ _Noreturn static void tool_unknown_flag(const tool_command *c, const char *word)
     tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));
 }
 
-/* True when `word` is this flag: "--flag", "--flag=value", and for one-letter flags "-n8". *value: the value's text. */
-static int tool_is_flag(const tool_flag *f, const char *word, const char **value) {
+/* Is `word` this flag: "--flag", "--flag=value", or "-n8" for one-letter flags? Sets *value to the text, or NULL. */
+static bool tool_is_flag(const tool_flag *f, const char *word, const char **value) {
     size_t n = strlen(f->name);
     *value = NULL;
-    if (strncmp(word, f->name, n) != 0) return 0;
-    if (!word[n]) return 1;
-    if (!f->value) return 0;
+    if (strncmp(word, f->name, n) != 0) return false;
+    if (!word[n]) return true;
+    if (!f->value) return false;
     if (f->name[1] == '-') {
         *value = word + n + 1;
         return word[n] == '=';

@@ -1,4 +1,4 @@
-/* json.c: adds values to jansson's objects and arrays, and prints these. Must not know what is written. */
+/* json.c: adds values to JSON objects and arrays of jansson, and prints them. */
 #include "tools/common/json.h"
 #include <errno.h>
 #include <math.h>

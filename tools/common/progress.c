@@ -1,4 +1,4 @@
-/* progress.c: a line on the terminal, and the seconds behind it. Must not know what the work is. */
+/* progress.c: a line on the terminal that counts the seconds of long work. Must not know what the work is. */
 #include "tools/common/progress.h"
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ static void progress_tick(int signal) {
     int n = 0;
     (void)signal;
     if (!progress.length) return;
-    /* only async-signal-safe calls: no printf */
+    /* printf is not async-signal-safe */
     line[n++] = '\r';
     for (int i = 0; i < progress.length; i++) line[n++] = progress.text[i];
     char digits[12];
@@ -31,7 +31,7 @@ static void progress_tick(int signal) {
     errno = saved;
 }
 
-ESP__FN void progress_say(const char *fmt, ...) {
+ESP__FN void progress_set(const char *fmt, ...) {
     static int ready;
     va_list ap;
     if (!isatty(2)) return;

@@ -1,5 +1,4 @@
-/* quantity.c: reads numbers with units from the command line, and prints them: times, sizes, bandwidths, factors.
- * Must not know which flag takes what. */
+/* quantity.c: reads and prints numbers with units: times, sizes, bandwidths, factors. */
 #include "tools/common/quantity.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,30 +6,28 @@
 #include <string.h>
 #include <strings.h>
 
-ESP__FN int tool_quantity(const char *text, const tool_unit *units, double *out) {
+ESP__FN bool tool_quantity(const char *text, const tool_unit *units, double *out) {
     char *end;
     /* strtod also accepts blanks, hexadecimal and "nan": refuse these */
-    if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return 0;
+    if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return false;
     const double v = strtod(text, &end);
     for (; units->name; units++)
         if (strcasecmp(end, units->name) == 0 && v > 0 && isfinite(v * units->factor)) {
             *out = v * units->factor;
-            return 1;
+            return true;
         }
-    return 0;
+    return false;
 }
 
-/* Reads "2x" or "0.5x". */
-ESP__FN int tool_factor(const char *text, double *out) {
+ESP__FN bool tool_factor(const char *text, double *out) {
     char number[32];
     const size_t n = strlen(text);
-    if (n < 2 || n > sizeof number || (text[n - 1] != 'x' && text[n - 1] != 'X')) return 0;
+    if (n < 2 || n > sizeof number || (text[n - 1] != 'x' && text[n - 1] != 'X')) return false;
     memcpy(number, text, n - 1);
     number[n - 1] = 0;
     return tool_quantity(number, tool_parts, out);
 }
 
-/* A buffer for a short text, valid until the eighth call after this one: enough for the arguments of one printf. */
 ESP__FN char *tool_scratch(void) {
     static __thread char text[8][32];
     static __thread unsigned at;

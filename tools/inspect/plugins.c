@@ -1,5 +1,5 @@
-/* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows what a plugin file contains.
- * Must not know any codec: everything is read from the tables. */
+/* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows the contents of plugin files.
+ * Must not know any codec: it reads their tables. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/context/context.h"
@@ -11,7 +11,7 @@
 enum { PLUGINS_PATH, PLUGINS_CHECK };
 static const tool_flag plugins_flags[] = {
     {"--path", "DIR[:DIR...]", "look for plugins there first"},
-    {"--check", NULL, "run the conformance checks over each, and say what fails and what to do"},
+    {"--check", NULL, "run the conformance checks over each, and print what fails and what to do"},
 };
 
 typedef struct plugins_word {
@@ -44,13 +44,13 @@ static void plugins_caps(uint64_t caps) {
     PLUGINS_BITS("  properties: ", caps, words);
 }
 
-/* A payload's size as bits an element, at 2^20 elements; of a matrix with as many rows as columns. */
+/* The payload size in bits per element, for 2^20 elements, which form a square matrix if the codec needs matrices. */
 static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-/* Time at 2^20 elements. */
-static double plugins_time_at(const esp_codec_model *m, int decompress) {
+/* The time for 2^20 elements. */
+static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
     for (uint32_t i = 0; i < m->n_times; i++)
         p[i] = (esp_cost_point){m->times[i].elements, decompress ? m->times[i].decompress_ns : m->times[i].compress_ns};
@@ -58,7 +58,7 @@ static double plugins_time_at(const esp_codec_model *m, int decompress) {
     return esp__curve_at(&c, 1u << 20);
 }
 
-/* What an opened codec says of itself. */
+/* Prints the model of an opened codec: size, error, times. */
 static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;
@@ -85,7 +85,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                                                             : "no: it only rounds, or changes nothing");
 }
 
-/* c: the codec as `name` opens it; NULL: it does not open, or not for the CPU. */
+/* Prints a codec. c is the codec opened by `name`, or NULL if that fails or the codec is not for the CPU. */
 static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, const char *from, esp__codec *c) {
     printf("codec %s\n  %s\n", name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
@@ -97,7 +97,7 @@ static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, co
     if (option) printf("  layerwise:  %s\n", option);
     if (c)
         plugins_model(ctx, c);
-    else if (t->devices & ESP_BIT(ESP_CPU)) /* a codec may have a table for each kind of device */
+    else if (t->devices & ESP_BIT(ESP_CPU)) /* others are for GPUs */
         printf("  model:      depends on its parameters: espresso plugins '%s:...'\n", t->name);
     printf("  from:       %s\n", from);
     esp__codec_free(ctx, c);
@@ -134,7 +134,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     printf("  from:       %s\n", from);
 }
 
-/* How many devices of the table can be used here. */
+/* The number of usable devices of this kind. */
 static int plugins_count(const esp_ctx *ctx, const esp_device_table *d) {
     int32_t count = 0;
     return d->probe(&ctx->host, &count) == ESP_OK ? (int)count : 0;
@@ -149,7 +149,7 @@ static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const 
     printf("  from:       %s\n", from);
 }
 
-/* Prints one line for each codec, backend and device. */
+/* Prints a line for each codec, backend and device. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->n_codecs; i++) {
@@ -171,7 +171,7 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
-/* Prints what has this name, or (before not NULL) what the registry had not before. Returns how many it printed. */
+/* Prints what has the name `wanted`, or what is not in the older registry `before`. Returns the number. */
 static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
@@ -196,7 +196,7 @@ static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *
     return n;
 }
 
-/* A codec with parameters. */
+/* Prints a codec that is opened with parameters. */
 static int plugins_print_spec(const tool_command *self, esp_ctx *ctx, const char *spec) {
     esp__codec *c;
     uint32_t at = 0;
@@ -239,8 +239,7 @@ const tool_command plugins_command = {
     .name = "plugins",
     .summary = "Lists codecs, backends and devices; with names, loads these plugins and shows what they bring.",
     .synopsis = "[--path DIR] [--check] [NAME|SPEC|FILE.so...]",
-    .flags = plugins_flags,
-    .n_flags = sizeof plugins_flags / sizeof *plugins_flags,
+    TOOL_FLAGS(plugins_flags),
     .run = plugins_main,
     .details = "A NAME is built in, or the file libespresso-NAME.so in --path, in $ESPRESSO_PLUGIN_PATH, or "
                "in\n" ESPRESSO_PREFIX "/lib/espresso. A FILE has a '/' in it.\n"

@@ -1,5 +1,5 @@
-/* state.c: `espresso state`: shows what a state file holds, and checks that it is complete and undamaged. Needs neither
- * the model nor the other ranks. Uses the structs of the file format's owner, espresso_impl/context/state.c. */
+/* state.c: `espresso state`: shows the contents of a state file, and checks that it is complete and undamaged. Needs
+ * neither the model nor other ranks. The file format belongs to espresso_impl/context/state.c. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -12,7 +12,7 @@ typedef struct state_reader {
     const char *path;
     FILE *file;
     esp__state_head head;
-    uint64_t left, sum; /* of the body: bytes not read yet; checksum so far */
+    uint64_t left, sum; /* bytes of the body left to read; checksum so far */
     double *pieces;     /* aligned buffer for one piece of a large array */
 } state_reader;
 
@@ -22,24 +22,23 @@ static int state_damaged(const state_reader *r, const char *what) {
     return tool_fail(r->command, "%s: %s", r->path, what);
 }
 
-/* Reads `n` bytes (at most STATE_PIECE) and the padding after them. Returns 0 where the file is shorter than it
- * says. */
-static int state_take(state_reader *r, void *out, uint64_t n) {
+/* Reads `n` bytes (at most STATE_PIECE) and the padding after them. Returns false if the file ends too early. */
+static bool state_take(state_reader *r, void *out, uint64_t n) {
     uint64_t padded = esp__state_padded(n);
-    if (padded > r->left || padded > STATE_PIECE) return 0;
-    if (fread(r->pieces, 1, padded, r->file) != padded) return 0;
+    if (padded > r->left || padded > STATE_PIECE) return false;
+    if (fread(r->pieces, 1, padded, r->file) != padded) return false;
     r->sum = esp__state_sum(r->sum, r->pieces, padded);
     r->left -= padded;
     if (out) memcpy(out, r->pieces, n);
-    return 1;
+    return true;
 }
 
 /* Reads `count` floats and computes their Euclidean norm. */
-static int state_norm(state_reader *r, uint64_t count, double *norm) {
+static bool state_norm(state_reader *r, uint64_t count, double *norm) {
     double sum = 0;
     while (count) {
         uint64_t n = count < STATE_PIECE / sizeof(float) ? count : STATE_PIECE / sizeof(float);
-        if (!state_take(r, NULL, n * sizeof(float))) return 0;
+        if (!state_take(r, NULL, n * sizeof(float))) return false;
         for (uint64_t i = 0; i < n; i++) {
             float x;
             memcpy(&x, (const char *)r->pieces + i * sizeof x, sizeof x);
@@ -48,12 +47,12 @@ static int state_norm(state_reader *r, uint64_t count, double *norm) {
         count -= n;
     }
     *norm = sqrt(sum);
-    return 1;
+    return true;
 }
 
-static int state_skip(state_reader *r, uint64_t bytes) {
+static bool state_skip(state_reader *r, uint64_t bytes) {
     for (; bytes > STATE_PIECE; bytes -= STATE_PIECE)
-        if (!state_take(r, NULL, STATE_PIECE)) return 0;
+        if (!state_take(r, NULL, STATE_PIECE)) return false;
     return state_take(r, NULL, bytes);
 }
 
@@ -74,16 +73,16 @@ static int state_read_head(state_reader *r) {
 }
 
 /* Prints the first lines of the strategy's text, without the order of collectives. Cuts long lines. */
-static int state_print_text(state_reader *r) {
+static bool state_print_text(state_reader *r) {
     const uint64_t n = r->head.text_bytes;
     uint32_t lines = 0, left_out = 0;
-    if (n > r->left) return 0;
+    if (n > r->left) return false;
     char *text = tool_realloc(NULL, n + 1);
     for (uint64_t at = 0, piece; at < n; at += piece) {
         piece = n - at < STATE_PIECE ? n - at : STATE_PIECE;
         if (!state_take(r, text + at, piece)) {
             free(text);
-            return 0;
+            return false;
         }
     }
     for (uint64_t i = 0; i < n; i++)
@@ -99,55 +98,55 @@ static int state_print_text(state_reader *r) {
     }
     if (left_out) printf("  ... and %u more line%s\n", left_out, left_out == 1 ? "" : "s");
     free(text);
-    return 1;
+    return true;
 }
 
-static int state_print_tensor(state_reader *r, char **name, uint64_t *count) {
+static bool state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     esp__state_tensor t;
     double norm;
-    if (!state_take(r, &t, sizeof t) || t.name_bytes > r->left || t.name_bytes > STATE_PIECE) return 0;
+    if (!state_take(r, &t, sizeof t) || t.name_bytes > r->left || t.name_bytes > STATE_PIECE) return false;
     *name = tool_realloc(NULL, t.name_bytes + 1u);
     (*name)[t.name_bytes] = 0;
-    if (!state_take(r, *name, t.name_bytes)) return 0;
+    if (!state_take(r, *name, t.name_bytes)) return false;
     *count = t.count;
     printf("tensor %s: %llu elements", *name, (unsigned long long)t.count);
-    if (t.has_pending && t.count > r->left / sizeof(float)) return 0;
-    if (t.has_pending && !state_norm(r, t.count, &norm)) return 0;
+    if (t.has_pending && t.count > r->left / sizeof(float)) return false;
+    if (t.has_pending && !state_norm(r, t.count, &norm)) return false;
     if (t.has_pending) printf(", carried to the next push: norm %g", norm);
     putchar('\n');
-    return 1;
+    return true;
 }
 
-/* Prints a unit's tensors: "fc.weight"; for a chunk "fc.weight (elements 100 to 199)"; for a group "fc.weight to
- * fc.bias". */
-static int state_print_extent(const state_reader *r, const esp__extent *e, char *const *names, const uint64_t *counts) {
-    if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return 0;
+/* Prints a unit's tensors: "fc.weight", a chunk "fc.weight (elements 5 to 9)", or a group "fc.weight to fc.bias". */
+static bool state_print_extent(const state_reader *r, const esp__extent *e, char *const *names,
+                               const uint64_t *counts) {
+    if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return false;
     printf("%s", names[e->first]);
     if (e->n > 1) printf(" to %s", names[e->first + e->n - 1]);
     if (e->n == 1 && e->elements != counts[e->first])
         printf(" (elements %llu to %llu)", (unsigned long long)e->begin,
                (unsigned long long)(e->begin + e->elements - 1));
-    return 1;
+    return true;
 }
 
-static int state_print_comp(state_reader *r, char *const *names, const uint64_t *counts) {
+static bool state_print_comp(state_reader *r, char *const *names, const uint64_t *counts) {
     esp__state_comp c;
     double norm;
-    if (!state_take(r, &c, sizeof c)) return 0;
+    if (!state_take(r, &c, sizeof c)) return false;
     printf("Comp %u of ", c.comp_index);
-    if (!state_print_extent(r, &c.place, names, counts)) return 0;
+    if (!state_print_extent(r, &c.place, names, counts)) return false;
     printf(": %llu elements from %llu on%s", (unsigned long long)c.count, (unsigned long long)c.offset,
            c.raw ? ", the rank's own gradient" : "");
     if (c.has & ESP__STATE_RESIDUAL) {
-        if (c.count > r->left / sizeof(float) || !state_norm(r, c.count, &norm)) return 0;
+        if (c.count > r->left / sizeof(float) || !state_norm(r, c.count, &norm)) return false;
         printf(", residual of norm %g", norm);
     }
     if (c.has & ESP__STATE_CODEC) {
-        if (c.state_bytes > r->left || !state_skip(r, c.state_bytes)) return 0;
+        if (c.state_bytes > r->left || !state_skip(r, c.state_bytes)) return false;
         printf(", codec state of %llu bytes", (unsigned long long)c.state_bytes);
     }
     putchar('\n');
-    return 1;
+    return true;
 }
 
 static int state_print(state_reader *r) {
@@ -175,8 +174,7 @@ static int state_print(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Says why the file cannot be opened. The name given to esp_state_save is only the begin of the files' names: then
- * the error names these files. */
+/* Prints why the file cannot be opened. For the name passed to esp_state_save, names the file of a rank. */
 static int state_cannot_open(const tool_command *c, const char *path) {
     char pattern[4096];
     glob_t found;

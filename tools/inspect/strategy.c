@@ -9,7 +9,7 @@
 /* Registers a tensor that the file names, in place of the model's. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
     uint32_t id;
-    /* A strategy does not say which tensors are matrices; rows and cols make each one a matrix. */
+    /* a strategy file does not record which tensors are matrices: each may be one here */
     esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
     esp_status s = esp_tensor_add((esp_ctx *)user, &d, &id);
     return s ? esp__fail((esp_ctx *)user, s, "%s: %s", where, esp_last_error((esp_ctx *)user)) : ESP_OK;
@@ -61,6 +61,6 @@ const tool_command strategy_command = {
     .synopsis = "FILE",
     .run = strategy_main,
     .details =
-        "The output is a strategy file itself, with the order of collectives written out. What is wrong is said as\n"
+        "The output is a strategy file itself, with the order of collectives written out. An error is printed as\n"
         "FILE:LINE and what was expected. Whether it fits a model is checked when training starts.",
 };

@@ -16,7 +16,7 @@ static const tool_flag tree_flags[] = {
 
 static int tree_print(void *user, const esp__option *o, const char *text) {
     (void)user, (void)o;
-    return puts(text) < 0; /* the reader is gone: stop */
+    return puts(text) < 0; /* stop if the output is closed */
 }
 
 static int tree_main(const tool_command *self, int argc, char **argv) {
@@ -58,8 +58,7 @@ const tool_command tree_command = {
     .name = "tree",
     .summary = "Prints every way in which one tensor can be synchronised, one option a line.",
     .synopsis = "[--count] [--match PATTERN] [--forbid PATTERN] [--max-comp N] [--levels N] [--narrow]",
-    .flags = tree_flags,
-    .n_flags = sizeof tree_flags / sizeof *tree_flags,
+    TOOL_FLAGS(tree_flags),
     .run = tree_main,
     .details = "A strategy file takes options in this form. With one device there are 174, with two 4341;\n"
                "for jobs of three levels 2556 and 299271.\n"

@@ -1,5 +1,5 @@
-// chart.js: parts of a bar chart: parts of a step, ticks of an axis, lines across. Must not know the page.
-// A step's parts, whose times add up to the step.
+// chart.js: elements of a bar chart: segments, axis ticks, lines. Must not know the page.
+// Divides a step into segments, whose times add up to the step time.
 function partsOf(time, report) {
     const { exposed_communication_ns: communication, exposed_compression_ns: compression } = report;
     const compute = Math.min(data.base_ns || time - communication - compression, time);

@@ -1,10 +1,10 @@
 "use strict";
 // common.js: shared by all pages: the data, numbers as text, small elements. Must not know any page.
 const data = JSON.parse(document.getElementById("data").textContent);
-const { lanes } = data; // their names; lane k + 2 is that of level k; the last is the core that drives collectives
+const { lanes } = data; // names; lane k + 2 is level k; the last is the core that drives collectives
 const isCore = (lane) => lane < 2 || lane === lanes.length - 1;
-const laneOrder = [0, 1, lanes.length - 1, ...lanes.keys()].filter((lane, i, all) => all.indexOf(lane) === i); // cores, then links
-// What kind of thing a lane is, where training runs on the host's cores.
+const laneOrder = [0, 1, lanes.length - 1, ...lanes.keys()].filter((lane, i, all) => all.indexOf(lane) === i); // cores before links
+// The kind of a lane, if training runs on the host's cores.
 function laneKind(lane) {
     const { cores } = data.info;
     if (!isCore(lane)) return "link";
@@ -17,17 +17,17 @@ function timeUnit(ns) {
 }
 
 const format = {
-    // With as many decimals as a number of the size of `scale` needs for four digits.
+    // Formats a number with the decimals that `scale` needs for four digits.
     digits(x, scale = x) {
         const size = Math.abs(scale), n = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
         return x.toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n });
     },
-    // Nanoseconds, in the time unit for their size, or for the size of `scale`.
+    // Formats nanoseconds in a unit that suits them, or `scale`.
     time(ns, scale = ns) {
         const [by, unit] = timeUnit(scale);
         return by === 1 ? `${Math.round(ns)} ns` : `${format.digits(ns / by, scale / by)} ${unit}`;
     },
-    // A moment, in the time unit for `end`, with the decimals that tell moments within `length` apart.
+    // Formats a point in time in the unit for `end`, with enough decimals to distinguish points within `length`.
     moment(ns, end, length) {
         const [by, unit] = timeUnit(end), n = Math.max(0, Math.min(6, Math.ceil(2 - Math.log10(Math.max(length, 1) / by))));
         return `${(ns / by).toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n })} ${unit}`;
@@ -44,7 +44,7 @@ const format = {
     ratio(x) { return `${x.toFixed(2)}\u00d7`; },
 };
 
-// An element with attributes and children; text is always text, never markup.
+// Makes an element with attributes and children. Text is never parsed as markup.
 function element(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -76,7 +76,7 @@ function legend(entries) {
     }
 }
 
-// Model, codec, system, ranks, as one line; the command that made the page.
+// Shows model, codec, system and ranks in one line, and the command that made the page.
 function heading(title) {
     const { model, codec, system, racks, machines, ranks, command } = data.info;
     const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
@@ -88,7 +88,7 @@ function heading(title) {
     warn("noisy-inputs", data.info.warning && `Noisy: ${data.info.warning}`);
 }
 
-// A warning below the title, once.
+// Shows the warning below the title.
 function warn(id, text) {
     if (text && !find(id)) find("subtitle").after(element("p", { id, class: "warning" }, text));
 }
@@ -98,7 +98,7 @@ function outerLevels(reports) {
     return lanes.slice(2).map((name, k) => [k, name]).filter(([k]) => k > 1 && reports.some((report) => report.level_bytes[k] > 0));
 }
 
-// How far a plan is at most from the optimum; "" where no bound is known.
+// How far a plan can be from the optimum, or "" without a bound.
 function certificate(report) {
     const bound = report.bound_any_ns || report.bound_ns;
     if (!bound) return "";
@@ -106,9 +106,8 @@ function certificate(report) {
     return gap < 5e-5 ? "the optimum" : `at most ${format.percent(gap)} above the optimum`;
 }
 
-// A table that a click on a column's head sorts. columns: {name, number, value(row), cell(row)}: rows sort by value; cell, or else
-// value, is shown.
-// Returns {rows: Map from row to tr, show(accepts)}.
+// Makes a table that a click on a column's head sorts. columns: {name, number, value(row), cell(row)}; value is the
+// sort key, cell is shown instead of it if it exists. Returns {rows: Map from row to tr, show(accepts)}.
 function sortedTable(table, columns, rows, attributes = () => ({})) {
     const body = element("tbody");
     const made = new Map(rows.map((row) => [row, element("tr", attributes(row), columns.map((column) =>

@@ -7,7 +7,7 @@ const lines = [
     ["accent", "Lower bound", data.bounds.bound_any_ns || data.bounds.bound_ns],
     ["payload", "Best where compression takes no time", data.bounds.free_compression_ns],
 ].filter((line) => line[2] > 0);
-const shortest = Math.min(...rows.map((row) => row.time)); // times are told in its unit
+const shortest = Math.min(...rows.map((row) => row.time)); // all times use its unit
 const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => line[2]));
 
 const parts = (row) => partsOf(row.time, row.report);
@@ -59,7 +59,7 @@ function numbers() {
     ], rows, (row) => ({ class: row.ours ? "ours" : null, "data-name": row.name }));
 }
 
-// What each strategy does, and where it is described.
+// Describes each strategy, with its source.
 function sources() {
     const told = rows.filter((row) => row.summary || row.source);
     find("sources").hidden = told.length === 0;

@@ -1,5 +1,5 @@
-// lanes.js: the picture of lanes: plans one above the other, a row for each lane, one time scale. Handles zoom, pan and the
-// pointer. Must not know the tables and the tooltip around it: callbacks tell them what is hovered and selected.
+// lanes.js: the picture of lanes: plans one above the other, a row for each lane, one time scale. Handles zoom, pan and
+// the pointer. Must not know the tables and the tooltip around it: it calls callbacks for hovered and selected ops.
 const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, low: 15, gap: 5, strip: 13, between: 20 };
 
 class Lanes {
@@ -149,7 +149,7 @@ class Lanes {
         this.on.leave();
     }
 
-    // The op at a point, or the nearest within three pixels of it.
+    // The op at a point, or the closest one within three pixels.
     at(x, y) {
         const row = this.rows.find((r) => y >= r.y && y < r.y + shape.lane);
         if (!row || x < shape.gutter) return null;
@@ -161,12 +161,12 @@ class Lanes {
             const off = Math.max(this.x(op.start) - x, x - this.x(until(op, row.lane)), 0);
             if (off <= least && (!best || off < least)) [best, least] = [op, off];
         }
-        // where no op keeps the lane: the last one that gave it up and whose result is on its way
+        // if the lane is free: the last op on it, if its result is still in transit
         if (least > 0) best = row.plan.latencies[row.lane].filter((l) => l.start <= time && time < l.end).map((l) => l.op).pop() || best;
         return best && { plan: row.plan, op: best };
     }
 
-    // Where an op is drawn now, in the canvas's pixels: {x, y, width, height}.
+    // The rectangle of an op in pixels of the canvas: {x, y, width, height}.
     box(plan, op) {
         const lane = this.shown.find((l) => plan.lanes[l].includes(op));
         const row = this.rows.find((r) => r.plan === plan && r.lane === lane);

@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Lanes of the jobs with most levels. Pages show those that a plan uses. */
+/* All lanes. Pages show those that a plan uses. */
 const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
-/* ---- JSON that is safe inside <script>: no text in it can begin or end markup -------------------------------------- */
+/* ---- JSON that is safe inside <script>: no text can begin or end markup -------------------------------------- */
 ESP__FN void page_text(FILE *to, const char *text) {
     char one[ESP__JSON_CHAR];
     fputc('"', to);
@@ -78,7 +78,7 @@ ESP__FN void page_info_json(FILE *to, const page_info *info) {
             info->ranks_per_machine, info->cores_per_rank);
 }
 
-/* ---- the pages' data ----------------------------------------------------------------------------------------------------- */
+/* ---- the pages' data --------------------------------------------------------------------------------------------- */
 typedef struct page_content {
     const page_plan *plans[2];
     uint32_t n_plans, n_rows;
@@ -88,7 +88,7 @@ typedef struct page_content {
     const page_info *info;
 } page_content;
 
-/* How long an op keeps a lane of its: a core, or a link. */
+/* The time for which an op occupies a lane. */
 ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
     return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;
@@ -160,7 +160,7 @@ static void page_compare_json(FILE *to, const page_content *c) {
     fputc(']', to);
 }
 
-/* ---- a page: its HTML file, with the included files and the data inserted -------------------------------------------- */
+/* ---- a page: its HTML file, with the included files and the data inserted ---------------------------------------- */
 static void page_put(FILE *to, const char *name, const page_content *content) {
     const char *const *line = NULL;
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++)

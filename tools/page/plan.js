@@ -11,13 +11,14 @@ function parseOption(text) {
     });
 }
 
-// An op keeps a core for its core time and links for their gap; its result is there at its end. How long it keeps a lane; until when.
+// An op occupies a core for its core time and links for their gap, until before its end. How long it occupies a lane,
+// and until when.
 const kept = (op, lane) => (isCore(lane) ? op.core : op.link);
 const until = (op, lane) => op.start + kept(op, lane);
 const linkLanes = lanes.reduce((bits, _, lane) => (isCore(lane) ? bits : bits | 1 << lane), 0);
 
-// The times in which a lane is free of an op again whose result is not there yet: on its links, or on its core where it has no link.
-// `reach` is the latest end of those before, so that they can be searched.
+// The times between the end of an op's use of a lane and the end of the op: on its links, or on its core if it has no
+// link. `reach` is the latest end so far, for a binary search.
 function findLatencies(ops, lane) {
     let reach = 0;
     return ops.filter((op) => op.end > until(op, lane) && !(isCore(lane) && op.lanes & linkLanes)).map((op) => {
@@ -50,11 +51,11 @@ class Plan {
         for (const unit of this.units) if (unit.n === 1) unit.chunks = chunks.get(unit.first).length;
     }
 
-    // Events are nine numbers each: unit, step, kind, lanes, bytes, start, duration, and how long it keeps its core and its links.
-    // Time 0 becomes the start of the step.
+    // Events are nine numbers each: unit, step, kind, lanes, bytes, start, duration, and how long it keeps its core and
+    // its links. Time 0 is the start of the step.
     readOps(events, model) {
         this.ops = [];
-        this.events = []; // in the order of the data; null: not measured
+        this.events = []; // in the order of the data; null if not measured
         this.forward = model.forward;
         if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward, core: model.forward, link: 0 });
         let last = 0;
@@ -100,7 +101,7 @@ class Plan {
         unit.busy = 0;
         let free = unit.ready;
         unit.ops.forEach((op, i) => {
-            op.wait = Math.max(0, op.start - free); // its input was there, its lane was not
+            op.wait = Math.max(0, op.start - free); // ready, but its lane was not
             op.first = i === 0;
             op.up = unit.ops.slice(0, i).some((before) => before.step === op.step && before.kind < kinds.copy);
             free = op.end;
@@ -108,7 +109,7 @@ class Plan {
         });
     }
 
-    // Finds exposed time: stretches without backward in which a link is busy, or only compression runs.
+    // Finds exposed time: intervals without backward in which a link is busy or only compression runs.
     readExposed() {
         const points = [];
         for (const op of this.ops) {
@@ -159,7 +160,7 @@ class Plan {
         }
     }
 
-    // The name of its colour.
+    // The name of the op's colour.
     color(op) {
         if (op.kind === kinds.collective) {
             const step = this.units[op.unit].option[op.step];

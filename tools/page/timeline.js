@@ -1,5 +1,5 @@
 // timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
-// It shows two plans: fp32 and the plan, or the plan as predicted and as measured. The table is of the second one.
+// It shows two plans: fp32 and the plan, or the predicted and the measured plan. The table is about the second one.
 const plans = data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model));
 const plan = plans[plans.length - 1], base = plans.length > 1 ? plans[0] : null;
 if (!plan.report.fp32_ns) plan.total = Math.max(plan.total, plan.report.iteration_ns); // measured
@@ -64,7 +64,7 @@ function facts(entries) {
 }
 
 const lanesOf = (op) => laneOrder.filter((lane) => op.lanes >> lane & 1);
-// Does an op give up a lane before its end? And how long it keeps each.
+// Does an op free a lane before its end? Lists how long it occupies each.
 const early = (op) => lanesOf(op).some((lane) => until(op, lane) < op.end);
 const keeps = (op) => lanesOf(op).map((lane) => `${lanes[lane]} ${format.time(kept(op, lane))}`).join(", ");
 
@@ -128,7 +128,7 @@ function relatives(of, unit) {
     return [own.slice(0, 12).map((u) => chain(of, u)), more];
 }
 
-// A table of one unit's ops.
+// Makes a table of a unit's ops.
 function chain(of, unit) {
     const cells = (op) => [of.opName(op), early(op) ? keeps(op) : lanesOf(op).map((lane) => lanes[lane]).join(" and "), format.bytes(op.bytes),
         format.time(op.start - unit.ready), format.time(op.wait), format.time(op.end - op.start)];
@@ -181,8 +181,8 @@ const view = new Lanes(find("lanes"), plans, {
     step,
     view: (from, to) => { find("range").textContent = `${format.time(from, to)} to ${format.time(to)}`; },
 });
-// Does a click on an op with this range select the unit? An op of the plan selects its own unit, another op the first unit with
-// its tensors.
+// Does a click on an op with this range select the unit? An op of the plan selects its own unit, another op the first
+// unit with its tensors.
 function touchesUnit(unit, range) {
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }

@@ -1,5 +1,5 @@
-/* change.c: changes a plan's inputs by texts such as "inter=2x": links or codecs faster or slower, more or fewer
- * machines or cores. Must not know what the changed inputs are for. */
+/* change.c: changes a plan's inputs by a text such as "inter=2x": the speed of links or codecs, the number of machines
+ * or cores. Must not know what the changed inputs are used for. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -17,7 +17,7 @@ enum {
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
                                            "ranks", "codec", "compute", "cores",   NULL};
-/* Copies the curve, `factor` times as fast. */
+/* Replaces the curve by a copy whose times are divided by `factor`. */
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
     for (uint32_t i = 0; i < curve->n; i++)
@@ -26,7 +26,7 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
     curve->points = curve->n ? to : NULL;
 }
 
-/* Takes memory for copies of every curve, once for each of `changes`. */
+/* Allocates room for copies of every curve, one copy for each change. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
     const esp_plan_system *s = &c->in.system;
@@ -45,9 +45,9 @@ static void change_room(plan_changed *c, size_t changes) {
     c->in.model.tensors = c->tensors;
 }
 
-/* Tables of measured times, with the wires `wire` times as fast and the latency 1 / `latency`. A collective with a gap keeps the
- * wires for that long, and the rest of its time is latency. Without a gap the two cannot be told apart: then all of its time counts as
- * the wires'. It takes no less than its core time. */
+/* Changes a link's tables of measured times: bandwidth times `wire`, latency divided by `latency`. The gap is the time
+ * on the wires, the rest is latency; without a gap all of the time counts as time on the wires. The result is at least
+ * the core time. */
 static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double latency) {
     for (int k = 0; k < ESP_PLAN_COLLS; k++) {
         esp_cost_curve *const time = &l->table[k], *const gap = &l->gap[k], *const core = &l->core[k];
@@ -64,7 +64,7 @@ static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double
     }
 }
 
-/* The link whose speed decides on collectives over all ranks. */
+/* The slowest link, which limits collectives over all ranks. */
 static const esp_plan_link *change_slowest(const esp_plan_system *s) {
     return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
 }
@@ -115,30 +115,30 @@ static void change_apply(plan_changed *c, int what, double factor) {
     }
 }
 
-/* Reads machines=16 or machines=2x. The result is a whole number of at least 1. */
-static int change_number(plan_changed *c, int what, const char *value) {
+/* Applies machines=16 or machines=2x. The result is a whole number of at least 1. */
+static bool change_number(plan_changed *c, int what, const char *value) {
     uint32_t *n = what == CHANGE_MACHINES ? &c->in.system.machines : &c->in.system.ranks_per_machine;
     double factor;
     long whole;
     if (tool_number(value, 1, 1 << 20, &whole)) {
         *n = (uint32_t)whole;
-        return 1;
+        return true;
     }
     if (!tool_factor(value, &factor) || factor * *n < 1 || factor * *n > 1 << 20 || floor(factor * *n) != factor * *n)
-        return 0;
+        return false;
     *n = (uint32_t)(factor * *n);
-    return 1;
+    return true;
 }
 
-/* Reads cores=2. A system whose ranks compute elsewhere has no cores to give. */
-static int change_cores(plan_changed *c, const char *value) {
+/* Applies cores=2. Refuses systems that have no cores in their costs. */
+static bool change_cores(plan_changed *c, const char *value) {
     long whole;
-    if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return 0;
+    if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return false;
     c->in.system.cores_per_rank = (uint32_t)whole;
-    return 1;
+    return true;
 }
 
-static int change_one(plan_changed *c, int what, const char *value) {
+static bool change_one(plan_changed *c, int what, const char *value) {
     const esp_plan_system *s = &c->in.system;
     const double now = what == CHANGE_INTER   ? s->inter.bytes_per_us
                        : what == CHANGE_INTRA ? s->intra.bytes_per_us
@@ -148,13 +148,13 @@ static int change_one(plan_changed *c, int what, const char *value) {
     double factor, bandwidth;
     if (what == CHANGE_MACHINES || what == CHANGE_RANKS) return change_number(c, what, value);
     if (what == CHANGE_CORES) return change_cores(c, value);
-    if (what == CHANGE_OUTER && !s->n_outer) return 0;
+    if (what == CHANGE_OUTER && !s->n_outer) return false;
     if (!tool_factor(value, &factor)) {
-        if (!(now > 0) || !tool_quantity(value, tool_bandwidths, &bandwidth)) return 0;
+        if (!(now > 0) || !tool_quantity(value, tool_bandwidths, &bandwidth)) return false;
         factor = bandwidth / now;
     }
     change_apply(c, what, factor);
-    return 1;
+    return true;
 }
 
 /* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". The caller calls change_free. */

@@ -1,5 +1,4 @@
-/* compare.c: `espresso compare`: compares strategies for one model on one system. Must not know what any of them
- * does. */
+/* compare.c: `espresso compare`: compares strategies for a model on a system. Must not know how any of them works. */
 #include "tools/plan/plan.h"
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_PAGE };
@@ -13,7 +12,7 @@ typedef struct compare_row {
     const char *name, *summary, *source;
     int ours, failed;
     esp_plan_report report;
-    char why[512]; /* the error, where planning failed */
+    char why[512]; /* the error, if planning failed */
 } compare_row;
 
 typedef struct compare_job {
@@ -42,7 +41,7 @@ static void compare_all(compare_job *j) {
     compare_add(j, &compare_plus);
 }
 
-/* Takes the strategies that the user named, in the user's order. */
+/* Selects the strategies that the user named, in that order. */
 static void compare_pick(compare_job *j) {
     for (const char *at = j->names; *at; at += *at == ',') {
         char name[64];
@@ -56,7 +55,7 @@ static void compare_pick(compare_job *j) {
     if (!j->n) tool_usage(j->in.command, "--strategies: names none");
 }
 
-/* Plans every strategy. Computes bounds once: with espresso+, or else with the last strategy. */
+/* Plans every strategy. Computes the bounds once: with espresso+ if it is selected, else with the last strategy. */
 static int compare_run(compare_job *j) {
     uint32_t with_bounds = j->n - 1, failed = 0;
     for (uint32_t i = 0; i < j->n; i++)
@@ -84,10 +83,10 @@ static double compare_fp32(const compare_job *j) {
     return 0;
 }
 
-/* ---- output -------------------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 static void compare_print(const compare_job *j) {
     const double fp32 = compare_fp32(j);
-    plan_say_inputs(stdout, &j->in);
+    plan_print_inputs(stdout, &j->in);
     printf("\n%-20s %10s %8s  %10s %10s %11s %9s %9s %9s\n", "strategy", "step", "speed-up", "exposed", "exposed",
            "compressed", "NIC", "memory", "planned");
     printf("%-20s %10s %8s  %10s %10s %11s %9s %9s %9s\n", "", "", "", "links", "codecs", "tensors", "traffic",
@@ -148,7 +147,7 @@ static int compare_print_page(FILE *to, const void *what) {
     return page_compare(to, rows, n, plan_alone_ns(&j->in), &bounds, &info);
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 static void compare_own_flag(void *job, int flag, const char *value) {
     compare_job *j = job;
     switch (flag) {
@@ -197,8 +196,7 @@ const tool_command compare_command = {
     .name = "compare",
     .summary = "Shows what published strategies, fp32 and ours make of a model on a system, side by side.",
     .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [--strategies A,B] [--page out.html] [flags]",
-    .flags = compare_flags,
-    .n_flags = sizeof compare_flags / sizeof *compare_flags,
+    TOOL_FLAGS(compare_flags),
     .common = plan_common,
     .n_common = PLAN_COMMON,
     .run = compare_main,

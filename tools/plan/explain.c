@@ -1,11 +1,11 @@
-/* explain.c: --explain: the step time with each option of one tensor, while the other tensors keep their options. The
- * only part of the command that uses the planner's own structs: candidate options and schedules. */
+/* explain.c: `plan --explain TENSOR`: the step time with each option of one tensor, while the other tensors keep
+ * theirs. Uses the planner's internal structs, unlike most of the command. */
 #include "tools/plan/plan.h"
 #include "planner/simulate/schedule.h"
 
 enum { EXPLAIN_ROWS = 10 };
 
-/* The plan as a schedule, and the tensor's units: one, or all its chunks, which change together. */
+/* The plan as a schedule, and the tensor's units: one unit, or all chunks of a split tensor, which change together. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;
@@ -27,13 +27,13 @@ static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *o
                      tool_meant(guess));
 }
 
-static int explain_is_mine(const plan_explain_job *j, uint32_t unit) {
+static bool explain_is_mine(const plan_explain_job *j, uint32_t unit) {
     return unit != ESP__NEXT_BACKWARD && unit >= j->unit && unit < j->unit + j->n_units;
 }
-static int explain_on_link(const esp__plan_op *op) { return (op->lanes & ESP__LINK_LANES) != 0; }
+static bool explain_on_link(const esp__plan_op *op) { return (op->lanes & ESP__LINK_LANES) != 0; }
 
-/* Fits the kept order of link ops to the trial's path: the tensor's k-th link op takes the place of its k-th link op
- * in the kept path. Further ops of a longer path follow at the last place; places that a shorter path leaves are
+/* The plan's order of link ops, adapted to the trial's option of the tensor: the k-th link op takes the place of the
+ * k-th link op before. If there are more than before, the others follow the last one; if there are fewer, places are
  * dropped. */
 static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     const esp__schedule *kept = &j->kept, *trial = &j->trial;
@@ -60,8 +60,7 @@ static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     return n;
 }
 
-/* The step time with the trial's paths: the shorter of two, with ops in the order in which they get ready, and in the
- * kept order. */
+/* The step time of the trial, with the better of two orders of ops: as they become ready, or that of the plan. */
 static double explain_step(plan_explain_job *j) {
     esp__arena *arena = j->p.arena;
     const esp__checkpoint mark = esp__arena_checkpoint(arena);
@@ -76,14 +75,14 @@ static double explain_step(plan_explain_job *j) {
     return (double)(ns + j->around_ns);
 }
 
-/* Gives all of the tensor's units this path's option and codec. Returns 0 where one of them has no such path. */
-static int explain_set(plan_explain_job *j, const esp__path *path) {
+/* Sets the option and codec of all units of the tensor. Returns false if one of the units cannot have them. */
+static bool explain_set(plan_explain_job *j, const esp__path *path) {
     for (uint32_t k = 0; k < j->n_units; k++) {
         const esp__path *mine = esp__path_of(&j->p, &j->kept.units[j->unit + k], path->option, path->codec);
-        if (!mine) return 0;
+        if (!mine) return false;
         j->trial.paths[j->unit + k] = mine;
     }
-    return 1;
+    return true;
 }
 
 static void explain_ops(const esp__path *path, esp__text *out) {
@@ -115,14 +114,14 @@ static void explain_row(const plan_explain_job *j, const esp__path *path, plan_e
     row->ops = ops.data;
 }
 
-/* Fastest first; of two as fast the one that takes less by itself. */
+/* Orders rows by step time, then by the time of the tensor's own ops. */
 static int explain_before(const void *a, const void *b) {
     const plan_explained *x = a, *y = b;
     if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;
     return x->chain_ns < y->chain_ns ? -1 : x->chain_ns > y->chain_ns;
 }
 
-/* Sorts the rows. Keeps the best ones, and the plan's own last where it is not among them. */
+/* Sorts the rows and keeps the best ones. If the plan's own option is not among them, it becomes the last row. */
 static void explain_best(plan_explanation *e) {
     qsort(e->rows, e->tried, sizeof *e->rows, explain_before);
     e->n = e->tried < EXPLAIN_ROWS ? e->tried : EXPLAIN_ROWS;
@@ -135,16 +134,16 @@ static void explain_best(plan_explanation *e) {
     }
 }
 
-static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__path *path, int current) {
+static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__path *path, bool current) {
     if (!explain_set(j, path)) return;
     plan_explained *row = &e->rows[e->tried++];
     row->current = current;
-    /* the current option's step is the plan's own, whose order may be better than those tried here */
+    /* the plan's own time, since its order of ops may be better than the two of explain_step */
     row->step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
     explain_row(j, path, row);
 }
 
-/* Finds when the tensor's units are ready and done in the plan. */
+/* Finds the times at which the tensor's gradient is ready and its synchronisation is done. */
 static void explain_when(const plan_explain_job *j, const plan_made *m, plan_explanation *e) {
     e->end_ns = (double)j->kept.makespan;
     for (uint32_t i = 0; i < m->n_events; i++) {

@@ -1,5 +1,4 @@
-/* flags.c: the flags that `espresso plan` and `espresso compare` share: the inputs, and the limits of a plan. Must not
- * know how a plan is made or shown. */
+/* flags.c: the flags that `espresso plan` and `espresso compare` share. Must not know how a plan is made or shown. */
 #include "tools/plan/plan.h"
 #include <limits.h>
 
@@ -11,7 +10,7 @@ const tool_flag plan_common[PLAN_COMMON] = {
                  "a codec and its costs: a JSON file, or a spec such as dgc:ratio=0.01; repeated: the plan chooses"},
     [PLAN_SYSTEM] = {"--system", "FILE|NAME", "machines and links: a JSON file, or a name such as paper-nvlink"},
     [PLAN_MACHINES] = {"--machines", "N",
-                       "that many machines, whatever the system says; espresso plan: 1,2,8 compares them"},
+                       "that many machines, instead of the system file's number; espresso plan: 1,2,8 compares them"},
     [PLAN_DEVICES] = {"--devices", "cpu,gpu", "devices that may compress (default: the system's)"},
     [PLAN_FORBID] = {"--forbid", "PATTERN",
                      "no option with PATTERN in it, such as 'comp@cpu' (* is anything); repeated: none of them"},
@@ -108,9 +107,9 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
     }
 }
 
-/* Names a required input that is missing. */
+/* Ends the command if a required input is missing. */
 ESP__FN void plan_complete(const plan_inputs *in) {
-    if (in->costs_name) return; /* plan_read_costs says what the file lacks */
+    if (in->costs_name) return; /* plan_read_costs checks the file */
     if (!in->model_name) tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
         tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");

@@ -1,5 +1,4 @@
-/* json.c: prints a plan as JSON for scripts: one object whose keys do not change. Must not know how the plan was
- * made. */
+/* json.c: prints a plan as JSON for scripts, as one object with stable keys. Must not know how the plan was made. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -9,7 +8,6 @@ ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns) {
         if (k < ESP__LANE_OUTER || ns[k] > 0) json_us(times, esp__lane_word(k), ns[k]);
 }
 
-/* The plan's inputs. */
 ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
     json_text(j, "model", in->model.name);
     json_text(j, "codec", in->codec_text);
@@ -26,7 +24,7 @@ ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
 
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-/* The report; values that were not computed are null. */
+/* Adds the report; values that were not computed are null. */
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);

@@ -1,13 +1,13 @@
-/* limits.c: where no plan keeps within --max-memory, --max-volume or --max-error, says what the least possible values
- * are. Works on the planner's own candidate options. */
+/* limits.c: if no plan keeps --max-memory, --max-volume or --max-error, prints the smallest possible values. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
 typedef struct plan_least {
-    double memory, volume, error; /* memory: bytes of a rank; volume, error: fractions, as in the flags */
+    double memory;        /* bytes for each rank        */
+    double volume, error; /* fractions, as in the flags */
 } plan_least;
 
-/* Finds the least over all options of each tensor. Merging and splitting would change it little. */
+/* Sums the least value of each tensor's options, without merging and splitting, which change it little. */
 static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan_least *out) {
     esp__problem *p = esp__arena_get(arena, sizeof *p);
     double elements = 0;
@@ -32,8 +32,8 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
     return s;
 }
 
-/* After planning failed: prints the error, and the limits that could be kept. Returns the exit status. */
-ESP__FN int plan_say_limits(const plan_inputs *in) {
+/* After planning failed: prints the error and the smallest limits that are possible. Returns the exit status. */
+ESP__FN int plan_print_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     tool_fail(in->command, "%s", esp_last_error(NULL));
     if (!c->max_memory_bytes && !(c->max_volume > 0) && !(c->max_error > 0)) return TOOL_FAILED;
@@ -41,7 +41,7 @@ ESP__FN int plan_say_limits(const plan_inputs *in) {
     jmp_buf no_memory;
     plan_least least;
     arena->on_failure = &no_memory;
-    /* an error here is the one that was printed: it is not about limits */
+    /* if this fails too, the printed error was not about limits */
     if (!setjmp(no_memory) && plan_find_least(in, arena, &least) == ESP_OK) {
         if (c->max_memory_bytes)
             fprintf(stderr, "  --max-memory %s: the least that these tensors need is %s a rank\n",

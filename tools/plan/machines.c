@@ -1,5 +1,5 @@
-/* machines.c: `espresso plan --machines 1,2,8`: a plan for each number of machines, and its scaling factor: the throughput of all ranks, as a
- * part of what they would have if nothing was communicated. */
+/* machines.c: `espresso plan --machines 1,2,8`: a plan for each number of machines, and its scaling factor: throughput
+ * divided by the throughput without communication. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -23,7 +23,7 @@ ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_swee
 
 static double sweep_part(const plan_sweep *s, double ns) { return ns > 0 ? s->alone_ns / ns : NAN; }
 
-/* Measured tables hold for one number of ranks only. */
+/* Warns of measured tables, which are valid for one number of ranks only. */
 ESP__FN void sweep_check_tables(const plan_inputs *in) {
     const esp_plan_link *const links[] = {&in->system.inter, &in->system.flat};
     for (size_t k = 0; k < 2; k++)
@@ -38,30 +38,30 @@ ESP__FN void sweep_check_tables(const plan_inputs *in) {
             }
 }
 
-/* Is the latency between machines that of a collective, however many machines there are? */
-static int sweep_flat_latency(const plan_inputs *in) {
+/* Does the system give one latency for a whole collective, independent of the number of machines? */
+static bool sweep_flat_latency(const plan_inputs *in) {
     const esp_plan_link *l = in->system.n_outer ? &in->system.outer[0].link : &in->system.inter;
     return l->alpha_ns > 0 && l->alpha_is == ESP_ALPHA_COLLECTIVE;
 }
 
-/* ---- table and JSON --------------------------------------------------------------------------------------------------- */
+/* ---- table and JSON ---------------------------------------------------------------------------------------------- */
 static uint32_t sweep_ranks(const plan_inputs *in, uint32_t machines) {
     return machines * in->system.ranks_per_machine * (in->system.n_outer ? in->system.outer[0].size : 1);
 }
 
 ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s) {
-    plan_say(to, "model", "%s: %u tensor%s; a step without communication takes %s", in->model.name, in->model.n_tensors,
-             plan_s(in->model.n_tensors), tool_time(s->alone_ns));
-    plan_say(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
-    plan_say(to, "system", "%s: %u rank%s a machine", in->system.name, in->system.ranks_per_machine,
-             plan_s(in->system.ranks_per_machine));
-    plan_say(to, "scaling",
-             "throughput as a part of that of ranks that do not communicate; at most: no strategy can scale better");
+    plan_line(to, "model", "%s: %u tensor%s; a step without communication takes %s", in->model.name,
+              in->model.n_tensors, plan_s(in->model.n_tensors), tool_time(s->alone_ns));
+    plan_line(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
+    plan_line(to, "system", "%s: %u rank%s a machine", in->system.name, in->system.ranks_per_machine,
+              plan_s(in->system.ranks_per_machine));
+    plan_line(to, "scaling",
+              "throughput as a part of that of ranks that do not communicate; at most: no strategy can scale better");
     if (sweep_flat_latency(in))
-        plan_say(to, "latency",
-                 "between machines it is that of a whole collective here, %s for any number of them: with many it is "
-                 "more; \"alpha_is\": \"hop\" in a system file counts hops",
-                 tool_time(in->system.inter.alpha_ns));
+        plan_line(to, "latency",
+                  "between machines it is that of a whole collective here, %s for any number of them: with many it is "
+                  "more; \"alpha_is\": \"hop\" in a system file counts hops",
+                  tool_time(in->system.inter.alpha_ns));
     fprintf(to, "\n%8s %8s  %9s %7s  %9s %7s %7s %7s  %9s %9s\n", "machines", "ranks", "fp32", "scaling", s->strategy,
             "scaling", "at most", "gain", "memory", "planning");
     for (uint32_t i = 0; i < s->n; i++) {

@@ -1,4 +1,4 @@
-/* make.c: plans through the library's public calls. Must not know where the inputs came from. */
+/* make.c: makes plans through the library's public calls. Must not know where the inputs came from. */
 #include "tools/plan/plan.h"
 #include "tools/common/progress.h"
 #include <math.h>
@@ -12,13 +12,13 @@ static esp_status plan_take(plan_made *m, const char *name) {
     return s;
 }
 
-/* Makes a plan. `strategy` NULL: the planner's best. `flags` are added to the inputs' flags. */
+/* Makes a plan by a named strategy, or the planner's best if it is NULL. `flags` are added to the inputs' flags. */
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);
     config.strategy = strategy;
     config.flags |= flags;
-    progress_say("espresso %s: looking for %s, %u tensors", in->command->name, strategy ? strategy : "espresso+",
+    progress_set("espresso %s: looking for %s, %u tensors", in->command->name, strategy ? strategy : "espresso+",
                  in->model.n_tensors);
     const esp_status s = esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &config, &out->plan);
     progress_done();
@@ -27,7 +27,7 @@ ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32
 
 ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out) {
     memset(out, 0, sizeof *out);
-    progress_say("espresso %s: simulating %s", in->command->name, name);
+    progress_set("espresso %s: simulating %s", in->command->name, name);
     const esp_status s =
         esp_plan_simulate(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, text, &out->plan);
     progress_done();
@@ -39,20 +39,20 @@ ESP__FN void plan_free(plan_made *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* A step without communication. */
+/* The time of a step without communication. */
 ESP__FN double plan_alone_ns(const plan_inputs *in) {
     double ns = in->model.forward_ns + in->model.update_ns;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) ns += in->model.tensors[t].compute_ns;
     return ns;
 }
 
-/* The bound that holds for the kinds of plan that the flags allow. 0: no bound was computed. */
+/* The lower bound of the step time of all plans that the flags allow; 0 if no bound was computed. */
 ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
 }
 
-/* How many percent at most the plan is above the optimum. */
+/* How far the plan is above the lower bound, in percent. */
 ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
     const double bound = plan_bound(in, r);
     return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;

@@ -1,16 +1,16 @@
-/* models.c: finds the model file that a bare name means. Must not know what is in it. */
+/* models.c: finds the file of a model given by name, such as "lstm". Must not know the file's format. */
 #include "tools/plan/plan.h"
 #include <dirent.h>
 #include <unistd.h>
 
-/* "lstm" is a name; "lstm.json" and "./lstm" are files. */
-ESP__FN int plan_is_path(const char *name) {
+/* "lstm" is a name, "lstm.json" and "./lstm" are paths. */
+ESP__FN bool plan_is_path(const char *name) {
     const size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
 }
 
-/* Writes the path of folder `i` of models to `out`: the user's folders (ESPRESSO_MODELS), the one installed beside the
- * command, the one in its sources, and the one of the prefix it was built for. Returns how many folders there are. */
+/* Writes the i-th folder that may contain models to `out`: those of ESPRESSO_MODELS, then those beside the command, in
+ * its source tree, and in the prefix of its build. Returns the number of folders. */
 static int plan_model_dir(int i, char *out, size_t size) {
     static const char *const beside[] = {"../share/espresso/models", "../../planner/models"};
     const char *user = getenv("ESPRESSO_MODELS");
@@ -45,7 +45,7 @@ static void plan_model_names(const char *dir, esp__text *names) {
     if (n >= 0) free(list);
 }
 
-/* Finds the file for `name`. Returns 0 after a message that lists every path tried. */
+/* Finds the model's file. Returns 0 after a message that lists every path tried. */
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
     char dir[PATH_MAX + 64];
     esp__text tried = {NULL, 0, 0, 0, NULL}, names = {NULL, 0, 0, 0, NULL};

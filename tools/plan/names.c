@@ -1,8 +1,7 @@
-/* names.c: describes what a plan does with each tensor. Knows units, tensors and options; must not know where the text
- * goes. */
+/* names.c: names the units of a plan, and groups them by codec and option. Must not know where the text goes. */
 #include "tools/plan/plan.h"
 
-static int plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
+static bool plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
     return u->n_tensors == 1 && u->elements < in->model.tensors[u->first].elements;
 }
 
@@ -11,9 +10,9 @@ ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m) {
     for (uint32_t u = 0; u < m->n_units; u++) {
         const esp_plan_unit *unit = &m->units[u];
         s.groups += unit->n_tensors > 1;
-        s.grouped += unit->n_tensors > 1 ? unit->n_tensors : 0;
+        s.grouped_tensors += unit->n_tensors > 1 ? unit->n_tensors : 0;
         s.chunks += (uint32_t)plan_is_chunk(in, unit);
-        s.split += plan_is_chunk(in, unit) && unit->begin == 0;
+        s.split_tensors += plan_is_chunk(in, unit) && unit->begin == 0;
     }
     return s;
 }
@@ -29,7 +28,7 @@ static int plan_row_large(const void *a, const void *b) {
     return plan_row_same(a, b);
 }
 
-/* Makes the *n rows, largest first. The caller frees them. */
+/* One row for each codec and option, those with the most elements first. The caller frees them. */
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n) {
     plan_row *rows = tool_realloc(NULL, (m->n_units + 1) * sizeof *rows);
     uint32_t out = 0;

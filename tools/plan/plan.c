@@ -1,5 +1,4 @@
-/* plan.c: `espresso plan`: finds the fastest strategy for a model on a system, and shows it. The other files of this
- * folder are its parts. Must not know how plans are found: planner/ does. */
+/* plan.c: `espresso plan`: finds the fastest strategy and shows it. Must not know how: planner/ does. */
 #include "tools/plan/plan.h"
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ typedef struct plan_job {
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
     int json;
-    plan_sweep sweep; /* n 0: one number of machines */
+    plan_sweep sweep; /* of several numbers of machines, else n is 0 */
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
     plan_explanation explanation;
@@ -73,31 +72,30 @@ ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name)
     tool_usage(c, "no strategy '%s'%s\nThere are: espresso+%s", name, tool_meant(guess), names.data ? names.data : "");
 }
 
-/* Times the strategy of a file. */
+/* Predicts the step time of the strategy in a file. */
 static int plan_from_file(plan_job *j, const char *path) {
-    static const char stands_for_it[] = "strategy:"; /* the library's name for a text without a file */
+    static const char stands_for_it[] = "strategy:"; /* in messages about the text */
     const size_t n = sizeof stands_for_it - 1;
     esp__text text = {NULL, 0, 0, 0, NULL};
     if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;
-    j->in.simulated = 1;
+    j->in.simulated = true;
     const esp_status status = plan_simulate(&j->in, text.data, path, &j->plan);
     esp__text_free(&text);
     if (status == ESP_OK) return TOOL_OK;
     const char *why = esp_last_error(NULL);
     if (strncmp(why, stands_for_it, n) == 0) return tool_fail(j->in.command, "%s:%s", path, why + n);
-    return plan_say_limits(&j->in);
+    return plan_print_limits(&j->in);
 }
 
-/* Makes the plan: from a strategy file, by a strategy's name, or the best. */
+/* Makes the plan: from a strategy file, by a strategy's name, or the planner's best. */
 static int plan_main_plan(plan_job *j) {
     const char *s = j->strategy;
     const int known = !s || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
     if (!known && (plan_is_path(s) || access(s, F_OK) == 0)) return plan_from_file(j, s);
     if (!known) plan_no_strategy(j->in.command, s);
-    return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_say_limits(&j->in);
+    return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_print_limits(&j->in);
 }
 
-/* Plans for each number of machines. */
 static int plan_main_sweep(plan_job *j) {
     plan_sweep *s = &j->sweep;
     int status = TOOL_OK;
@@ -142,7 +140,6 @@ static int plan_show_json(const plan_job *j) {
     return json_print(j->in.command, json);
 }
 
-/* Makes, writes and shows one plan. */
 static int plan_main_one(plan_job *j, int argc, char **argv) {
     int status = plan_main_plan(j);
     if (status == TOOL_OK) status = plan_more(j);
@@ -172,8 +169,7 @@ const tool_command plan_command = {
     .name = "plan",
     .summary = "Finds the fastest strategy for a model on a system: which tensors to compress, where and how.",
     .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [-o plan.strategy] [flags]",
-    .flags = plan_flags,
-    .n_flags = sizeof plan_flags / sizeof *plan_flags,
+    TOOL_FLAGS(plan_flags),
     .common = plan_common,
     .n_common = PLAN_COMMON,
     .run = plan_main,

@@ -1,5 +1,5 @@
 /* plan.h: shared by the files of `espresso plan` and `espresso compare`: a plan's inputs, and a finished plan.
- * Except for --explain, plans are made through the library's public calls only. */
+ * Except for --explain and limits, it uses only the public calls of the planner. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 #include "tools/common/args.h"
@@ -13,7 +13,7 @@
 
 enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16, PLAN_NOISY = 400 };
 
-/* Where one codec's costs came from: a file, or the codec itself. */
+/* A codec's costs, which come from a file or from the codec itself. */
 typedef struct plan_codec {
     esp__gc_file file;
     esp__costs costs;
@@ -50,30 +50,31 @@ extern const tool_command plan_command, compare_command;
 typedef struct plan_inputs {
     const tool_command *command;
     /* from the command line */
-    const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX]; /* by their --costs, if one is said */
-    long machines;                                                           /* 0: as many as the system file says */
-    int quiet;                                    /* 1: nothing is warned of: another process of this command does it */
-    int simulated;                                /* 1: the strategy came from a file */
-    const char **forbid, **only, **keep, **shard; /* each has room for as many entries as the command line has words */
+    const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
+    long machines;                                /* 0: the number in the system file */
+    bool quiet;                                   /* no warnings: another process of this command prints them */
+    bool simulated;                               /* the strategy came from a file */
+    const char **forbid, **only, **keep, **shard; /* room for all words of the command line */
     uint32_t n_shard;
-    esp_plan_tensor *sharded; /* the model's tensors with what --shard says; NULL: no such flag */
+    esp_plan_tensor *sharded; /* the model's tensors after --shard, or NULL */
     /* from the files */
-    esp__costs_file costs_file; /* owns what the three below were given of it */
+    esp__costs_file costs_file; /* may own memory that the next three use */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
-    esp_ctx *registry; /* opened for codecs that are named, whose models tell their costs; NULL: not yet */
+    /* opens codecs that estimate their own costs; NULL until needed */
+    esp_ctx *registry;
     uint32_t n_codecs;
     esp_plan_model model;
     esp_plan_codec codecs[PLAN_CODECS_MAX];
     esp_plan_system system;
-    esp_plan_config config;             /* its strategy is NULL */
-    char codec_text[ESP__SPEC_MAX * 2]; /* all specs, for people */
+    esp_plan_config config;             /* without a strategy */
+    char codec_text[ESP__SPEC_MAX * 2]; /* all codec specs, to print */
 } plan_inputs;
 
 /* A plan, and its report, units and events. */
 typedef struct plan_made {
-    esp_plan *plan; /* NULL: none */
+    esp_plan *plan;
     const char *name;
     esp_plan_report report;
     const esp_plan_unit *units;
@@ -81,33 +82,34 @@ typedef struct plan_made {
     uint32_t n_units, n_events;
 } plan_made;
 
-/* Output paths; NULL: not written, "-": standard output. */
+/* Paths of the output files: NULL if not wanted, "-" for standard output. */
 typedef struct plan_files {
     const char *strategy, *timeline, *trace;
     char *command; /* the command line, for the page */
 } plan_files;
 
-/* How many units are groups and chunks. */
+/* How many tensors a plan merges into groups, and how many it splits into chunks. */
 typedef struct plan_shape {
-    uint32_t groups, grouped, split, chunks; /* groups; tensors in groups; split tensors; their chunks */
+    uint32_t groups, grouped_tensors;
+    uint32_t split_tensors, chunks;
 } plan_shape;
 
 /* Units with the same codec and option, as one row of a table. */
 typedef struct plan_row {
     const char *codec, *option;
-    uint32_t units, tensors; /* a tensor counts for each row that has a chunk of it */
+    uint32_t units, tensors; /* split tensors count in each row with a chunk */
     uint64_t elements;
 } plan_row;
 
-/* Changed inputs. Owns the memory of the copied parts; the rest belongs to the original inputs. */
+/* Inputs after a change. Owns copies of what changed; the rest belongs to the original inputs. */
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
-    esp_cost_point *points; /* points of all copied curves, one curve after the other */
+    esp_cost_point *points; /* of all copied curves */
     size_t n_points;
 } plan_changed;
 
-/* One change: the step time of the kept plan, and of the best plan, in ns. NAN: no such plan. */
+/* The step times after a change: of fp32, of the old plan and of a new one. NAN where there is no such plan. */
 typedef struct plan_outcome {
     const char *change;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
@@ -116,7 +118,7 @@ typedef struct plan_outcome {
 /* A plan for each of several numbers of machines. */
 typedef struct plan_sweep {
     uint32_t n, machines[PLAN_SCENARIOS_MAX];
-    double alone_ns; /* a step without communication: forward, backward and update */
+    double alone_ns; /* a step without communication */
     esp_plan_report report[PLAN_SCENARIOS_MAX];
     const char *strategy;
 } plan_sweep;
@@ -124,7 +126,7 @@ typedef struct plan_sweep {
 /* One option of the explained tensor, and the step with it. */
 typedef struct plan_explained {
     double step_ns, chain_ns, load_ns[ESP__LANES], memory;
-    int current;
+    bool current; /* it is the plan's own option */
     char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
     char *ops; /* "intra.reduce_scatter 12 us > ..." */
 } plan_explained;
@@ -134,10 +136,11 @@ typedef struct plan_explanation {
     const char *tensor;
     char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
     uint64_t elements;
-    double ready_ns, done_ns, end_ns,
-        without_ns;       /* from the start of backward; without_ns: the step without the tensor's synchronisation */
-    uint32_t n, tried;    /* rows to show; all rows */
-    plan_explained *rows; /* the best, and last the current one where it is not among them */
+    /* from the start of backward: the gradient is ready, its synchronisation and the last one of the step are done */
+    double ready_ns, done_ns, end_ns;
+    double without_ns; /* the step without the tensor's synchronisation */
+    uint32_t n, tried; /* rows to show, options tried */
+    plan_explained *rows;
 } plan_explanation;
 
 /* flags.c */
@@ -178,23 +181,23 @@ ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
 /* limits.c */
-ESP__FN int plan_say_limits(const plan_inputs *in);
+ESP__FN int plan_print_limits(const plan_inputs *in);
 /* machines.c */
 ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
 ESP__FN void sweep_check_tables(const plan_inputs *in);
 ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s);
 ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s);
 /* models.c */
-ESP__FN int plan_is_path(const char *name);
+ESP__FN bool plan_is_path(const char *name);
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size);
 /* names.c */
 ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
 /* output.c */
 ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
-/* `noisy`: room for a text that lives as long as the result. */
+/* `noisy` is room for a text that the result points to. */
 ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
-/* Makes the page in memory first, so that the file is complete or not there at all. "-": standard output. */
+/* Writes a page to a file or ("-") to standard output. Makes it in memory first, so that no file is incomplete. */
 ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
                             const void *what);
 ESP__FN int plan_to_stdout(const plan_files *f);
@@ -203,8 +206,8 @@ ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_fil
 /* plan.c */
 ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
 /* text.c */
-ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
-ESP__FN void plan_say_inputs(FILE *to, const plan_inputs *in);
+ESP__FN void plan_line(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
+ESP__FN void plan_print_inputs(FILE *to, const plan_inputs *in);
 ESP__FN const char *plan_s(uint64_t n);
 ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m);
 /* what.c */

@@ -1,5 +1,4 @@
-/* read.c: reads the model, codecs and system that the flags name, from files or from the built-in ones. Must not
- * know what they are used for. */
+/* read.c: reads the model, codecs and system that the flags name, from files or built-in. Must not know their use. */
 #include "tools/plan/plan.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
@@ -9,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Tensor i's cuts by the first --shard that fits its name; NULL: none does. */
+/* How tensor i is sharded: the cuts in the first --shard whose pattern matches its name, or NULL. */
 static const char *plan_shard_of(const plan_inputs *in, uint32_t i) {
     for (uint32_t k = 0; k < in->n_shard; k++) {
         char glob[ESP__SPEC_MAX];
@@ -31,7 +30,7 @@ static void plan_shard(plan_inputs *in) {
     in->model.tensors = in->sharded;
 }
 
-/* Takes from --costs what no other flag gives. */
+/* Takes the inputs from the file of --costs, except those given by flags of their own. */
 static int plan_read_costs(plan_inputs *in) {
     esp__costs_file *f = &in->costs_file;
     if (!in->costs_name) return TOOL_OK;
@@ -52,7 +51,7 @@ static int plan_read_costs(plan_inputs *in) {
     return TOOL_OK;
 }
 
-/* What --costs has of the codec; NULL: nothing. */
+/* The codec's costs in the file of --costs, or NULL. */
 ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec) {
     for (uint32_t i = 0; i < in->costs_file.n_codecs; i++)
         if (strcmp(in->costs_file.codecs[i].codec.spec, spec) == 0) return &in->costs_file.codecs[i];
@@ -99,7 +98,7 @@ static int plan_open_registry(plan_inputs *in) {
     return tool_fail(in->command, "%s", esp_last_error(NULL));
 }
 
-/* Opens the codec of a file whose payloads do not grow with elements alone: its own bound() says what they take. */
+/* If the payload size of a codec in a costs file depends on more than its elements, opens the codec for its bound(). */
 static int plan_open_codec(plan_inputs *in, const char *path, esp_plan_codec *out) {
     esp__codec *c;
     if (out->n_rounds < 2 && !(out->caps & ESP_CODEC_NEEDS_MATRIX)) return TOOL_OK;
@@ -121,7 +120,7 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     if (measured || plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
         if (!measured && esp__gc_read(name, &c->file, NULL) != ESP_OK)
             return tool_fail(in->command, "%s", esp_last_error(NULL));
-        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* the costs file frees the memory */
+        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* costs_file owns it */
         in->codecs[i] = c->file.codec;
         if (plan_open_codec(in, measured ? in->costs_name : name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
     } else {
@@ -135,7 +134,7 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     return TOOL_OK;
 }
 
-/* Warns of a pattern that matches no tensor: most likely a typing error. */
+/* Warns of a pattern that matches no tensor, which is probably a typing error. */
 static void plan_check_globs(const plan_inputs *in, const char *flag, const char *const *globs, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) {
         char glob[ESP__SPEC_MAX];
@@ -153,7 +152,7 @@ static void plan_check_keeps(const plan_inputs *in) {
     plan_check_globs(in, "--shard", in->shard, in->n_shard);
 }
 
-/* How input i was measured: the model, each codec, the system. NULL: there are not as many. */
+/* How input i was measured, or NULL after the last input: the model, each codec, the system. */
 ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name) {
     if (i > in->n_codecs + 1) return NULL;
     *name = !i ? in->model_name : i <= in->n_codecs ? in->gc[i - 1] : in->system_name;
@@ -162,7 +161,7 @@ ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, co
                                : &in->system_file.measured;
 }
 
-/* Names the files whose times were measured on a busy machine, for people. Returns 0 where there is none. */
+/* Lists the inputs that were measured on a busy machine. Returns 0 if there is none. */
 ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
     const esp__measured *m;
     const char *name;
@@ -177,13 +176,13 @@ ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
     return n > 0;
 }
 
-/* Warns where costs were measured with another number of ranks: ranks share cores and links, so costs depend on it. */
+/* Warns of costs that were measured with another number of ranks, which share cores and links. */
 static void plan_check_measured(const plan_inputs *in) {
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
     const esp__measured *m, *system = &in->system_file.measured;
     const char *name;
     for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++) {
-        /* all emulated machines may be one real machine. The links are those of all ranks */
+        /* emulated machines may share one real machine, and links were measured by all ranks */
         const bool local = m != system && m->ranks == in->system.ranks_per_machine;
         if (m->ranks && m->ranks != ranks && !local)
             fprintf(stderr,
@@ -198,7 +197,7 @@ static void plan_check_measured(const plan_inputs *in) {
 
 ESP__FN int plan_read(plan_inputs *in) {
     int status = plan_read_costs(in);
-    /* the system first: its accelerator decides which built-in codec costs apply */
+    /* the system comes first: built-in codec costs depend on its accelerator */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);

@@ -1,10 +1,10 @@
-/* text.c: prints a plan for people. Must not know how it was made. */
+/* text.c: prints a plan as text. Must not know how it was made. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
 enum { PLAN_ROWS_MAX = 12 };
 
-ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) {
+ESP__FN void plan_line(FILE *to, const char *label, const char *fmt, ...) {
     va_list ap;
     fprintf(to, "%-11s ", label);
     va_start(ap, fmt);
@@ -15,45 +15,45 @@ ESP__FN void plan_say(FILE *to, const char *label, const char *fmt, ...) {
 
 ESP__FN const char *plan_s(uint64_t n) { return n == 1 ? "" : "s"; }
 
-ESP__FN void plan_say_inputs(FILE *to, const plan_inputs *in) {
+ESP__FN void plan_print_inputs(FILE *to, const plan_inputs *in) {
     double elements = 0;
     for (uint32_t i = 0; i < in->model.n_tensors; i++) elements += (double)in->model.tensors[i].elements;
-    plan_say(to, "model", "%s: %u tensor%s, %s elements, %s", in->model.name, in->model.n_tensors,
-             plan_s(in->model.n_tensors), tool_count(elements), tool_bytes(4 * elements));
-    plan_say(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
+    plan_line(to, "model", "%s: %u tensor%s, %s elements, %s", in->model.name, in->model.n_tensors,
+              plan_s(in->model.n_tensors), tool_count(elements), tool_bytes(4 * elements));
+    plan_line(to, in->n_codecs > 1 ? "codecs" : "codec", "%s", in->codec_text);
     char racks[40] = "", noisy[PLAN_NOISY];
     if (in->system.n_outer) snprintf(racks, sizeof racks, "%u racks of ", in->system.outer[0].size);
-    plan_say(to, "system", "%s: %s%u machine%s with %u rank%s each", in->system.name, racks, in->system.machines,
-             plan_s(in->system.machines), in->system.ranks_per_machine, plan_s(in->system.ranks_per_machine));
-    if (plan_noisy(in, noisy, sizeof noisy)) plan_say(to, "noisy", "%s", noisy);
+    plan_line(to, "system", "%s: %s%u machine%s with %u rank%s each", in->system.name, racks, in->system.machines,
+              plan_s(in->system.machines), in->system.ranks_per_machine, plan_s(in->system.ranks_per_machine));
+    if (plan_noisy(in, noisy, sizeof noisy)) plan_line(to, "noisy", "%s", noisy);
 }
 
-static void plan_say_bounds(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
+static void plan_print_bounds(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
     const double gap = plan_gap_percent(in, r);
     if (isfinite(gap))
-        plan_say(to, "optimum", "the plan is at most %.2f%% above it: nothing is faster than %s%s", gap,
-                 tool_time(plan_bound(in, r)),
-                 plan_bound(in, r) == r->bound_ns ? ""
-                 : r->bound_ns > 0                ? ", however merged or split"
-                                                  : "");
+        plan_line(to, "optimum", "the plan is at most %.2f%% above it: nothing is faster than %s%s", gap,
+                  tool_time(plan_bound(in, r)),
+                  plan_bound(in, r) == r->bound_ns ? ""
+                  : r->bound_ns > 0                ? ", however merged or split"
+                                                   : "");
     if (r->bound_ns > 0 && plan_bound(in, r) != r->bound_ns)
-        plan_say(to, "", "with the tensors as given nothing is faster than %s", tool_time(r->bound_ns));
+        plan_line(to, "", "with the tensors as given nothing is faster than %s", tool_time(r->bound_ns));
     if (r->free_compression_ns > 0)
-        plan_say(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
+        plan_line(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
 }
 
-/* How busy the lanes of `which` (bits) are. */
-static void plan_say_busy(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
+/* Prints how busy the lanes in the bit mask `which` are. */
+static void plan_busy_line(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
     esp__text busy = {NULL, 0, 0, 0, NULL};
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (which >> k & 1)
             esp__text_add(&busy, "%s%s %s (%.0f%%)", busy.len ? ", " : "", esp__lane_word(k), tool_time(r->lane_ns[k]),
                           r->iteration_ns > 0 ? 100 * r->lane_ns[k] / r->iteration_ns : 0);
-    plan_say(to, label, "%s", busy.data ? busy.data : "");
+    plan_line(to, label, "%s", busy.data ? busy.data : "");
     esp__text_free(&busy);
 }
 
-static void plan_say_lanes(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
+static void plan_print_lanes(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
     static const uint32_t cores[] = {0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_COMPUTE | 1u << ESP__LANE_CPU,
                                      ESP__CORE_LANES};
     const uint32_t n = in->system.cores_per_rank;
@@ -61,17 +61,17 @@ static void plan_say_lanes(FILE *to, const plan_inputs *in, const esp_plan_repor
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (k < ESP__LANE_OUTER || r->lane_ns[k] > 0) which |= 1u << k;
     if (!n) {
-        plan_say_busy(to, "lanes busy", r, which);
+        plan_busy_line(to, "lanes busy", r, which);
         return;
     }
-    plan_say_busy(to, n > 1 ? "cores busy" : "core busy", r, cores[n]);
+    plan_busy_line(to, n > 1 ? "cores busy" : "core busy", r, cores[n]);
     const double around = in->model.forward_ns + in->model.update_ns;
-    plan_say(to, "", "beside forward and update, which take compute %s (%.0f%%)", tool_time(around),
-             r->iteration_ns > 0 ? 100 * around / r->iteration_ns : 0);
-    plan_say_busy(to, "links busy", r, which & ESP__LINK_LANES);
+    plan_line(to, "", "beside forward and update, which take compute %s (%.0f%%)", tool_time(around),
+              r->iteration_ns > 0 ? 100 * around / r->iteration_ns : 0);
+    plan_busy_line(to, "links busy", r, which & ESP__LINK_LANES);
 }
 
-static void plan_say_options(FILE *to, const plan_made *m) {
+static void plan_print_options(FILE *to, const plan_made *m) {
     uint32_t n;
     plan_row *rows = plan_rows(m, &n);
     size_t wide = 5;
@@ -85,30 +85,31 @@ static void plan_say_options(FILE *to, const plan_made *m) {
     free(rows);
 }
 
-static void plan_say_units(FILE *to, const plan_inputs *in, const plan_made *m) {
+static void plan_print_units(FILE *to, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     const plan_shape s = plan_shape_of(in, m);
     esp__text how = {NULL, 0, 0, 0, NULL};
-    if (s.groups) esp__text_add(&how, "; %u tensors are in %u group%s", s.grouped, s.groups, plan_s(s.groups));
-    if (s.split) esp__text_add(&how, "; %u %s in %u chunks", s.split, s.split == 1 ? "is" : "are", s.chunks);
-    plan_say(to, "compressed", "%u of %u tensor%s%s", r->compressed, r->n_tensors, plan_s(r->n_tensors),
-             how.data ? how.data : "");
+    if (s.groups) esp__text_add(&how, "; %u tensors are in %u group%s", s.grouped_tensors, s.groups, plan_s(s.groups));
+    if (s.split_tensors)
+        esp__text_add(&how, "; %u %s in %u chunks", s.split_tensors, s.split_tensors == 1 ? "is" : "are", s.chunks);
+    plan_line(to, "compressed", "%u of %u tensor%s%s", r->compressed, r->n_tensors, plan_s(r->n_tensors),
+              how.data ? how.data : "");
     esp__text_free(&how);
 }
 
 ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
-    plan_say_inputs(to, in);
-    plan_say(to, "strategy", "%s, %s in %s", m->name, in->simulated ? "simulated" : "found", tool_time(r->plan_ns));
-    plan_say(to, "step", "fp32 %s -> %s: %.2f times as fast", tool_time(r->fp32_ns), tool_time(r->iteration_ns),
-             r->iteration_ns > 0 ? r->fp32_ns / r->iteration_ns : 1);
-    plan_say_bounds(to, in, r);
-    plan_say_units(to, in, m);
-    plan_say(to, "exposed", "communication %s, compression %s", tool_time(r->exposed_communication_ns),
-             tool_time(r->exposed_compression_ns));
-    plan_say_lanes(to, in, r);
-    plan_say(to, "traffic", "a rank inside its machine %s, a machine's NIC %s", tool_bytes((double)r->intra_bytes),
-             tool_bytes((double)r->inter_bytes));
-    plan_say(to, "memory", "%s a rank, for residuals and payloads", tool_bytes((double)r->memory_bytes));
-    plan_say_options(to, m);
+    plan_print_inputs(to, in);
+    plan_line(to, "strategy", "%s, %s in %s", m->name, in->simulated ? "simulated" : "found", tool_time(r->plan_ns));
+    plan_line(to, "step", "fp32 %s -> %s: %.2f times as fast", tool_time(r->fp32_ns), tool_time(r->iteration_ns),
+              r->iteration_ns > 0 ? r->fp32_ns / r->iteration_ns : 1);
+    plan_print_bounds(to, in, r);
+    plan_print_units(to, in, m);
+    plan_line(to, "exposed", "communication %s, compression %s", tool_time(r->exposed_communication_ns),
+              tool_time(r->exposed_compression_ns));
+    plan_print_lanes(to, in, r);
+    plan_line(to, "traffic", "a rank inside its machine %s, a machine's NIC %s", tool_bytes((double)r->intra_bytes),
+              tool_bytes((double)r->inter_bytes));
+    plan_line(to, "memory", "%s a rank, for residuals and payloads", tool_bytes((double)r->memory_bytes));
+    plan_print_options(to, m);
 }

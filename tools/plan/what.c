@@ -1,34 +1,33 @@
-/* what.c: what changed inputs mean: the step time of the same plan, and of a new one. Must not know how inputs are
- * changed. */
+/* what.c: `plan --what-if`: the step times of the old plan and of a new one after a change of the inputs. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
-/* Returns TOOL_OK with the outcome, or the exit status after a message. */
+/* Computes the outcome of a change. Returns TOOL_OK, or the exit status after an error message. */
 ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
                      plan_outcome *out) {
     plan_changed changed;
-    plan_made kept = {0}, anew = {0};
+    plan_made kept = {0}, replanned = {0};
     int status = TOOL_OK;
     change_make(in, change, &changed);
     *out = (plan_outcome){change, NAN, NAN, NAN, NAN};
-    /* Where one machine becomes several, or several one, the old options may not exist: then there is no kept plan. */
+    /* this fails if one machine becomes several, or several one: the plan's options may not exist there */
     if (plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
     if (!in->simulated) {
-        if (plan_make(&changed.in, strategy, 0, &anew) != ESP_OK)
+        if (plan_make(&changed.in, strategy, 0, &replanned) != ESP_OK)
             status = tool_fail(in->command, "--what-if %s: %s", change, esp_last_error(NULL));
         else
-            out->planned_ns = anew.report.iteration_ns;
-        /* a search may miss the optimum: where the kept plan is better, it is the best one known */
+            out->planned_ns = replanned.report.iteration_ns;
+        /* the search may miss the optimum, and the old plan may be better */
         if (!strategy && out->kept_ns < out->planned_ns) out->planned_ns = out->kept_ns;
     }
-    const plan_made *either = anew.plan ? &anew : &kept;
+    const plan_made *either = replanned.plan ? &replanned : &kept;
     if (status == TOOL_OK && either->plan) {
         out->fp32_ns = either->report.fp32_ns;
         out->bound_ns = plan_bound(in, &either->report);
     }
     plan_free(&kept);
-    plan_free(&anew);
+    plan_free(&replanned);
     change_free(&changed);
     return status;
 }
@@ -48,8 +47,8 @@ ESP__FN void plan_print_outcomes(FILE *to, const plan_made *m, double bound, con
     size_t wide = 8;
     for (uint32_t i = 0; i < n; i++)
         if (strlen(o[i].change) > wide) wide = strlen(o[i].change);
-    fprintf(to, "\n%-*s  %10s  %10s %8s  %10s %8s  %10s\n", (int)wide, "what if", "fp32", "plan kept", "",
-            "planned anew", "", "bound");
+    fprintf(to, "\n%-*s  %10s  %10s %8s  %10s %8s  %10s\n", (int)wide, "what if", "fp32", "plan kept", "", "new plan",
+            "", "bound");
     fprintf(to, "%-*s  %10s  %10s %8s  %12s %8s  %10s\n", (int)wide, "as it is", tool_time(m->report.fp32_ns),
             tool_time(now), "", tool_time(now), "", plan_time_or_dash(bound));
     for (uint32_t i = 0; i < n; i++)

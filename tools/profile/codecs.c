@@ -1,5 +1,4 @@
-/* codecs.c: the part "codecs" of a costs file: compression and decompression times over size. Must not know how one call is measured
- * (planner/calibrate/codecs.c). */
+/* codecs.c: the part "codecs" of a costs file: times by size. Must not know how one call is measured. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -7,7 +6,7 @@
 
 static bool codecs_on(const profile_job *j, int device) { return (j->devices >> device & 1u) != 0; }
 
-/* ---- which codecs ------------------------------------------------------------------------------------------------------- */
+/* ---- which codecs ------------------------------------------------------------------------------------------------ */
 /* Reads a list such as "fp16;dgc:ratio=0.01". */
 ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     for (const char *at = list; *at;) {
@@ -29,14 +28,14 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     if (!j->n_codecs) tool_usage(j->command, "--codecs '%s': write codecs with ';' between", list);
 }
 
-/* Has it a table for GPUs? */
+/* Can this codec compress on GPUs? */
 static bool codecs_runs_on_gpu(esp_ctx *ctx, const char *spec) {
     esp__codec *c = NULL, *gpu = NULL;
     if (!esp__codec_get(ctx, spec, &c)) (void)esp__codec_on(ctx, c, ESP_CUDA, &gpu);
     return gpu != NULL;
 }
 
-/* Takes those that there are, with their default parameters, as far as there is room. */
+/* Selects all registered codecs with their default parameters, up to the maximum number. */
 static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
     uint32_t left_out = 0;
     for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) {
@@ -68,18 +67,18 @@ ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
     return s;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------ */
-/* The calibration of the codecs on a device. NULL: they are not measured there. */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* The calibration of codecs on a device, or NULL if they are not measured there. */
 static esp__calibration *codecs_calibration(const profile_job *j, int device) {
     return !codecs_on(j, device) ? NULL : device == ESP_ON_GPU ? j->gpu : j->calibration;
 }
 
-/* Measures one size with all codecs. Large sizes get few runs. */
+/* Measures one size with all codecs, large sizes with fewer runs. */
 static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t e = j->sizes[size];
     const uint32_t repeats = e > 1 << 22 ? 3 : e > 1 << 18 ? 5 : 9;
     esp_status s = ESP_OK;
-    /* a size takes twice as long as the one before */
+    /* each size takes about twice as long as the one before */
     if (size >= j->covered || (!j->round && size && left_ns < 2.2 * took_ns)) {
         *complete = false;
         return ESP_OK;
@@ -87,13 +86,13 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
     for (uint32_t k = 0; k < j->n_codecs; k++)
         for (int d = 0; d < 2 && !s; d++) {
             if (!codecs_calibration(j, d)) continue;
-            profile_say(j, "codecs: %s, %llu elements", j->codecs[k], (unsigned long long)e);
+            profile_progress(j, "codecs: %s, %llu elements", j->codecs[k], (unsigned long long)e);
             s = esp__calibration_codec_at(j->ctx, codecs_calibration(j, d), k, e, repeats);
         }
     return s;
 }
 
-/* Names the GPU, as its driver does. */
+/* Adds the GPU's name, from its driver, to the name of the processor. */
 static void codecs_name_gpu(profile_job *j) {
     const esp__device *d = esp__device_at(j->ctx, j->gpu->on);
     char name[128] = "";
@@ -112,7 +111,7 @@ ESP__FN esp_status profile_codecs(profile_job *j) {
     return s ? s : profile_rounds(j, "codecs", j->n_elements, codecs_measure);
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *source, esp__text *out) {
     esp__gc_file f = {.spec = j->codecs[k], .source = source, .measured = j->measured};
     for (int d = 1; d >= 0; d--) {
@@ -128,7 +127,7 @@ ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *
     esp__gc_print(&f, out);
 }
 
-/* The times of the largest size. */
+/* Prints the times of the largest size. */
 ESP__FN void profile_codecs_show(const profile_job *j) {
     printf("\n%-28s %8s %8s %12s %12s %12s %12s\n", "codec", "bits", "error", "elements", "compress", "decompress",
            "and another");

@@ -1,5 +1,5 @@
-/* links.c: the part "links" of a costs file: a backend's collectives by level, kind and size, and dispatch times. Must not know how one
- * collective is measured (planner/calibrate/costs.h). */
+/* links.c: the part "links" of a costs file: times of collectives by level, kind and size, and dispatch times. Must not
+ * know how one collective is measured: planner/calibrate/costs.h does. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -9,7 +9,7 @@ static const char *const links_names[ESP_PLAN_COLLS] = {
     NULL, "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
 static const char *const links_levels[3] = {"flat", "intra", "inter"};
 
-/* Measures one size of every collective, and leaves out those for which too little time is left. */
+/* Measures every collective with one size, unless the time left is too short for it. */
 static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;
@@ -17,17 +17,18 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__calibration_has(j->ctx, level) && !s; coll++) {
             const double guess = esp__calibration_guess(j->ctx, j->calibration, level, coll, bytes);
-            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* the same on all ranks */
+            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* all ranks agree */
                 *complete = false;
                 continue;
             }
-            profile_say(j, "links: %s.%s of %s", links_levels[level], links_names[coll], tool_bytes((double)bytes));
+            profile_progress(j, "links: %s.%s of %s", links_levels[level], links_names[coll],
+                             tool_bytes((double)bytes));
             s = esp__calibration_link(j->ctx, j->calibration, level, coll, bytes, esp__calibration_repeats(guess));
         }
     return s;
 }
 
-/* Stands for a layer's backward, for about as long: busy on a core, or asleep where a GPU would compute. */
+/* Takes about as long as the backward pass of a layer: keeps a core busy, or sleeps if a GPU would compute. */
 static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};

@@ -1,10 +1,9 @@
-/* profile.c: `espresso profile`: reads the flags, has the parts measured, and writes the costs file. Must not know how anything is
- * measured. */
+/* profile.c: `espresso profile`: reads the flags and writes the costs file. Must not know how anything is measured. */
 #include "tools/profile/profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "tools/common/quantity.h"
-#include "tools/common/ranks.h"
+#include "tools/run/ranks.h"
 #include <unistd.h>
 
 enum {
@@ -40,8 +39,7 @@ const tool_command profile_command = {
     .name = "profile",
     .summary = "Measures a trainer, its links and codecs, as a costs file for espresso plan.",
     .synopsis = "-n N [--machines M [--inter RATE[,LATENCY]]] [--codecs LIST] -o FILE [-- PROGRAM [ARG...]]",
-    .flags = profile_flags,
-    .n_flags = sizeof profile_flags / sizeof *profile_flags,
+    TOOL_FLAGS(profile_flags),
     .run = profile_main,
     .details =
         "First PROGRAM, a trainer, is started as N ranks, and ended when its steps are measured; what it prints goes "
@@ -66,8 +64,8 @@ const tool_command profile_command = {
         "  espresso plan --costs costs.json --model ./model.json",
 };
 
-/* ---- flags ---------------------------------------------------------------------------------------------------------------- */
-/* Reads the largest size; the others are from 1024 on, each twice the one before. */
+/* ---- flags ------------------------------------------------------------------------------------------------------- */
+/* Reads the largest size. The sizes to measure are 1024, 2048, 4096 ... up to it. */
 static void profile_sizes(profile_job *j, const char *text) {
     double most;
     if (!tool_quantity(text, tool_sizes, &most) || most < 1024 || most > 0x1p36)
@@ -125,8 +123,8 @@ static void profile_parse(profile_job *j, int argc, char **argv) {
     if (!j->parts) j->parts = PROFILE_LINKS | PROFILE_CODECS | (*j->program ? PROFILE_MODEL : 0u);
 }
 
-/* ---- checks: before anything is measured --------------------------------------------------------------------------------- */
-/* Flags come first: a program that is the first word was a subcommand of an older version, or has no -o. */
+/* ---- checks: before anything is measured ------------------------------------------------------------------------- */
+/* Explains the subcommands of older versions, such as `espresso profile costs`. */
 static void profile_check_old(const tool_command *c, const char *word) {
     static const char *const old[] = {"costs", "codecs", "links", "model"};
     for (size_t i = 0; word && i < sizeof old / sizeof *old; i++)
@@ -182,7 +180,7 @@ static int profile_check_out(const profile_job *j) {
     return error ? tool_fail(j->command, "-o %s: cannot be written: %s", j->out, strerror(error)) : TOOL_OK;
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
     char host[256] = "", path[32], *model = NULL;
     size_t len;
@@ -198,8 +196,8 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
     return s;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------------ */
-/* In the process that the user started. */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+/* Runs in the process that the user started: measures the trainer, and starts ranks for the rest. */
 static int profile_all(profile_job *j, char **argv) {
     profile_check_place(j, false);
     int status = profile_check_out(j);
@@ -213,7 +211,7 @@ static int profile_all(profile_job *j, char **argv) {
     return status;
 }
 
-/* In a rank that a launcher started. */
+/* Runs in each rank that another launcher, such as mpirun, started. */
 static int profile_launched(profile_job *j, int rank) {
     if (rank == 0) {
         profile_check_place(j, true);

@@ -1,13 +1,13 @@
-/* ranks.c: the job of ranks that measures links and codecs: starting it, its time and memory, and what else its machine did meanwhile. */
+/* ranks.c: the ranks that measure links and codecs: how they start, divide time and memory, and detect other load. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
-#include "tools/common/ranks.h"
+#include "tools/run/ranks.h"
 #include "tools/profile/profile.h"
 #include <unistd.h>
 
-/* ---- starting the ranks ------------------------------------------------------------------------------------------------ */
-/* Starts this command again as ranks, with the user's words, without the trainer. */
+/* ---- starting the ranks ------------------------------------------------------------------------------------------ */
+/* Starts this command again as ranks, with the same arguments except for the trainer. */
 ESP__FN int profile_start(const profile_job *j, char **argv) {
     char fds[32];
     const int terminal = isatty(2) ? dup(2) : -1; /* the ranks' stderr is a pipe */
@@ -24,7 +24,7 @@ ESP__FN int profile_start(const profile_job *j, char **argv) {
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
-    /* steps that measure dispatch times use the codec: it costs next to nothing */
+    /* the codec of the steps that measure dispatch times: a cheap one */
     const esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32", .codec = "fp16"};
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
     const esp_status s = esp_open(&cfg, &j->ctx);
@@ -36,14 +36,14 @@ static esp_status profile_open(profile_job *j) {
     return ESP_OK;
 }
 
-/* ---- time ---------------------------------------------------------------------------------------------------------------- */
-/* *all: `mine` of every rank, until the next call. */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+/* Sets *all to the numbers of all ranks, valid until the next call. */
 static esp_status profile_gather(const profile_job *j, double mine, const double **all) {
     *all = j->ctx->job.room;
     return esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &mine, j->ctx->job.room, sizeof mine);
 }
 
-/* The time that is left for the part, by rank 0's clock. */
+/* The time left for this part by rank 0's clock, the same on all ranks. */
 static esp_status profile_left(const profile_job *j, double *ns) {
     const double *all;
     const esp_status s = profile_gather(j, j->deadline_ns - (double)esp__now_ns(), &all);
@@ -51,7 +51,7 @@ static esp_status profile_left(const profile_job *j, double *ns) {
     return s;
 }
 
-ESP__FN void profile_say(const profile_job *j, const char *fmt, ...) {
+ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) {
     char what[120];
     va_list ap;
     if (j->terminal < 0) return;
@@ -60,18 +60,18 @@ ESP__FN void profile_say(const profile_job *j, const char *fmt, ...) {
     va_end(ap);
     const double now = (double)esp__now_ns();
     double left = j->deadline_ns - now;
-    if (j->round_ns > 0) { /* the rounds are alike, and may need less than the part's time */
+    if (j->round_ns > 0) { /* rounds that take as long may end before the deadline */
         const double rounds = (PROFILE_ROUNDS - j->round) * j->round_ns - (now - j->round_begun_ns);
         left = rounds < left ? rounds : left;
     }
     left += j->later_ns;
-    progress_say("%s, round %d of %d: at most %.0f s left, after", what, j->round + 1, PROFILE_ROUNDS,
+    progress_set("%s, round %d of %d: at most %.0f s left, after", what, j->round + 1, PROFILE_ROUNDS,
                  left > 0 ? left / 1e9 : 0);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
-/* *n: so many of the sizes fit into *room, the memory of each machine, which then has less. `each`: bytes that a rank needs for each element
- * or byte of a size. */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* Sets *n to the number of sizes that fit into *room, the free memory of a machine, and reduces *room accordingly. A
+ * size s needs s * each bytes on every rank. */
 static esp_status profile_fit_memory(profile_job *j, const char *part, double each, double *room, uint32_t *n) {
     const double *all;
     uint32_t fits = j->n_sizes;
@@ -89,8 +89,8 @@ static esp_status profile_fit_memory(profile_job *j, const char *part, double ea
     return ESP_OK;
 }
 
-/* Finds how many sizes each part can have, and opens the surveys. */
-static esp_status profile_survey(profile_job *j) {
+/* Finds how many sizes fit into memory, and opens the calibrations. */
+static esp_status profile_prepare(profile_job *j) {
     const bool cpu = (j->devices >> ESP_ON_CPU & 1u) != 0, gpu = (j->devices >> ESP_ON_GPU & 1u) != 0;
     const double there = esp__machine_memory();
     double room = there > 0 ? there / 2 : 1e18;
@@ -102,14 +102,14 @@ static esp_status profile_survey(profile_job *j) {
     if (j->parts & PROFILE_LINKS) bytes = j->sizes[j->n_links - 1];
     if (j->parts & PROFILE_CODECS) elements = j->sizes[j->n_elements - 1];
     s = esp__calibration_open(j->ctx, j->calibration, bytes, cpu ? elements : 0);
-    j->calibration->load = gpu ? 0.0 : 1.0; /* where the model is trained, no core is busy with it */
+    j->calibration->load = gpu ? 0.0 : 1.0; /* a GPU trains, cores are free */
     if (s || !gpu || !elements) return s;
     j->gpu = tool_zeroed(sizeof *j->gpu);
     s = esp__calibration_open(j->ctx, j->gpu, 0, elements);
     return s ? s : esp__calibration_use(j->ctx, j->gpu, ESP_CUDA);
 }
 
-/* Measures all sizes in several rounds, so that a disturbance of one round has no effect. */
+/* Measures all sizes in several rounds, so that a short disturbance of the machine has little effect. */
 ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t sizes, profile_measure measure) {
     double left = 0, took = 0;
     esp_status s = ESP_OK;
@@ -138,9 +138,9 @@ ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t siz
     return s;
 }
 
-/* ---- noise ----------------------------------------------------------------------------------------------------------------- */
-/* Finds what else the machine did since `then`. */
-static esp_status profile_listen(profile_job *j, const esp__machine_time *then) {
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
+/* Finds the load of the machine by other programs since `then`. */
+static esp_status profile_find_noise(profile_job *j, const esp__machine_time *then) {
     const esp__machine_time now = esp__machine_time_now();
     const double *all;
     double own = 0;
@@ -158,12 +158,12 @@ static esp_status profile_listen(profile_job *j, const esp__machine_time *then) 
     return s;
 }
 
-/* ---- a rank from start to end ------------------------------------------------------------------------------------------------ */
+/* ---- a rank from start to end ------------------------------------------------------------------------------------ */
 static esp_status profile_parts(profile_job *j) {
     const bool both = (j->parts & PROFILE_LINKS) && (j->parts & PROFILE_CODECS);
     const double begun = (double)esp__now_ns();
     const esp__machine_time then = esp__machine_time_now();
-    esp_status s = profile_survey(j);
+    esp_status s = profile_prepare(j);
     j->deadline_ns = begun + (both ? 0.5 : 1.0) * j->budget_ns;
     j->later_ns = both ? 0.5 * j->budget_ns : 0;
     if (!s && (j->parts & PROFILE_LINKS)) s = profile_links(j);
@@ -172,7 +172,7 @@ static esp_status profile_parts(profile_job *j) {
     if (!s && (j->parts & PROFILE_CODECS)) s = profile_codecs(j);
     if (!s) s = esp__calibration_finish(j->ctx, j->calibration);
     if (!s && j->gpu) s = esp__calibration_finish(j->ctx, j->gpu);
-    return s ? s : profile_listen(j, &then);
+    return s ? s : profile_find_noise(j, &then);
 }
 
 static esp_status profile_write_all(const profile_job *j) {

@@ -1,5 +1,5 @@
-/* trainer.c: the part "model" of a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library in it has written a model
- * file, and ends it. Must not know how the library records. */
+/* trainer.c: the part "model" of a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library inside
+ * has written a model file, then ends it. Must not know how the library records. */
 #include "espresso_impl/base/file.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
@@ -17,18 +17,19 @@ typedef struct profile_watch {
     const profile_job *job;
     run_plan program; /* the trainer's argv and path */
     char file[4200];  /* written by the trainer */
-    char stats[4200]; /* written by the trainer; "": the user set ESPRESSO_STATS */
+    char stats[4200]; /* statistics, or "" if the user set ESPRESSO_STATS */
     pid_t pid;
     int status;                   /* from waitpid */
-    bool ended, failed;           /* failed: it ended by itself, without success */
-    int asked;                    /* the signal by which the user asked to end, or 0 */
-    bool heard, complained;       /* heard: the trainer called esp_start */
-    long step, first_step;        /* first_step: the first that was heard of, */
-    int64_t started_ms, first_ms; /* and when */
+    bool ended, failed;           /* failed: by itself */
+    int end_signal;               /* the user ended it with this signal, or 0 */
+    bool called_start;            /* the trainer has called esp_start */
+    bool warned;                  /* that no step was made */
+    long step, first_step;        /* the last and the first step seen */
+    int64_t started_ms, first_ms; /* first_ms: when first_step was seen */
 } profile_watch;
 
-/* Makes the paths that the trainer writes to: beside the output file, which ranks on other machines may reach too, and absolute, since the
- * trainer may change its folder. */
+/* Makes the paths of the files that the trainer writes: absolute, since it may change its folder, and beside the output
+ * file, which ranks on other machines may reach too. */
 static int trainer_paths(profile_watch *w) {
     const profile_job *j = w->job;
     const char *slash = strrchr(j->out, '/');
@@ -43,7 +44,7 @@ static int trainer_paths(profile_watch *w) {
     return TOOL_OK;
 }
 
-/* ---- the trainer's process ------------------------------------------------------------------------------------------------ */
+/* ---- the trainer's process --------------------------------------------------------------------------------------- */
 static _Noreturn void trainer_become(const profile_watch *w, pid_t parent) {
     const profile_job *j = w->job;
     char ranks[24], machines[24];
@@ -51,9 +52,9 @@ static _Noreturn void trainer_become(const profile_watch *w, pid_t parent) {
     while (w->program.argv[n]) n++;
     const char **argv = tool_realloc(NULL, (n + 12) * sizeof *argv);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the trainer is `espresso run`, its watchdog process then ends the ranks */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a trainer that is `espresso run` then ends its ranks */
     if (getppid() != parent) _exit(127);
-    if (isatty(0)) { /* its process group is not the terminal's foreground one */
+    if (isatty(0)) { /* a background process must not read the terminal */
         const int none = open("/dev/null", O_RDONLY);
         if (none >= 0) dup2(none, 0), close(none);
     }
@@ -94,7 +95,7 @@ static int trainer_start(profile_watch *w, const sigset_t *mask) {
 }
 
 /* Reads the last "step" value of the trainer's statistics file. */
-static void trainer_listen(profile_watch *w) {
+static void trainer_read_step(profile_watch *w) {
     char tail[8192];
     const int fd = *w->stats ? open(w->stats, O_RDONLY | O_CLOEXEC) : -1;
     const off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
@@ -102,7 +103,7 @@ static void trainer_listen(profile_watch *w) {
         const off_t from = size > (off_t)sizeof tail - 1 ? size - (off_t)sizeof tail + 1 : 0;
         const ssize_t n = pread(fd, tail, sizeof tail - 1, from);
         tail[n > 0 ? n : 0] = 0;
-        w->heard = true;
+        w->called_start = true;
         for (const char *at = tail; (at = strstr(at, "\"kind\":\"sample\"")) != NULL; at++) {
             const char *step = strstr(at, "\"step\":");
             if (step) w->step = strtol(step + 7, NULL, 10);
@@ -112,18 +113,18 @@ static void trainer_listen(profile_watch *w) {
     if (w->step && !w->first_step) w->first_step = w->step, w->first_ms = run_now_ms();
 }
 
-static void trainer_say(profile_watch *w) {
+static void trainer_progress(profile_watch *w) {
     const profile_job *j = w->job;
     const long all = j->steps + PROFILE_SKIP;
     const double later = j->parts == PROFILE_MODEL ? 0 : j->budget_ns / 1e9;
     if (w->step > w->first_step)
-        progress_say("trainer: step %ld of %ld: about %.0f s left, after", w->step, all,
+        progress_set("trainer: step %ld of %ld: about %.0f s left, after", w->step, all,
                      later + (double)(run_now_ms() - w->first_ms) / 1e3 * (double)(w->step < all ? all - w->step : 0) /
                                  (double)(w->step - w->first_step));
     else
-        progress_say("trainer: waiting for the first steps,");
-    if (w->step || w->complained || run_now_ms() - w->started_ms < TRAINER_SILENCE_MS) return;
-    w->complained = true;
+        progress_set("trainer: waiting for the first steps,");
+    if (w->step || w->warned || run_now_ms() - w->started_ms < TRAINER_SILENCE_MS) return;
+    w->warned = true;
     progress_done();
     fprintf(stderr,
             "espresso profile: no step was made in %d s: is it a program that calls esp_start and esp_wait_all? Ctrl-C "
@@ -135,11 +136,11 @@ static void trainer_say(profile_watch *w) {
 static void trainer_sleep(profile_watch *w, const sigset_t *wanted, long ms) {
     const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     const int sig = sigtimedwait(wanted, NULL, &t);
-    if (sig > 0 && sig != SIGCHLD && !w->asked) w->asked = sig;
+    if (sig > 0 && sig != SIGCHLD && !w->end_signal) w->end_signal = sig;
     if (!w->ended) w->ended = waitpid(w->pid, &w->status, WNOHANG) == w->pid;
 }
 
-/* Ends the trainer and what it started: sends `sig`, and SIGKILL after a grace time. */
+/* Ends the trainer and its children: sends `sig`, and SIGKILL after TRAINER_GRACE_MS. */
 static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     const int64_t end = run_now_ms() + TRAINER_GRACE_MS;
     if (!w->ended) kill(-w->pid, sig), kill(-w->pid, SIGCONT);
@@ -148,7 +149,7 @@ static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     if (!w->ended) waitpid(w->pid, &w->status, 0), w->ended = true;
 }
 
-/* Runs the trainer until the file is there, the trainer has ended, or a signal came. */
+/* Runs the trainer until it has written the model file or ended, or until a signal arrives. */
 static int trainer_run(profile_watch *w) {
     static const int all[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t wanted, old;
@@ -156,23 +157,23 @@ static int trainer_run(profile_watch *w) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) sigaddset(&wanted, all[i]);
     sigprocmask(SIG_BLOCK, &wanted, &old);
     const int status = trainer_start(w, &old);
-    while (status == TOOL_OK && !w->ended && !w->asked && access(w->file, F_OK)) {
+    while (status == TOOL_OK && !w->ended && !w->end_signal && access(w->file, F_OK)) {
         trainer_sleep(w, &wanted, TRAINER_LOOK_MS);
-        trainer_listen(w);
-        trainer_say(w);
+        trainer_read_step(w);
+        trainer_progress(w);
     }
     progress_done();
     if (status == TOOL_OK) {
         w->failed = w->ended && w->status;
-        trainer_end(w, &wanted, w->asked ? w->asked : SIGTERM);
+        trainer_end(w, &wanted, w->end_signal ? w->end_signal : SIGTERM);
     }
     sigprocmask(SIG_SETMASK, &old, NULL);
     return status;
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
-/* How the trainer ended: "exited with status 3", or by which signal. */
-static const char *trainer_fate(const profile_watch *w, char text[160]) {
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+/* Describes the end of the trainer, as in "exited with status 3". */
+static const char *trainer_ending(const profile_watch *w, char text[160]) {
     if (WIFSIGNALED(w->status))
         snprintf(text, 160, "was killed by signal %d (%s)", WTERMSIG(w->status), strsignal(WTERMSIG(w->status)));
     else
@@ -185,13 +186,13 @@ static int trainer_no_file(const profile_watch *w) {
     const tool_command *c = j->command;
     const char *name = w->program.argv[0];
     char fate[160];
-    trainer_fate(w, fate);
-    if (w->asked) {
-        tool_fail(c, "ended by signal %d (%s): nothing was written", w->asked, strsignal(w->asked));
-        return 128 + w->asked;
+    trainer_ending(w, fate);
+    if (w->end_signal) {
+        tool_fail(c, "ended by signal %d (%s): nothing was written", w->end_signal, strsignal(w->end_signal));
+        return 128 + w->end_signal;
     }
     if (w->failed) return tool_fail(c, "'%s' %s before its times were measured: nothing was written", name, fate);
-    if (*w->stats && !w->heard)
+    if (*w->stats && !w->called_start)
         return tool_fail(c,
                          "'%s' %s and never called esp_start: is it a program that uses espresso? With ranks on other "
                          "machines, -o must be in a folder that they share, and the launcher must pass "
@@ -218,14 +219,14 @@ static void trainer_show(const esp__model_file *f) {
                "communication cannot overlap with the backward pass.\n");
 }
 
-/* The file is there: checks and shows it. */
+/* Checks and shows the model file. */
 static int trainer_finish(const profile_watch *w, profile_job *j) {
     char *text, fate[160];
     size_t len = 0;
     esp__model_file f;
     esp_status s = files_input_load(w->file, &text, &len);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
-    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* warns if the times are noisy */
+    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* may warn of noise */
     free(text);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
     if (f.steps < (uint32_t)j->steps)
@@ -233,7 +234,7 @@ static int trainer_finish(const profile_watch *w, profile_job *j) {
                 f.steps, j->steps);
     if (w->failed)
         fprintf(stderr, "espresso profile: warning: '%s' %s when its times were measured\n", w->program.argv[0],
-                trainer_fate(w, fate));
+                trainer_ending(w, fate));
     if (strcmp(j->out, "-")) trainer_show(&f);
     esp__model_free(&f);
     j->model_file = open(w->file, O_RDONLY);
@@ -245,7 +246,8 @@ ESP__FN int profile_trainer(profile_job *j) {
     int status = run_find_program(&w.program);
     if (status == TOOL_OK) status = trainer_paths(&w);
     if (status == TOOL_OK) status = trainer_run(&w);
-    if (status == TOOL_OK) status = access(w.file, F_OK) == 0 && !w.asked ? trainer_finish(&w, j) : trainer_no_file(&w);
+    if (status == TOOL_OK)
+        status = access(w.file, F_OK) == 0 && !w.end_signal ? trainer_finish(&w, j) : trainer_no_file(&w);
     if (*w.file) unlink(w.file);
     if (*w.stats) unlink(w.stats);
     return status;

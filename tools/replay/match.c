@@ -1,7 +1,7 @@
-/* match.c: finds the plan's event of every op of this rank's program. The strategy in force is the plan's text. */
+/* match.c: matches the ops of this rank's program with the events of the plan, whose strategy is active. */
 #include "tools/replay/replay.h"
 
-/* Columns of a unit's events: the steps of each round, pack and unpack, copies to and from the host by step. */
+/* Columns of a unit's possible events: steps of each round, pack, unpack, and copies between host and device. */
 enum { REPLAY_PACK = ESP__CHAIN_MAX, REPLAY_UNPACK, REPLAY_COPY, REPLAY_COLUMNS = REPLAY_COPY + ESP__MAX_STEPS };
 
 static uint32_t replay_column_of_event(const esp_plan_event *e) {
@@ -10,7 +10,7 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
     return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
-/* REPLAY_COLUMNS for a copy that plans do not have. A plan packs a whole group when its last tensor is pushed. */
+/* The column of an op's event, or REPLAY_COLUMNS if plans have none: they pack a group once, after its last push. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;

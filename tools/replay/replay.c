@@ -1,4 +1,4 @@
-/* replay.c: `espresso replay`: reads the flags, measures costs where no file has them, and starts the ranks. */
+/* replay.c: `espresso replay`: reads the flags, measures costs if the user gave no costs file, and starts the ranks. */
 #include "tools/replay/replay.h"
 
 #include "espresso_impl/base/file.h"
@@ -6,7 +6,7 @@
 #include "espresso_impl/job/job.h"
 #include "tools/profile/profile.h"
 #include "tools/run/run.h"
-#include "tools/common/ranks.h"
+#include "tools/run/ranks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ static const tool_flag replay_flags[] = {
     {"--timeline", "FILE", "write a page: the last strategy's predicted step above the measured one"},
 };
 
-ESP__FN void replay_say(const replay_run *r, const char *fmt, ...) {
+ESP__FN void replay_progress(const replay_run *r, const char *fmt, ...) {
     va_list ap;
     if (r->json || (r->ctx && r->ctx->job.rank)) return;
     fputs("espresso replay: ", stderr);
@@ -32,7 +32,7 @@ ESP__FN void replay_say(const replay_run *r, const char *fmt, ...) {
     fputc('\n', stderr);
 }
 
-/* ---- flags ------------------------------------------------------------------------------------------------------------ */
+/* ---- flags ------------------------------------------------------------------------------------------------------- */
 static void replay_flag(void *job, int flag, const char *value) {
     replay_run *r = job;
     const tool_command *const c = r->in.command;
@@ -97,7 +97,7 @@ static double replay_elements(const replay_run *r) {
     return elements * r->elements_scale;
 }
 
-/* ---- costs -------------------------------------------------------------------------------------------------------------- */
+/* ---- costs ------------------------------------------------------------------------------------------------------- */
 ESP__FN int replay_costs_fit(replay_run *r) {
     const esp_plan_system *s = &r->in.costs_file.system.system;
     const char *const inter = r->in.costs_file.inter;
@@ -115,7 +115,7 @@ ESP__FN int replay_costs_fit(replay_run *r) {
     return TOOL_OK;
 }
 
-/* Measures links and codecs with `espresso profile`, at sizes up to that of the model, into a file at `path`. */
+/* Runs `espresso profile` to measure links and codecs at sizes up to that of the model, with output to `path`. */
 static int replay_measure(replay_run *r, const char *path) {
     char n[24], machines[24], most[24];
     const char *words[16] = {"-n",       n,     "--machines", machines, "--up-to", most,
@@ -131,10 +131,10 @@ static int replay_measure(replay_run *r, const char *path) {
     for (uint32_t i = 0; i < r->in.n_codecs; i++) esp__text_add(&codecs, "%s%s", i ? ";" : "", r->in.gc[i]);
     words[k++] = codecs.data ? codecs.data : "";
     if (r->inter) words[k++] = "--inter", words[k++] = r->inter;
-    replay_say(r, "measuring links and codecs (--costs FILE takes them from a file of espresso profile)");
+    replay_progress(r, "measuring links and codecs (--costs FILE takes them from a file of espresso profile)");
     fflush(stdout);
     const int out = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1); /* only what replay measures is printed */
+    dup2(null, 1); /* hides the output of profile */
     const int status = profile_command.run(&profile_command, k, (char **)(uintptr_t)words);
     esp__text_free(&codecs);
     fflush(stdout);
@@ -144,8 +144,8 @@ static int replay_measure(replay_run *r, const char *path) {
     return status;
 }
 
-/* ---- the command that starts the ranks ------------------------------------------------------------------------------------ */
-/* Checks, before anything is started, that memory is enough for gradients, their source, feedback and payloads of all ranks. */
+/* ---- the command that starts the ranks --------------------------------------------------------------------------- */
+/* Checks that the gradients, residuals and payloads of all ranks fit into memory. */
 static int replay_memory_fits(const replay_run *r) {
     const double elements = replay_elements(r);
     const double need = (double)r->n * elements * 4 * 6, there = esp__machine_memory();
@@ -156,7 +156,7 @@ static int replay_memory_fits(const replay_run *r) {
                      r->n, tool_count(elements), tool_bytes(need), tool_bytes(there));
 }
 
-/* The numbers of ranks and machines that the user did not give. */
+/* Chooses the numbers of ranks and machines that the user did not give: those of the costs file, or a default. */
 static void replay_complete(replay_run *r) {
     const esp_plan_system *s = &r->in.costs_file.system.system;
     if (r->in.costs_name) {
@@ -169,7 +169,7 @@ static void replay_complete(replay_run *r) {
     ranks_check(r->in.command, r->n, r->machines, r->inter);
 }
 
-/* Starts the ranks: this command again, with what the user wrote, and the costs. */
+/* Starts the ranks: this command again, with the user's arguments and the costs file. */
 static int replay_start(const replay_run *r, char **argv) {
     return tool_ranks(r->in.command, r->n, r->machines, r->inter, (const char *const[]){"--costs", r->in.costs_name},
                       argv);
@@ -181,7 +181,7 @@ static int replay_as_parent(replay_run *r, char **argv) {
     const int error = r->timeline && strcmp(r->timeline, "-") ? esp__file_check(r->timeline) : 0;
     if (error) return tool_fail(r->in.command, "--timeline %s: cannot be written: %s", r->timeline, strerror(error));
     const bool measure = !r->in.costs_name;
-    r->in.quiet = 1; /* rank 0 warns */
+    r->in.quiet = true; /* rank 0 warns */
     int status = measure ? plan_read_model(&r->in) : plan_read(&r->in);
     if (status == TOOL_OK) {
         replay_complete(r);
@@ -217,7 +217,7 @@ static void replay_free(replay_run *r) {
     free(r);
 }
 
-/* A rank of a job that somebody started is a rank of replay; else this process starts ranks. */
+/* If a launcher started this process, it is a rank of replay; otherwise it starts the ranks. */
 static int replay_main(const tool_command *self, int argc, char **argv) {
     replay_run *r = tool_zeroed(sizeof *r);
     const esp_config cfg = {.struct_size = sizeof cfg};
@@ -248,8 +248,7 @@ const tool_command replay_command = {
     .name = "replay",
     .summary = "Runs a model's steps without its trainer: measured against predicted.",
     .synopsis = "--model FILE|NAME [--costs FILE] [--strategy A,B] [-n 4 --machines 2 [--inter 1gbit,50us]] [flags]",
-    .flags = replay_flags,
-    .n_flags = sizeof replay_flags / sizeof *replay_flags,
+    TOOL_FLAGS(replay_flags),
     .common = plan_common,
     .n_common = PLAN_COMMON,
     .run = replay_main,

@@ -1,4 +1,4 @@
-/* report.c: shows predicted and measured steps as a table, as JSON and as a page. Must not know how anything was measured. */
+/* report.c: shows predicted and measured steps as table, JSON and page. Must not know how anything was measured. */
 #include "tools/replay/replay.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
@@ -6,7 +6,7 @@
 
 enum { REPORT_NAME = 48 };
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 static double report_quantile(const replay_strategy *s, double part) {
     return esp__quantile(s->step_ns, s->n_steps, part);
 }
@@ -14,14 +14,14 @@ static double report_median(const replay_strategy *s) { return report_quantile(s
 static bool report_noisy(const replay_strategy *s) {
     return report_quantile(s, 0.9) - report_quantile(s, 0.1) > REPLAY_NOISY * report_median(s);
 }
-/* Of the prediction, as a share of the measured step. */
+/* The relative error of the predicted step time. */
 static double report_error(const replay_strategy *s) { return s->predicted.report.iteration_ns / report_median(s) - 1; }
 
 static void report_print(FILE *to, const replay_run *r) {
-    plan_say_inputs(to, &r->in);
+    plan_print_inputs(to, &r->in);
     if (r->stretch > 1)
-        plan_say(to, "cores", "shared by ranks, so that computing takes %.2g times as long as the model says",
-                 r->stretch);
+        plan_line(to, "cores", "shared by ranks, so that computing takes %.2g times as long as in the model",
+                  r->stretch);
     fprintf(to, "\n%-24s %10s %10s %10s %10s %8s\n", "strategy", "predicted", "measured", "10%", "90%", "error");
     for (uint32_t i = 0; i < r->n_list; i++) {
         const replay_strategy *s = &r->list[i];
@@ -33,11 +33,11 @@ static void report_print(FILE *to, const replay_run *r) {
             r->list[0].n_steps);
 }
 
-/* ---- ops ------------------------------------------------------------------------------------------------------------------ */
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
 static bool report_has(const replay_strategy *s, uint32_t event) { return s->measured[event].end_ns != UINT64_MAX; }
 static double report_takes(const esp_plan_event *e) { return (double)(e->end_ns - e->start_ns); }
 
-/* Busy time by lane, of events that were measured. */
+/* Sums the busy time of each lane over the events that were measured. */
 static void report_lanes(const replay_strategy *s, const esp_plan_event *events, double lane_ns[ESP__LANES]) {
     memset(lane_ns, 0, ESP__LANES * sizeof *lane_ns);
     for (uint32_t i = 0; i < s->predicted.n_events; i++)
@@ -45,7 +45,7 @@ static void report_lanes(const replay_strategy *s, const esp_plan_event *events,
             if (events[i].lanes >> l & 1) lane_ns[l] += report_takes(&events[i]);
 }
 
-/* Events of one name: "inter.allreduce". */
+/* All events with the same name, such as "inter.allreduce". */
 typedef struct report_class {
     char name[REPORT_NAME];
     uint32_t n;
@@ -57,7 +57,7 @@ static int report_by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* The *n classes; the caller frees them. */
+/* Groups the events by name into *n classes. The caller frees them. */
 static report_class *report_classes(const plan_inputs *in, const replay_strategy *s, uint32_t *n) {
     const page_plan p = plan_as_page(in, &s->predicted);
     report_class *c = tool_realloc(NULL, ((size_t)p.n_events + 1) * sizeof *c);
@@ -81,7 +81,7 @@ static report_class *report_classes(const plan_inputs *in, const replay_strategy
     return c;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 static void report_json_strategy(json_t *to, const plan_inputs *in, const replay_strategy *s) {
     double predicted[ESP__LANES], measured[ESP__LANES];
     uint32_t n, missing = 0;
@@ -101,7 +101,7 @@ static void report_json_strategy(json_t *to, const plan_inputs *in, const replay
     json_t *lanes = json_add(to, "lanes_us", json_object());
     plan_json_times(lanes, "predicted", predicted);
     plan_json_times(lanes, "measured", measured);
-    json_double(to, "ops_missing", missing); /* predicted, but the executor has none */
+    json_double(to, "ops_missing", missing); /* predicted, but not executed */
     json_t *ops = json_add(to, "ops", json_array());
     for (uint32_t i = 0; i < n; i++) {
         json_t *op = json_add(ops, NULL, json_object());
@@ -125,7 +125,7 @@ static int report_print_json(const replay_run *r) {
     return json_print(r->in.command, out);
 }
 
-/* ---- the page: the last strategy, predicted above measured ------------------------------------------------------------------ */
+/* ---- the page: the last strategy, predicted above measured ------------------------------------------------------- */
 static int report_print_page(FILE *to, const void *what) {
     const replay_run *r = what;
     const replay_strategy *s = &r->list[r->n_list - 1];

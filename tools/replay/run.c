@@ -1,5 +1,5 @@
-/* run.c: one rank from start to end: makes its gradients, takes rank 0's strategies, runs them in turn, and gives rank 0 what it
- * measured. Must not know how results are shown. */
+/* run.c: one rank from start to end: makes its gradients, receives the strategies from rank 0, runs them in turn, and
+ * sends its measurements to rank 0. Must not know how results are shown. */
 #include "tools/replay/replay.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
@@ -8,8 +8,8 @@
 
 enum { REPLAY_POOL_EXTRA = 1 << 16 };
 
-/* ---- the model ------------------------------------------------------------------------------------------------------- */
-/* Scales elements by --elements-scale, and times by what ranks that share cores need. */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+/* Scales the model: elements by --elements-scale, compute times by the factor that shared cores cost. */
 static void replay_scale(replay_run *r) {
     esp_plan_model *m = &r->in.model;
     const double ratio = (double)r->ctx->job.sharing / esp__cores();
@@ -36,8 +36,8 @@ static uint64_t replay_random(uint64_t *state) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* Makes room for the gradients, and a pool of normal numbers to copy them from. Some are ten times as large: a heavy tail, as gradients
- * have. */
+/* Allocates the gradients, and a pool of normally distributed numbers to copy them from. Some numbers are ten times as
+ * large, since real gradients have heavy tails. */
 static void replay_make_gradients(replay_run *r) {
     const esp_plan_model *m = &r->in.model;
     uint64_t largest = 0, state = 1000003u * (uint64_t)r->ctx->job.rank + 1;
@@ -56,7 +56,7 @@ static void replay_make_gradients(replay_run *r) {
     }
 }
 
-/* Other numbers in every step. */
+/* Copies other numbers from the pool into the gradients, for the next step. */
 static void replay_renew_gradients(replay_run *r) {
     const esp_plan_model *m = &r->in.model;
     uint64_t state = r->ctx->steps.step + 1;
@@ -77,8 +77,8 @@ static esp_status replay_add_tensors(replay_run *r) {
     return s ? s : esp_start(r->ctx);
 }
 
-/* ---- strategies: rank 0 plans, all ranks simulate the same text ----------------------------------------------------------- */
-/* Simulates without the user's limits, which are for the search, so that the text has the complete order of ops. */
+/* ---- strategies: rank 0 plans, all ranks simulate the same text -------------------------------------------------- */
+/* Simulates the strategy, and stores the text with its complete order of ops. The user's limits are for the search. */
 static int replay_predict(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};
@@ -91,7 +91,7 @@ static int replay_predict(replay_run *r, replay_strategy *s) {
 
 static int replay_plan(replay_run *r, replay_strategy *s) {
     plan_made m;
-    if (s->text.data) return TOOL_OK; /* a file's */
+    if (s->text.data) return TOOL_OK; /* read from a file */
     if (plan_make(&r->in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK)
         return tool_fail(r->in.command, "%s: %s", s->name, esp_last_error(NULL));
     esp__text_add(&s->text, "%s", esp_plan_text(m.plan));
@@ -99,7 +99,7 @@ static int replay_plan(replay_run *r, replay_strategy *s) {
     return TOOL_OK;
 }
 
-/* Collective. *status of rank 0 becomes that of all ranks. */
+/* Collective: sends the strategies of rank 0 to all ranks. *status becomes the same on all ranks. */
 static esp_status replay_agree_strategies(replay_run *r, int *status) {
     const bool first = r->ctx->job.rank == 0;
     esp_status s = ESP_OK;
@@ -118,19 +118,19 @@ static esp_status replay_agree_strategies(replay_run *r, int *status) {
         esp__text_free(&y->text);
         if (!s) esp__text_add(&y->text, "%s", text);
         free(text);
-        if (!s) *status = replay_predict(r, y); /* fails on all ranks, or on none */
+        if (!s) *status = replay_predict(r, y); /* the same on all ranks */
     }
     return s;
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 static uint64_t replay_thread_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Computes for `ns`, a time of the model: keeps a core busy for as long as the computing would take if no other rank shared the core. */
+/* Stands for computing that takes `ns` on shared cores: uses the CPU time that it would take on a core of its own. */
 static void replay_burn(const replay_run *r, double ns) {
     const uint64_t until = replay_thread_ns() + (uint64_t)(ns / r->stretch);
     while (replay_thread_ns() < until) {
@@ -143,7 +143,7 @@ static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t 
     span->end_ns = end > begin ? end - begin : 0;
 }
 
-/* Notes when the plan's events really ran. */
+/* Records the measured times of the plan's events in this step. */
 static void replay_note_events(const replay_run *r, const replay_strategy *s, uint64_t begin, esp__span *spans) {
     const esp__active *f = &r->ctx->active;
     uint64_t before = begin;
@@ -160,7 +160,7 @@ static void replay_note_events(const replay_run *r, const replay_strategy *s, ui
     }
 }
 
-/* s NULL: nothing is recorded. */
+/* Runs one training step, and records its times in s unless that is NULL. */
 static esp_status replay_step(replay_run *r, replay_strategy *s) {
     const esp_plan_model *m = &r->in.model;
     const esp_stream here = {{ESP_CPU, 0}, NULL};
@@ -181,13 +181,13 @@ static esp_status replay_step(replay_run *r, replay_strategy *s) {
     return ESP_OK;
 }
 
-/* ---- the strategies in turn, so that other work of the machine disturbs all of them alike --------------------------------- */
+/* ---- the strategies in turn, so that other work of the machine disturbs all of them alike ------------------------ */
 static void replay_room(replay_strategy *s, size_t steps) {
     s->step_ns = tool_realloc(NULL, steps * sizeof *s->step_ns);
     s->spans = tool_realloc(NULL, steps * s->predicted.n_events * sizeof *s->spans);
 }
 
-/* One step that is not recorded, then `steps` that are. */
+/* Activates a strategy and runs one step to warm up, then `steps` steps that are recorded. */
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps) {
     esp_stats before = {.struct_size = sizeof before}, after = before;
     esp_status status = esp_strategy_set(r->ctx, s->text.data);
@@ -208,17 +208,17 @@ static esp_status replay_turns(replay_run *r) {
     for (uint32_t i = 0; i < r->n_list; i++) replay_room(&r->list[i], (size_t)r->steps);
     for (long done = 0; done < r->steps && !s; done += REPLAY_TURN_STEPS) {
         const long left = r->steps - done;
-        replay_say(r, "steps %ld to %ld of each strategy", done + 1,
-                   done + (left < REPLAY_TURN_STEPS ? left : REPLAY_TURN_STEPS));
+        replay_progress(r, "steps %ld to %ld of each strategy", done + 1,
+                        done + (left < REPLAY_TURN_STEPS ? left : REPLAY_TURN_STEPS));
         for (uint32_t i = 0; i < r->n_list && !s; i++)
             s = replay_turn(r, &r->list[i], (uint32_t)(left < REPLAY_TURN_STEPS ? left : REPLAY_TURN_STEPS));
     }
     return s;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------- */
-/* From all ranks: a step takes as long as on its slowest rank. An op lasts from when the last rank began it until the last rank ended it:
- * the wait for a late rank is not part of it. */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+/* Combines the times of all ranks. A step takes as long as on its slowest rank. An op starts when the last rank starts
+ * it and ends when the last rank ends it, so the wait for a slow rank is not part of it. */
 static esp_status replay_gather_step(const replay_run *r, replay_strategy *s, uint32_t step) {
     const size_t n = (size_t)r->ctx->job.size, events = s->predicted.n_events;
     esp__span *mine = s->spans + step * events, *all = tool_realloc(NULL, n * events * sizeof *all);
@@ -249,7 +249,7 @@ static void replay_medians(replay_strategy *s) {
         esp_plan_event *x = &s->measured[e];
         *x = s->predicted.events[e];
         x->start_ns = x->end_ns = UINT64_MAX;
-        if (s->spans[e].end_ns == UINT64_MAX) continue; /* in no step */
+        if (s->spans[e].end_ns == UINT64_MAX) continue; /* it ran in no step */
         for (uint32_t k = 0; k < s->n_steps; k++) {
             start[k] = (double)s->spans[(size_t)k * events + e].start_ns;
             end[k] = (double)s->spans[(size_t)k * events + e].end_ns;
@@ -272,7 +272,7 @@ static esp_status replay_gather(replay_run *r) {
     return s;
 }
 
-/* ---- one rank ----------------------------------------------------------------------------------------------------------- */
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
 static esp_status replay_open(replay_run *r) {
     const esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32", .seed = 1};
     unsetenv("ESPRESSO_STRATEGY");
@@ -288,7 +288,7 @@ static esp_status replay_run_all(replay_run *r, int *status) {
     replay_scale(r);
     replay_make_gradients(r);
     esp_status s = replay_add_tensors(r);
-    replay_say(r, "planning");
+    replay_progress(r, "planning");
     if (!s) s = replay_agree_strategies(r, status);
     if (!s && *status == TOOL_OK) s = replay_turns(r);
     if (!s && *status == TOOL_OK) s = replay_gather(r);
@@ -301,7 +301,7 @@ ESP__FN int replay_as_rank(replay_run *r) {
     esp_status s = replay_open(r);
     if (!s) status = replay_costs_fit(r);
     if (!s && status == TOOL_OK) s = replay_run_all(r, &status);
-    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER)) /* one rank is enough to name a dead one */
+    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER)) /* one report of a failed rank is enough */
         tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
     for (uint32_t t = 0; r->grads && t < r->in.model.n_tensors; t++) free(r->grads[t]);
     free(r->grads);

@@ -1,7 +1,8 @@
-/* hosts.c: reads --hosts and --root: which hosts, how many ranks on each, and where the ranks meet. Starts nothing. */
+/* hosts.c: reads --hosts and --root: the hosts, the number of ranks on each, and the address of
+ * rank 0, where the ranks connect. Starts nothing. */
 #include "tools/run/run.h"
 
-/* Reads "name", "name:4", "[address]:4" of `bytes` characters. A user before '@' is only for the remote shell. */
+/* Reads one host of --hosts: "name", "name:4" or "[address]:4". In "user@name", only the remote shell gets the user. */
 static void run_host_read(const tool_command *c, const char *text, size_t bytes, run_host *h) {
     const char *end = text + bytes, *colon = memchr(text, ':', bytes), *name = text;
     const bool bracket = *text == '[';
@@ -31,33 +32,34 @@ static bool run_is_loopback(const char *address) {
     return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "[::1]");
 }
 
-/* Divides n ranks (0: not said) among the hosts. */
+/* Divides n ranks among the hosts. n is 0 without -n: then each host needs a number of its own. */
 static void run_hosts_divide(run_plan *p, long n) {
     const tool_command *c = p->command;
-    long sum = 0, said = 0;
+    long sum = 0, with_number = 0;
     for (int i = 0; i < p->n_hosts; i++) {
         sum += p->hosts[i].ranks;
-        said += p->hosts[i].ranks > 0;
+        with_number += p->hosts[i].ranks > 0;
     }
-    if (said && said < p->n_hosts) tool_usage(c, "--hosts: write a number of ranks behind every host, or behind none");
-    if (said && n && n != sum) tool_usage(c, "-n %ld and --hosts do not agree: its numbers make %ld", n, sum);
-    if (!said && !n)
+    if (with_number && with_number < p->n_hosts)
+        tool_usage(c, "--hosts: write a number of ranks behind every host, or behind none");
+    if (with_number && n && n != sum) tool_usage(c, "-n %ld and --hosts do not agree: its numbers make %ld", n, sum);
+    if (!with_number && !n)
         tool_usage(c, "how many ranks? Write -n %d, or a number behind each host, as in %s:2", 2 * p->n_hosts,
                    p->hosts[0].name);
-    if (!said && n % p->n_hosts)
+    if (!with_number && n % p->n_hosts)
         tool_usage(c, "%ld ranks do not divide by %d hosts: write how many each has, as in node1:3,node2:2", n,
                    p->n_hosts);
     if (sum > RUN_RANKS_MAX) tool_usage(c, "--hosts: %ld ranks are too many: at most %d", sum, RUN_RANKS_MAX);
     for (int i = 0, first = 0; i < p->n_hosts; i++) {
         run_host *h = &p->hosts[i];
-        if (!said) h->ranks = (int)(n / p->n_hosts);
+        if (!with_number) h->ranks = (int)(n / p->n_hosts);
         h->first = first;
         first += h->ranks;
         p->n = first;
     }
 }
 
-/* Sets where the ranks meet: "HOST:PORT", or "HOST:" where nobody named a port. */
+/* Sets the address at which rank 0 listens: "HOST:PORT", or "HOST:" if the user gave no port. */
 static void run_hosts_root(run_plan *p, const char *root) {
     const tool_command *c = p->command;
     const char *address = p->hosts[0].address, *colon = root ? strrchr(root, ':') : NULL;
@@ -78,7 +80,6 @@ static void run_hosts_root(run_plan *p, const char *root) {
                 p->hosts[i].name, address);
 }
 
-/* Reads all of --hosts. */
 ESP__FN void run_hosts_read(run_plan *p, const char *text, const char *root, long n) {
     p->hosts = tool_realloc(NULL, (strlen(text) / 2 + 1) * sizeof *p->hosts);
     for (const char *at = text;; at++) {

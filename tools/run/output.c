@@ -1,6 +1,5 @@
-/* output.c: forwards what ranks print, in complete lines, each with its rank in front. Must not know why a rank
- * writes or ends. Never blocks, so that signals and ended ranks are handled even while the reader of our output is
- * slow. */
+/* output.c: forwards the output of ranks in complete lines, each with the rank's number in front. Never blocks: signals
+ * and ended ranks are handled even while the reader of our output is slow. Must not know why a rank writes or ends. */
 #include "tools/run/run.h"
 #include <limits.h>
 #include <sys/stat.h>
@@ -34,7 +33,7 @@ ESP__FN void run_sink_add(run_sink *k, const char *data, size_t bytes) {
 ESP__FN size_t run_sink_waiting(const run_sink *k) { return k->queue.end - k->queue.begin; }
 
 /* Writes what can be written now. Our stdout may be shared with a shell, so we must not set O_NONBLOCK. Instead we
- * write at most PIPE_BUF bytes after poll() says that there is room. */
+ * write at most PIPE_BUF bytes after poll() has reported room. */
 ESP__FN void run_sink_flush(run_sink *k) {
     run_queue *q = &k->queue;
     while (q->begin < q->end) {
@@ -54,7 +53,7 @@ ESP__FN void run_sink_flush(run_sink *k) {
 }
 
 /* Prints a line of the launcher itself, in order with the forwarded lines. */
-ESP__FN void run_say(run_job *j, const char *fmt, ...) {
+ESP__FN void run_print(run_job *j, const char *fmt, ...) {
     char text[1024];
     int head = snprintf(text, sizeof text, "espresso %s: ", j->plan->part ? j->plan->part : "run");
     va_list ap;
@@ -72,7 +71,7 @@ static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
     const int rank = j->plan->first + s->child;
     char text[48];
-    if (!j->plan->prefix || j->plan->hosts) return; /* a host's part has written it */
+    if (!j->plan->prefix || j->plan->hosts) return; /* `run --part` on the host wrote it */
     int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", rank);
     const char *color = colors[rank % 6];
     int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, rank, widest - own, "")
@@ -89,7 +88,7 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
     s->len += bytes;
 }
 
-/* Forwards a line: its begin, kept in the stream, and the `bytes` at `data` that end it. */
+/* Forwards a line: the beginning that the stream has kept, and the `bytes` at `data` that complete it. */
 static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
     if (j->plan->hosts) {
         run_stream_keep(s, data, bytes);
@@ -117,7 +116,7 @@ static void run_stream_take(run_job *j, run_stream *s, const char *data, size_t 
     }
 }
 
-/* Ends a stream. A last line without a newline is forwarded too. */
+/* Closes the pipe, and forwards an incomplete last line. */
 ESP__FN void run_stream_end(run_job *j, run_stream *s) {
     if (s->fd < 0) return;
     close(s->fd);
@@ -128,8 +127,7 @@ ESP__FN void run_stream_end(run_job *j, run_stream *s) {
     s->cap = 0;
 }
 
-/* Reads once. If the sink is broken, closes the pipe, so that the rank gets SIGPIPE as it would without the
- * launcher. */
+/* Reads once from the pipe. Closes it if our own output is closed, so that the rank gets SIGPIPE. */
 ESP__FN void run_stream_read(run_job *j, run_stream *s) {
     char data[1 << 16];
     if (s->sink->broken) {

@@ -1,16 +1,17 @@
-/* remote.c: reaches the hosts of --hosts by the remote shell, and is also what that starts there, `espresso run --part`. The part
- * reads from its standard input what to start, then a byte for each signal. At the end of this input it ends its ranks: the launcher or the
- * connection is gone. Must not know what a host that fails means for the job: watch.c does. */
+/* remote.c: both ends of --hosts: the launcher, which starts `espresso run --part` on each host by a remote shell, and
+ * that process. It reads the job from its standard input, then one byte for each signal. If this input ends, the
+ * launcher or the connection is gone, and it ends its ranks. Must not know how a failed host affects the job: watch.c
+ * does. */
 #include "tools/run/run.h"
 #include "espresso.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* Begins a line of the part to the launcher; a number follows: 0 when the part is ready, then the status of the rank that failed. */
+/* `run --part` writes lines with this mark to the launcher: 0 when ready, later the exit status of a failed rank. */
 static const char run_mark[] = "espresso run --part: ";
-enum { RUN_HEAD = 32 }; /* the text for the part begins with the launcher's version and how many bytes follow */
+enum { RUN_HEAD = 32 }; /* bytes of the header: version and length */
 
-/* Variables that `espresso run` sets itself for each rank: those of a job around this one must not travel. */
+/* Does `espresso run` set this variable for each rank? Inside another job, it must not pass on that job's values. */
 ESP__FN bool run_is_own(const char *text) {
     static const char *const own[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
                                       "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT",
@@ -21,13 +22,14 @@ ESP__FN bool run_is_own(const char *text) {
     return false;
 }
 
-/* Does this variable of the environment go to other hosts without being asked for? */
-static bool run_travels(const char *text) {
-    if (strncmp(text, "ESPRESSO_TOKENS=", 16) == 0) return !strcmp(text + 16, "off"); /* else a pipe of a job here */
+/* Is this variable copied to other hosts without --env? */
+static bool run_is_forwarded(const char *text) {
+    /* other values of ESPRESSO_TOKENS name a pipe of this machine */
+    if (strncmp(text, "ESPRESSO_TOKENS=", 16) == 0) return !strcmp(text + 16, "off");
     return !run_is_own(text) && (strncmp(text, "ESPRESSO_", 9) == 0 || strncmp(text, "OMP_", 4) == 0);
 }
 
-/* This directory by the name that the shell gave it, which may be the only one that other hosts know. */
+/* Writes the current directory's path, from $PWD if possible: a path through links may be the same on all hosts. */
 ESP__FN bool run_here(char *path, size_t cap) {
     const char *pwd = getenv("PWD");
     struct stat a, b;
@@ -38,7 +40,7 @@ ESP__FN bool run_here(char *path, size_t cap) {
     return true;
 }
 
-/* Turns the child into the remote shell. */
+/* Executes the remote shell in the child process. */
 ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
     esp__text script = {0}, command = {0};
     esp__text_add(&script, "exec %s \"$@\"", p->rsh);
@@ -51,9 +53,9 @@ ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
     _exit(127);
 }
 
-static void run_word(run_queue *q, const char *text) { run_queue_add(q, text, strlen(text) + 1); }
+static void run_add_word(run_queue *q, const char *text) { run_queue_add(q, text, strlen(text) + 1); }
 
-/* What the part of a host is to start: words, each with a zero byte behind it. */
+/* Writes the job for `run --part` on a host: a header, then words that end with a zero byte each. */
 static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     const run_plan *p = j->plan;
     char head[RUN_HEAD] = {0}, numbers[160];
@@ -62,19 +64,19 @@ static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     snprintf(numbers, sizeof numbers, "%d %d %d %d %d %d %d %d %d %d %d", p->n, h->first, h->ranks, (int)(h - p->hosts),
              p->n_hosts, p->racks, p->elastic, p->prefix, j->out->color, j->err->color, argc);
     run_queue_add(q, head, sizeof head);
-    run_word(q, numbers);
-    run_word(q, p->directory);
-    run_word(q, p->root);
-    run_word(q, p->secret);
-    for (int i = 0; i < argc; i++) run_word(q, p->argv[i]);
+    run_add_word(q, numbers);
+    run_add_word(q, p->directory);
+    run_add_word(q, p->root);
+    run_add_word(q, p->secret);
+    for (int i = 0; i < argc; i++) run_add_word(q, p->argv[i]);
     for (char **v = environ; *v; v++)
-        if (run_travels(*v)) run_word(q, *v);
-    for (int i = 0; i < p->n_env; i++) run_word(q, p->env[i]);
+        if (run_is_forwarded(*v)) run_add_word(q, *v);
+    for (int i = 0; i < p->n_env; i++) run_add_word(q, p->env[i]);
     snprintf(q->data, sizeof head, "%s %zu", ESPRESSO_VERSION, q->end - sizeof head);
 }
 
-/* Sends a host's part what to start, by the pipe and not in a command line, which other users of the host could read. All of it must fit
- * into the pipe: the remote shell may take long to read it. */
+/* Sends the job to `run --part` on a host. Uses a pipe, since other users of the host can read command lines. The whole
+ * job must fit into the pipe: a write that waits for a slow remote shell would block the launcher. */
 ESP__FN int run_part_send(run_job *j, int i) {
     const run_host *h = &j->plan->hosts[i];
     const int to = j->children[i].to;
@@ -83,7 +85,8 @@ ESP__FN int run_part_send(run_job *j, int i) {
     fcntl(to, F_SETPIPE_SZ, (int)q.end);
     fcntl(to, F_SETFL, O_NONBLOCK);
     const ssize_t sent = write(to, q.data, q.end);
-    const bool whole = sent == (ssize_t)q.end || (sent < 0 && errno == EPIPE); /* the remote shell's end says why */
+    /* after EPIPE, the exit status of the remote shell explains the failure */
+    const bool whole = sent == (ssize_t)q.end || (sent < 0 && errno == EPIPE);
     free(q.data);
     if (whole) return TOOL_OK;
     return tool_fail(j->plan->command,
@@ -92,52 +95,52 @@ ESP__FN int run_part_send(run_job *j, int i) {
                      h->name, q.end);
 }
 
-/* The part: sends the launcher a number. */
+/* In `run --part`: sends the launcher a number. */
 ESP__FN void run_part_report(run_job *j, int number) {
     char text[64];
     run_sink_add(j->out, text, (size_t)snprintf(text, sizeof text, "%s%d\n", run_mark, number));
 }
 
-/* The launcher: takes a line of a host. A login script may print something before the part is ready. */
+/* In the launcher: handles a line from a host. Before `run --part` is ready, a login script may print something. */
 ESP__FN void run_host_line(run_job *j, run_stream *s) {
     run_child *c = &j->children[s->child];
     const size_t n = sizeof run_mark - 1;
-    const size_t before = c->greeted || s->len < n + 2 ? 0 : s->len - (n + 2);
-    const bool marked = s->len > n && !memcmp(s->line + before, run_mark, n), greets = marked && !c->greeted;
+    const size_t before = c->ready || s->len < n + 2 ? 0 : s->len - (n + 2);
+    const bool marked = s->len > n && !memcmp(s->line + before, run_mark, n), is_ready_line = marked && !c->ready;
     if (marked && before) s->line[before] = '\n';
-    run_sink_add(c->greeted ? s->sink : j->err, s->line, marked ? before + (before > 0) : s->len);
-    if (greets) {
-        c->greeted = true;
-        if (++j->greeted == j->n) run_signal_all(j, RUN_GO);
-    } else if (marked && !c->told) {
-        c->told = c->failed = true;
+    run_sink_add(c->ready ? s->sink : j->err, s->line, marked ? before + (before > 0) : s->len);
+    if (is_ready_line) {
+        c->ready = true;
+        if (++j->ready == j->n) run_signal_all(j, RUN_GO);
+    } else if (marked && !c->reported) {
+        c->reported = c->failed = true;
         c->status = atoi(s->line + n);
         run_note_failed(j, s->child);
     }
 }
 
-/* Says how a host failed whose part did not: it has named the rank. */
+/* Prints how a host failed, unless `run --part` has reported the failed rank itself. */
 ESP__FN void run_host_report(run_job *j, const run_child *c) {
     const run_host *h = &j->plan->hosts[c - j->children];
     char who[340], rsh[128];
-    if (c->told || (j->asked && (c->status == 128 + j->asked || !c->greeted))) return;
+    if (c->reported || (j->end_signal && (c->status == 128 + j->end_signal || !c->ready))) return;
     snprintf(who, sizeof who, h->ranks > 1 ? "host %s (ranks %d-%d)" : "host %s (rank %d)", h->name, h->first,
              h->first + h->ranks - 1);
     snprintf(rsh, sizeof rsh, "%.*s", (int)strcspn(j->plan->rsh, " "), j->plan->rsh);
     if (c->signal)
-        run_say(j, "%s: '%s' was killed by signal %d (%s)", who, rsh, c->signal, strsignal(c->signal));
-    else if (c->greeted && c->status == 255)
-        run_say(j, "%s: the connection ended ('%s' exited with status 255)", who, rsh);
-    else if (c->greeted)
-        run_say(j, "%s ended with status %d", who, c->status);
+        run_print(j, "%s: '%s' was killed by signal %d (%s)", who, rsh, c->signal, strsignal(c->signal));
+    else if (c->ready && c->status == 255)
+        run_print(j, "%s: the connection ended ('%s' exited with status 255)", who, rsh);
+    else if (c->ready)
+        run_print(j, "%s ended with status %d", who, c->status);
     else if (c->status == 127)
-        run_say(j, "%s: command not found: is espresso at '%s' there (--espresso PATH names another), and '%s' here?",
-                who, j->plan->espresso, rsh);
+        run_print(j, "%s: command not found: is espresso at '%s' there (--espresso PATH names another), and '%s' here?",
+                  who, j->plan->espresso, rsh);
     else if (c->status == 255)
-        run_say(j, "%s: '%s' cannot reach it or log in without asking (exit status 255), see above", who, rsh);
+        run_print(j, "%s: '%s' cannot reach it or log in without asking (exit status 255), see above", who, rsh);
     else
-        run_say(j, "%s: '%s' ended before the ranks could start, see above; is '%s' there this version of espresso?",
-                who, rsh, j->plan->espresso);
+        run_print(j, "%s: '%s' ended before the ranks could start, see above; is '%s' there this version of espresso?",
+                  who, rsh, j->plan->espresso);
 }
 
 static bool run_read_all(char *to, size_t bytes) {
@@ -146,7 +149,7 @@ static bool run_read_all(char *to, size_t bytes) {
     return true;
 }
 
-/* Reads the text that follows the head. NULL: an error, which was printed. */
+/* Reads the words that follow the header. Returns NULL after an error message. */
 static char *run_part_text(const tool_command *c, size_t *bytes) {
     char head[RUN_HEAD], version[RUN_HEAD], *text = NULL;
     if (!run_read_all(head, sizeof head) || head[sizeof head - 1] || sscanf(head, "%31s %zu", version, bytes) != 2)
@@ -157,21 +160,21 @@ static char *run_part_text(const tool_command *c, size_t *bytes) {
                   "file with --espresso PATH",
                   ESPRESSO_VERSION, version);
     else if (text = tool_realloc(NULL, *bytes + 1), !run_read_all(text, *bytes))
-        tool_fail(c, "the connection ended before it said what to start"), free(text), text = NULL;
+        tool_fail(c, "the connection ended before the launcher had sent the job"), free(text), text = NULL;
     if (text) text[*bytes] = 0;
     return text;
 }
 
-static char *run_take_word(char **at, const char *end) {
+static char *run_next_word(char **at, const char *end) {
     char *word = *at;
     *at = word < end ? word + strlen(word) + 1 : word;
     return word;
 }
 
-/* Reads the words of run_part_write into an empty plan, and the variables into the environment. */
+/* Fills an empty plan from the words of run_part_write, and adds their variables to the environment. */
 static int run_part_read(run_plan *p, char *at, const char *end) {
     int machine, elastic, prefix, out, err, argc;
-    const char *numbers = run_take_word(&at, end);
+    const char *numbers = run_next_word(&at, end);
     if (sscanf(numbers, "%d %d %d %d %d %d %d %d %d %d %d", &p->n, &p->first, &p->here, &machine, &p->machines,
                &p->racks, &elastic, &prefix, &out, &err, &argc) != 11)
         return tool_fail(p->command, "what the launcher sent makes no sense: '%s'", numbers);
@@ -182,13 +185,13 @@ static int run_part_read(run_plan *p, char *at, const char *end) {
         p->machine_of[i] = machine;
         p->local_of[i] = i;
     }
-    const char *directory = run_take_word(&at, end);
-    snprintf(p->root, sizeof p->root, "%s", run_take_word(&at, end));
-    snprintf(p->secret, sizeof p->secret, "%s", run_take_word(&at, end));
+    const char *directory = run_next_word(&at, end);
+    snprintf(p->root, sizeof p->root, "%s", run_next_word(&at, end));
+    snprintf(p->secret, sizeof p->secret, "%s", run_next_word(&at, end));
     p->argv = tool_realloc(NULL, ((size_t)argc + 1) * sizeof *p->argv);
-    for (int i = 0; i < argc; i++) p->argv[i] = run_take_word(&at, end);
+    for (int i = 0; i < argc; i++) p->argv[i] = run_next_word(&at, end);
     p->argv[argc] = NULL;
-    while (at < end) putenv(run_take_word(&at, end));
+    while (at < end) putenv(run_next_word(&at, end));
     if (chdir(directory) != 0)
         return tool_fail(
             p->command,
@@ -199,7 +202,7 @@ static int run_part_read(run_plan *p, char *at, const char *end) {
     return run_find_program(p);
 }
 
-/* Starts the ranks of one host. */
+/* `espresso run --part`: runs the ranks of this host. */
 ESP__FN int run_part_main(const tool_command *self, const char *host) {
     char name[300], go;
     tool_command named = *self;
@@ -207,7 +210,7 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     size_t bytes;
     snprintf(name, sizeof name, "run on %s", host);
     named.name = name;
-    char *text = run_part_text(&named, &bytes); /* stays: it holds variables of the environment */
+    char *text = run_part_text(&named, &bytes); /* never freed: putenv() keeps pointers into it */
     int status = text ? run_part_read(&p, text, text + bytes) : TOOL_FAILED;
     if (status == TOOL_OK) {
         printf("%s0\n", run_mark);
@@ -216,5 +219,5 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     free(p.argv);
     free(p.machine_of);
     free(p.local_of);
-    return status == 255 ? TOOL_FAILED : status; /* 255 is ssh's own */
+    return status == 255 ? TOOL_FAILED : status; /* ssh itself uses 255 */
 }

@@ -1,5 +1,5 @@
 /* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
- * Environment variables are all that it passes to ranks. */
+ * It passes settings to ranks by environment variables only. */
 #include "tools/run/run.h"
 #include "backends/shm/transport.h"
 #include "espresso_impl/job/hmac.h"
@@ -37,7 +37,7 @@ static const tool_flag run_flags[] = {
     {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/use/shrink.md)"},
 };
 
-/* "NAME" alone means the variable as it is here: returns its "NAME=VALUE" of our environment. */
+/* Returns the "NAME=VALUE" of --env. For "NAME" alone, takes the value from our environment. */
 static const char *run_env_text(const tool_command *c, const char *text) {
     const size_t n = strcspn(text, "=");
     if (!n) tool_usage(c, "--env %s: write NAME=VALUE", text);
@@ -48,7 +48,7 @@ static const char *run_env_text(const tool_command *c, const char *text) {
     tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
 }
 
-/* Fills machine_of and local_of from "3,1" (ranks on each machine), or from n and machines. */
+/* Sets the machine of each rank: by `uneven` ("3,1": three ranks, then one), or n ranks on `machines`. */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
@@ -78,14 +78,14 @@ ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
         tool_usage(c, "--machines %ld and --ranks-per-machine %s do not agree", machines, uneven);
 }
 
-/* Flags of which the plan keeps only the outcome. */
-typedef struct run_asked {
+/* Flags that are not stored in the plan themselves. */
+typedef struct run_flag_values {
     long n, machines;
     const char *uneven, *hosts, *root;
-} run_asked;
+} run_flag_values;
 
-/* The ranks run on other hosts, which are real machines. */
-static int run_check_hosts(run_plan *p, const run_asked *a) {
+/* Checks the flags of a job with --hosts, and completes its plan. */
+static int run_check_hosts(run_plan *p, const run_flag_values *a) {
     static char self[4096];
     const tool_command *c = p->command;
     const char *emulated = a->machines ? "--machines"
@@ -112,7 +112,7 @@ static int run_check_hosts(run_plan *p, const run_asked *a) {
     return TOOL_OK;
 }
 
-static int run_check(run_plan *p, const run_asked *a) {
+static int run_check(run_plan *p, const run_flag_values *a) {
     const tool_command *c = p->command;
     if (!p->argv[0]) tool_usage(c, "no program to start: espresso run -n 4 -- ./prog args");
     if (!a->hosts && (p->rsh || p->espresso || a->root))
@@ -133,31 +133,30 @@ static int run_check(run_plan *p, const run_asked *a) {
 
 static int run_parse(run_plan *p, int argc, char **argv) {
     const tool_command *c = p->command;
-    run_asked asked = {0};
+    run_flag_values values = {0};
     const char *value;
     int at = 0, flag;
     while ((flag = tool_next(c, argc, argv, &at, &value)) >= 0) {
         switch (flag) {
-        case RUN_N: asked.n = tool_whole(c, "-n", value, 1, RUN_RANKS_MAX); break;
-        case RUN_MACHINES: asked.machines = tool_whole(c, "--machines", value, 1, RUN_RANKS_MAX); break;
-        case RUN_UNEVEN: asked.uneven = value; break;
+        case RUN_N: values.n = tool_whole(c, "-n", value, 1, RUN_RANKS_MAX); break;
+        case RUN_MACHINES: values.machines = tool_whole(c, "--machines", value, 1, RUN_RANKS_MAX); break;
+        case RUN_UNEVEN: values.uneven = value; break;
         case RUN_RACKS: p->racks = (int)tool_whole(c, "--racks", value, 1, RUN_RANKS_MAX); break;
         case RUN_INTER: p->inter = run_link(c, "--inter", value); break;
         case RUN_OUTER: p->outer = run_link(c, "--outer", value); break;
         case RUN_ENV: p->env[p->n_env++] = run_env_text(c, value); break;
         case RUN_NO_PREFIX: p->prefix = false; break;
-        case RUN_HOSTS: asked.hosts = value; break;
+        case RUN_HOSTS: values.hosts = value; break;
         case RUN_RSH: p->rsh = value; break;
         case RUN_ESPRESSO: p->espresso = value; break;
-        case RUN_ROOT: asked.root = value; break;
+        case RUN_ROOT: values.root = value; break;
         default: p->elastic = true;
         }
     }
     p->argv = argv + at;
-    return run_check(p, &asked);
+    return run_check(p, &values);
 }
 
-/* What is wrong with a link is said before any program starts, by the backends' own reader. */
 ESP__FN const char *run_link(const tool_command *c, const char *flag, const char *text) {
     shm_link link;
     const char *where = text, *wrong;
@@ -173,10 +172,11 @@ ESP__FN const char *run_link(const tool_command *c, const char *flag, const char
     return text;
 }
 
-/* Makes the job's secret, and where the ranks meet: without hosts the name of an abstract socket, which leaves no file, with hosts a port,
- * if the user named none. All are random: runs do not meet each other, and no other process joins. Nothing prints the secret. */
+/* Chooses a random secret and a random address at which rank 0 listens, so that jobs do not connect to each other.
+ * Without --hosts the address is an abstract Unix socket, which leaves no file; with --hosts it is a port, if the user
+ * gave none. */
 ESP__FN int run_make_root(run_plan *p) {
-    enum { LOW = 20000, PORTS = 12768 }; /* below those that Linux gives to connections */
+    enum { LOW = 20000, PORTS = 12768 }; /* below the ephemeral ports of Linux */
     uint8_t r[12], secret[(sizeof p->secret - 1) / 2];
     char hex[2 * sizeof r + 1];
     const size_t at = strlen(p->root);
@@ -207,7 +207,7 @@ ESP__FN int run_job_run(const run_plan *p) {
         if (p->part) j.sinks[k].color = p->color[k];
     }
     j.out = &j.sinks[0];
-    /* where stdout and stderr are the same file, one queue for both keeps lines complete */
+    /* if stdout and stderr are the same file, one queue for both keeps lines complete */
     j.err = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino
                 ? j.out
                 : &j.sinks[1];
@@ -243,8 +243,7 @@ const tool_command run_command = {
     .name = "run",
     .summary = "Starts the ranks of a job on this machine, or on hosts, and shows what they print.",
     .synopsis = "-n N [--machines M [--racks R]] [--inter RATE[,LATENCY]] [--hosts A,B] [flags] -- PROGRAM [ARG...]",
-    .flags = run_flags,
-    .n_flags = sizeof run_flags / sizeof *run_flags,
+    TOOL_FLAGS(run_flags),
     .run = run_main,
     .details =
         "Each rank finds in its environment: ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_MACHINE, ESPRESSO_LOCAL_RANK,\n"

@@ -1,5 +1,5 @@
-/* spawn.c: finds the program, starts a process for each rank or for each host, and a watchdog process that ends them if the
- * launcher is killed. Must not know what happens to them later. */
+/* spawn.c: finds the program, starts a process for each rank or for each host, and a watchdog process that ends them if
+ * the launcher is killed. Must not know what happens to them later. */
 #include "tools/run/run.h"
 #include "espresso_impl/base/machine.h"
 #include <fcntl.h>
@@ -12,7 +12,7 @@ static bool run_is_program(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Finds the file of argv[0] as a shell would, before a process is started. */
+/* Searches PATH for argv[0] as a shell does, so that an error appears once and not for each rank. */
 ESP__FN int run_find_program(run_plan *p) {
     const char *name = p->argv[0], *path = getenv("PATH");
     struct stat st;
@@ -68,19 +68,18 @@ static void run_set_environment(const run_plan *p, int i) {
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     unsetenv("ESPRESSO_HOSTS");
     if (p->part) run_set_number("ESPRESSO_HOSTS", p->machines);
-    if (!getenv("OMP_NUM_THREADS")) { /* all ranks share this machine's cores, and each has an OpenMP team of its own */
+    if (!getenv("OMP_NUM_THREADS")) { /* each rank has an OpenMP team on shared cores */
         int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
     }
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* a team that waits leaves its cores to the rank's other threads */
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* idle OpenMP threads must not spin */
     setenv("ESPRESSO_ROOT", p->root, 1);
     setenv("ESPRESSO_SECRET", p->secret, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
     if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
 }
 
-/* Number of threads with which a rank compresses, as esp_open computes it: the user's number, or else a share of
- * cores. */
+/* The number of threads that compress in a rank, as in esp_open: the user's number, or a share of the cores. */
 static long run_workers(const run_plan *p, long cores) {
     const char *text = getenv("ESPRESSO_WORKERS");
     for (int i = 0; i < p->n_env; i++)
@@ -92,12 +91,12 @@ static long run_workers(const run_plan *p, long cores) {
     return n < 1 ? 1 : n;
 }
 
-/* If more threads may compress at once than there are cores, makes a token for each rank that may. Ranks take tokens
- * from a pipe, as make's jobs do. ESPRESSO_TOKENS=off leaves tokens out. */
+/* Limits how many ranks compress at the same time, if all their threads would need more than the cores. A rank takes a
+ * token from a pipe while it compresses, as jobs of make do. ESPRESSO_TOKENS=off switches this off. */
 static int run_tokens_open(run_job *j) {
-    const char *said = getenv("ESPRESSO_TOKENS");
+    const char *setting = getenv("ESPRESSO_TOKENS");
     const long cores = (long)esp__cores();
-    if (said && !strcmp(said, "off")) return TOOL_OK;
+    if (setting && !strcmp(setting, "off")) return TOOL_OK;
     long workers = run_workers(j->plan, cores), n = cores / workers;
     if (j->plan->here * workers <= cores) return TOOL_OK;
     if (pipe2(j->tokens, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -112,8 +111,7 @@ ESP__FN void run_tokens_close(run_job *j) {
         if (j->tokens[i] >= 0) close(j->tokens[i]);
 }
 
-/* Gives the tokens' pipe to a rank; runs in the child. Programs that a rank starts do not get the pipe (see
- * espresso_impl/executor/tokens.c). */
+/* Passes the pipe of tokens to a rank; runs in the child. Programs that the rank starts do not get it. */
 static void run_tokens_give(const run_job *j) {
     char text[64];
     struct stat st;
@@ -124,8 +122,9 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* Turns the child into the rank, or into a remote shell. It gets a session of its own, so that its children can be ended with it, and
- * so that the terminal's Ctrl-C reaches only the launcher. `report` closes at exec, or carries errno. */
+/* Executes the rank's program, or a remote shell, in the child process. Its own session lets the launcher end it with
+ * its children, and keeps the terminal's Ctrl-C from it. If exec fails, writes errno to `report`, which exec would
+ * close. */
 static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
     const run_plan *p = j->plan;
     setsid();
@@ -144,7 +143,6 @@ static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const 
     _exit(n < 0 ? 126 : 127);
 }
 
-/* Starts child i. */
 static int run_start_child(run_job *j, int i) {
     const run_plan *p = j->plan;
     run_child *c = &j->children[i];
@@ -187,14 +185,14 @@ ESP__FN int run_start(run_job *j) {
     return status;
 }
 
-/* The watchdog process: waits until the launcher writes 0 (the job is over) or is gone. If it is gone, ends every
- * child and all that it started. The parent-death signal would end the children, but not theirs. */
+/* The watchdog process: waits until the launcher writes 0 (the job is over) or has died. If it died, kills every child
+ * with its process group. A parent-death signal would kill the children, but not their own children. */
 static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "esp-watchdog");
-    dup2(from, 0); /* closes all else: the reader of our output must see its end */
+    dup2(from, 0); /* all else is closed: pipes of output must end */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);
@@ -220,7 +218,7 @@ ESP__FN int run_start_watchdog(run_job *j) {
 ESP__FN void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->watchdog, &none, sizeof none);
-    (void)n; /* an error means that the watchdog process is gone: fine */
+    (void)n; /* if it failed, the watchdog process is gone already */
     close(j->watchdog);
     waitpid(j->watchdog_pid, NULL, 0);
 }

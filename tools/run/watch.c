@@ -14,8 +14,8 @@ static void run_close_to(run_child *c) {
     c->to = -1;
 }
 
-/* Sends a signal to every rank that still runs, and to what it started. A host's part gets it as a byte, and SIGKILL as the end of its
- * input. */
+/* Sends a signal to every rank that still runs and to its children. With --hosts, writes it as a byte to each `run
+ * --part`; SIGKILL is the end of that input. */
 ESP__FN void run_signal_all(run_job *j, int sig) {
     const char byte = (char)sig;
     for (int i = 0; i < j->started; i++) {
@@ -28,14 +28,14 @@ ESP__FN void run_signal_all(run_job *j, int sig) {
     }
 }
 
-/* Ends everything at once, without a word. */
+/* Kills all ranks at once, without a message. */
 static void run_abandon(run_job *j) {
     run_signal_all(j, SIGKILL);
-    j->ending = 3;
+    j->ending = RUN_KILL_SENT;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
 
-/* "rank 2" or "ranks 0, 2-5": those for which pick() is true. "" for none. With hosts: "hosts a, b". */
+/* Writes the children that pick() selects: "rank 2", "ranks 0, 2-5", with --hosts "hosts a, b"; "" for none. */
 static const char *run_list(const run_job *j, bool (*pick)(const run_job *, const run_child *), char *text,
                             size_t cap) {
     const run_host *hosts = j->plan->hosts;
@@ -65,41 +65,42 @@ static bool run_is_follower(const run_job *j, const run_child *c) {
 
 static void run_report(run_job *j, const run_child *c) {
     const int rank = j->plan->first + (int)(c - j->children);
-    if (c->signal && c->signal == j->asked) return;              /* the user's own signal */
+    if (c->signal && c->signal == j->end_signal) return;         /* the user's own signal */
     if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
     if (j->plan->hosts)
         run_host_report(j, c);
-    else if (j->plan->part && j->asked)
-        return; /* the launcher says why it ends the job */
+    else if (j->plan->part && j->end_signal)
+        return; /* the launcher prints the reason */
     else if (c->signal)
-        run_say(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal, strsignal(c->signal));
+        run_print(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal,
+                  strsignal(c->signal));
     else
-        run_say(j, "rank %d (pid %d) exited with status %d", rank, (int)c->pid, c->status);
+        run_print(j, "rank %d (pid %d) exited with status %d", rank, (int)c->pid, c->status);
 }
 
-/* True: the process is ending, but cannot be waited for yet. Its files may be closed already, so its peers may have
- * seen their connections close. */
+/* Is the process exiting, although waitpid() does not return it yet? Its connections may be closed already, so that
+ * other ranks may fail because of it. */
 static bool run_is_dying(const run_child *r) {
-    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat (proc(5)), and PF_EXITING of the kernel */
+    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat; PF_EXITING */
     char path[64], text[512], *at;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
     FILE *f = fopen(path, "r");
     size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
-    at = strrchr(text, ')'); /* the program's name, field 2, may contain ')' and blanks */
+    at = strrchr(text, ')'); /* field 2 may contain ')' and blanks */
     for (int field = 2; at && field < FLAGS; field++) at = strchr(at + 1, ' ');
     return at && strtoul(at + 1, NULL, 10) & EXITING;
 }
 
 static bool run_was_killed(const run_job *j, const run_child *c) {
-    return c->signal || (j->plan->hosts && c->status > 128); /* a part's status is that of a rank */
+    return c->signal || (j->plan->hosts && c->status > 128); /* it is a rank's status */
 }
 
-/* Records the ranks that ended since the last call. Leaves their processes unreaped: a process id is also its
- * group's id, and must not be reused. Returns the rank whose failure is most likely the cause, or `first` where none
- * is more likely: of several that ended at once, one killed by a signal is more likely the cause than one that
- * exited. *dying: how many more are ending. */
+/* Records the ranks that ended since the last call, and sets *dying to the number of those that are exiting. Does not
+ * reap them: their process ids, which are also those of their groups, must not be reused. Returns the failed rank that
+ * is most likely the cause, or `first`: a rank killed by a signal is a more likely cause than one that exited at the
+ * same time. */
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
@@ -111,27 +112,27 @@ static int run_note_new(run_job *j, int first, int *dying) {
             continue;
         }
         r->ended = true;
-        run_close_to(r); /* the part of a host whose remote shell was killed ends then */
+        run_close_to(r); /* ends `run --part` if its remote shell was killed */
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
-        if (!r->told) r->status = r->signal ? 128 + r->signal : info.si_status;
+        if (!r->reported) r->status = r->signal ? 128 + r->signal : info.si_status;
         /* ranks that we end do not count as failed */
-        const bool bad = r->status != 0 || (j->plan->hosts && !r->greeted);
-        r->failed = r->told || (bad && (j->first_failed < 0 || j->ending < 2));
+        const bool bad = r->status != 0 || (j->plan->hosts && !r->ready);
+        r->failed = r->reported || (bad && (j->first_failed < 0 || j->ending < RUN_TERM_SENT));
         if (r->failed && (first < 0 || (run_was_killed(j, r) && !run_was_killed(j, &j->children[first])))) first = i;
     }
     return first;
 }
 
-/* With --elastic: is a rank left that may succeed, or one that has? */
+/* With --elastic: can the job still succeed, because a rank runs or has succeeded? */
 static bool run_goes_on(const run_job *j) {
     int succeeded = 0;
     for (int i = 0; i < j->started; i++) succeeded += j->children[i].ended && j->children[i].status == 0;
     return j->plan->elastic && !j->ending && (j->alive || succeeded);
 }
 
-/* Records which ranks ended here, and returns the one that failed first, or -1. A rank that exits because another was
- * killed can be reaped before the killed one: so ranks that are ending are waited for first. */
+/* Records the ranks that ended, and returns the one that failed first, or -1. A rank that exits because another was
+ * killed can be seen before the killed one, so this waits for ranks that are exiting. */
 static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->children[first].signal && dying && ms < RUN_DYING_MS;
@@ -142,26 +143,26 @@ static int run_find_first(run_job *j) {
     return first;
 }
 
-/* Child `first` failed before all others: they get time to end by themselves. A part leaves the rest to the launcher. */
+/* After the failure of child `first`: others get time to end by themselves. `run --part` only reports the failure. */
 static void run_begin_ending(run_job *j, int first) {
     j->first_failed = first;
     if (j->plan->part) run_part_report(j, j->children[first].status);
     if (j->plan->part || j->ending) return;
-    j->ending = 1;
-    j->deadline_ms = run_now_ms() + (j->asked ? RUN_ASKED_MS : RUN_GRACE_MS);
+    j->ending = RUN_GRACE;
+    j->deadline_ms = run_now_ms() + (j->end_signal ? RUN_USER_GRACE_MS : RUN_GRACE_MS);
 }
 
-/* Child i failed. */
+/* Reports the failure of child i, and begins to end the job. */
 ESP__FN void run_note_failed(run_job *j, int i) {
-    if (j->first_failed >= 0) { /* what hosts report is ordered by chance */
+    if (j->first_failed >= 0) { /* reports of hosts arrive in any order */
         const bool cause = run_was_killed(j, &j->children[i]) && !run_was_killed(j, &j->children[j->first_failed]);
-        if (j->plan->hosts && cause && j->ending < 2) j->first_failed = i;
+        if (j->plan->hosts && cause && j->ending < RUN_TERM_SENT) j->first_failed = i;
         return;
     }
     run_report(j, &j->children[i]);
     if (run_goes_on(j)) return;
     run_begin_ending(j, i);
-    if (j->plan->hosts && j->greeted < j->n) run_abandon(j); /* no rank runs yet */
+    if (j->plan->hosts && j->ready < j->n) run_abandon(j); /* no rank runs yet */
 }
 
 static void run_note_ended(run_job *j) {
@@ -169,28 +170,28 @@ static void run_note_ended(run_job *j) {
     if (first >= 0) run_note_failed(j, first);
 }
 
-/* Goes to the next stage of ending, when the present one has used its time. */
+/* Enters the next stage of ending the job, after the time of the present stage. */
 static void run_escalate(run_job *j) {
     char text[256];
-    int sig = j->ending == 1 && !j->asked ? SIGTERM : SIGKILL;
-    for (int i = 0; i < j->started && j->ending >= 3; i++) /* a host may not answer */
+    int sig = j->ending == RUN_GRACE && !j->end_signal ? SIGTERM : SIGKILL;
+    for (int i = 0; i < j->started && j->ending == RUN_KILL_SENT; i++) /* a host may be unreachable */
         if (!j->children[i].ended) kill(-j->children[i].pid, SIGKILL);
-    if (j->ending >= 3) {
+    if (j->ending == RUN_KILL_SENT) {
         j->deadline_ms = run_now_ms() + RUN_TERM_MS;
         return;
     }
-    run_say(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
-            run_list(j, run_is_alive, text, sizeof text));
+    run_print(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
+              run_list(j, run_is_alive, text, sizeof text));
     run_signal_all(j, sig);
     run_signal_all(j, SIGCONT); /* a stopped rank cannot end */
-    j->ending = sig == SIGTERM ? 2 : 3;
+    j->ending = sig == SIGTERM ? RUN_TERM_SENT : RUN_KILL_SENT;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
 
 static bool run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
 
-static void run_pass_on(run_job *j, int sig) {
-    if (sig == SIGTSTP) { /* ranks are in sessions of their own, where SIGTSTP has no effect */
+static void run_forward_signal(run_job *j, int sig) {
+    if (sig == SIGTSTP) { /* it has no effect in the ranks' sessions */
         run_signal_all(j, SIGSTOP);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
@@ -201,23 +202,23 @@ static void run_pass_on(run_job *j, int sig) {
         return;
     }
     if (!j->alive) j->drop = true;
-    if (j->plan->hosts && j->greeted < j->n) { /* no rank runs yet */
-        j->asked = sig;
+    if (j->plan->hosts && j->ready < j->n) { /* no rank runs yet */
+        j->end_signal = sig;
         run_abandon(j);
         return;
     }
-    if (j->asked && run_now_ms() - j->asked_ms >= RUN_INSIST_MS) {
+    if (j->end_signal && run_now_ms() - j->end_signal_ms >= RUN_INSIST_MS) {
         j->drop = true;
-        j->ending = 2;
+        j->ending = RUN_TERM_SENT;
         run_escalate(j);
         return;
     }
-    if (!j->asked) j->asked_ms = run_now_ms();
-    j->asked = sig;
+    if (!j->end_signal) j->end_signal_ms = run_now_ms();
+    j->end_signal = sig;
     run_signal_all(j, sig);
 }
 
-/* Opens the signalfd for SIGCHLD, and for those of these signals that were not ignored at our start (nohup ignores SIGHUP). */
+/* Opens the signalfd for SIGCHLD and the signals below, except for those that our parent ignored, as nohup does. */
 ESP__FN int run_signals_open(run_job *j) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
@@ -237,19 +238,19 @@ ESP__FN int run_signals_open(run_job *j) {
 static void run_take_signals(run_job *j) {
     struct signalfd_siginfo s;
     while (read(j->signals, &s, sizeof s) == (ssize_t)sizeof s)
-        if (s.ssi_signo != SIGCHLD) run_pass_on(j, (int)s.ssi_signo);
+        if (s.ssi_signo != SIGCHLD) run_forward_signal(j, (int)s.ssi_signo);
     run_note_ended(j);
 }
 
-/* Takes a signal that the launcher sent to this part. At the end of the input the launcher or the connection is gone. */
+/* In `run --part`: handles a signal from the launcher. At the end of input the launcher or the connection is gone. */
 static void run_take_control(run_job *j) {
     unsigned char sig;
     if (read(j->control, &sig, 1) == 1) {
-        run_pass_on(j, sig);
+        run_forward_signal(j, sig);
         return;
     }
     j->control = -1;
-    j->asked = SIGKILL;
+    j->end_signal = SIGKILL;
     j->drop = true;
     run_abandon(j);
 }
@@ -260,7 +261,7 @@ static int run_streams_open(const run_job *j) {
     return n;
 }
 
-/* Ends processes that ranks left behind, and reads what is still in the pipes. */
+/* Kills the processes that ranks left behind, and reads the rest of the pipes. */
 static void run_sweep(run_job *j) {
     for (int i = 0; i < j->started; i++) {
         kill(-j->children[i].pid, SIGKILL);
@@ -297,12 +298,12 @@ static void run_round(run_job *j, struct pollfd *p) {
 /* Runs the loop until every rank has ended and all its output is forwarded. */
 ESP__FN void run_watch(run_job *j) {
     struct pollfd *p = tool_realloc(NULL, (size_t)(4 + 2 * j->started) * sizeof *p);
-    int lingering = 0;
+    bool lingering = false;
     for (;;) {
         int open = run_streams_open(j), waiting = run_sink_waiting(&j->sinks[0]) || run_sink_waiting(&j->sinks[1]);
         if (!j->alive && (j->drop || (!open && !waiting))) break;
         if (!j->alive && open && !lingering) {
-            lingering = 1;
+            lingering = true;
             j->deadline_ms = run_now_ms() + RUN_LINGER_MS;
         }
         if (!j->alive && !open) j->deadline_ms = 0;
@@ -316,7 +317,7 @@ ESP__FN void run_watch(run_job *j) {
     free(p);
 }
 
-/* Writes our own last lines, for a limited time, since the reader may not read. */
+/* Writes the last lines of output, for a limited time: the reader may have stopped reading. */
 static void run_drain(run_job *j) {
     for (int s = 0; s < 2; s++)
         for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
@@ -329,19 +330,19 @@ static void run_drain(run_job *j) {
 static int run_conclude(run_job *j) {
     char text[256];
     if (j->out->broken && j->out->broken != EPIPE) {
-        run_say(j, "cannot write the ranks' output: %s", strerror(j->out->broken));
+        run_print(j, "cannot write the ranks' output: %s", strerror(j->out->broken));
         return TOOL_FAILED;
     }
-    if (j->plan->hosts && j->asked && j->greeted < j->n) return 128 + j->asked;
+    if (j->plan->hosts && j->end_signal && j->ready < j->n) return 128 + j->end_signal;
     if (j->first_failed < 0) return TOOL_OK;
-    const bool quiet = j->asked || j->out->broken;
-    if (!quiet && run_list(j, run_is_follower, text, sizeof text)[0]) run_say(j, "%s failed after that", text);
+    const bool quiet = j->end_signal || j->out->broken;
+    if (!quiet && run_list(j, run_is_follower, text, sizeof text)[0]) run_print(j, "%s failed after that", text);
     const run_child *c = &j->children[j->first_failed];
-    const bool of_shell = j->plan->hosts && (!c->greeted || c->signal || (c->status == 255 && !c->told));
+    const bool of_shell = j->plan->hosts && (!c->ready || c->signal || (c->status == 255 && !c->reported));
     return of_shell ? TOOL_FAILED : c->status;
 }
 
-/* Ends the job: no process of it remains, not even a zombie. Returns the job's exit status. */
+/* Kills and reaps all processes of the job. Returns its exit status. */
 ESP__FN int run_finish(run_job *j) {
     run_sweep(j);
     for (int i = 0; i < j->started; i++) waitpid(j->children[i].pid, NULL, 0);

@@ -1,5 +1,4 @@
-/* read.c: follows a statistics file that grows, is truncated or is replaced, and stores what its lines say. Must not
- * know how this is shown. */
+/* read.c: follows a statistics file that grows, is truncated or replaced. Must not know how it is shown. */
 #include "tools/top/top.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- lines ------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 ESP__FN double top_number(const json_t *object, const char *key) {
     const json_t *v = json_object_get(object, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
@@ -36,7 +35,7 @@ ESP__FN void top_job_free(top_job *j) {
     memset(j, 0, sizeof *j);
 }
 
-/* A header begins a job: drops what was stored of the job before it in the same file. */
+/* Handles a header line, with which a job begins: drops the data of an earlier job in the same file. */
 static void top_take_header(top_job *j, json_t *line) {
     long garbage = j->garbage, lines = j->lines;
     json_t *list = json_object_get(line, "tensors");
@@ -99,7 +98,7 @@ static void top_take_line(top_job *j, const char *text, size_t len) {
     json_decref(line);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------------ */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 ESP__FN void top_file_close(top_file *f) {
     if (f->fd >= 0) close(f->fd);
     free(f->part);
@@ -125,7 +124,7 @@ static void top_file_open(top_file *f) {
     f->caught_up = st.st_size > TOP_CATCH_UP ? st.st_size - TOP_CATCH_UP : 0;
 }
 
-/* Takes the complete lines in `part`; the rest stays there. */
+/* Parses the complete lines in `part`, and keeps the rest there. */
 static void top_file_lines(top_file *f, top_job *j) {
     static const char sample[] = "{\"kind\":\"sample\"";
     size_t done = 0;
@@ -138,17 +137,17 @@ static void top_file_lines(top_file *f, top_job *j) {
         done += len + 1;
     }
     memmove(f->part, f->part + done, f->len -= done);
-    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* the library writes no line this long */
+    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* not a statistics file */
 }
 
-static int top_file_read(top_file *f, top_job *j) {
+static bool top_file_read(top_file *f, top_job *j) {
     if (f->cap - f->len < 1 << 16) f->part = tool_realloc(f->part, f->cap = f->cap * 2 + (1 << 20));
     ssize_t n = read(f->fd, f->part + f->len, f->cap - f->len);
-    if (n <= 0) return 0;
+    if (n <= 0) return false;
     f->len += (size_t)n;
     f->at += n;
     top_file_lines(f, j);
-    return 1;
+    return true;
 }
 
 ESP__FN void top_follow(top_file *f, top_job *j) {
@@ -163,7 +162,7 @@ ESP__FN void top_follow(top_file *f, top_job *j) {
         while (top_file_read(f, j)) {
         }
         if (stat(f->path, &st) != 0 || (st.st_dev == f->dev && st.st_ino == f->ino)) break;
-        top_file_close(f); /* another file took its name */
+        top_file_close(f); /* the file was replaced */
         top_file_open(f);
     }
 }

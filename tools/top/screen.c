@@ -1,17 +1,16 @@
-/* screen.c: lays out a job's statistics as lines of text for a screen of any size, or for a pipe. Must not know
- * where the statistics come from, nor more of terminals than bold text. */
+/* screen.c: formats a job's statistics as lines of text for a screen or a pipe. Must not know where they come from. */
 #include "tools/top/top.h"
 #include "tools/common/quantity.h"
 #include <math.h>
 
-/* Lines being laid out. */
+/* The lines of the screen so far. */
 typedef struct top_page {
     const top_view *view;
     esp__text *out;
     int rows;
 } top_page;
 
-/* Removes control characters, also those of C1, so that a file's text cannot control the terminal. */
+/* Removes control characters, so that text from a file cannot control the terminal. */
 static void top_clean(char *text) {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         if (*p < ' ' || *p == 0x7f) *p = '?';
@@ -19,7 +18,7 @@ static void top_clean(char *text) {
     }
 }
 
-/* How many bytes of `text` fit into `columns`. */
+/* The number of bytes of `text` that fit into `columns`. */
 static size_t top_fitting(const char *text, int columns) {
     size_t n = 0;
     for (int used = 0; text[n]; n++) {
@@ -30,8 +29,8 @@ static size_t top_fitting(const char *text, int columns) {
 }
 
 /* Adds one line, cut to the width. `bold` has an effect on a terminal only. */
-static void top_line(top_page *p, int bold, const char *fmt, ...) ESP__PRINTF(3, 4);
-static void top_line(top_page *p, int bold, const char *fmt, ...) {
+static void top_line(top_page *p, bool bold, const char *fmt, ...) ESP__PRINTF(3, 4);
+static void top_line(top_page *p, bool bold, const char *fmt, ...) {
     char text[1024];
     va_list ap;
     if (p->view->rows && p->rows >= p->view->rows) return;
@@ -48,7 +47,7 @@ static void top_line(top_page *p, int bold, const char *fmt, ...) {
     p->rows++;
 }
 
-/* The time, or "-" where there is no number. */
+/* The time, or "-" if there is no number. */
 static const char *top_us(double us) { return isfinite(us) ? tool_time(us * 1000) : "-"; }
 static const char *top_size(double bytes) { return isfinite(bytes) ? tool_bytes(bytes) : "-"; }
 
@@ -64,7 +63,7 @@ static const char *top_ago(double s) {
     return out;
 }
 
-/* Draws numbers as bars of one character each, with Unicode blocks or with ASCII. */
+/* Draws numbers as bars of one character each, in Unicode or in ASCII. */
 static void top_spark(const top_view *v, const double *x, int n, char *out, size_t cap) {
     static const char *const fine[] = {"\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
     static const char *const plain[] = {"_", ".", ",", "-", "~", "=", "*", "#"};
@@ -73,7 +72,7 @@ static void top_spark(const top_view *v, const double *x, int n, char *out, size
     for (int i = 0; i < n; i++) least = fmin(least, x[i]), most = fmax(most, x[i]);
     *out = 0;
     for (int i = 0; i < n && at + 4 < cap; i++) {
-        /* a range of at least a tenth, so that nearly equal steps look alike */
+        /* a range of at least a tenth, so that nearly equal steps get equal bars */
         double range = fmax(most - least, least * 0.1), part = range > 0 ? (x[i] - least) / range : 0;
         int k = (int)(part * 7.999);
         at += (size_t)snprintf(out + at, cap - at, "%s", (v->utf8 ? fine : plain)[k < 0 ? 0 : k > 7 ? 7 : k]);
@@ -93,13 +92,13 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
-/* The step time of which shares are shown: the mean, since lanes and exposed times are means too. */
+/* The step time that is 100% for lanes and exposed times: the mean, as they are means too. */
 static double top_mean(const json_t *sample) {
     double mean = top_number_in(sample, "step_us", "mean");
     return mean > 0 ? mean : top_number_in(sample, "step_us", "median");
 }
 
-/* ---- the parts ------------------------------------------------------------------------------------------------------------ */
+/* ---- the parts --------------------------------------------------------------------------------------------------- */
 static void top_title(top_page *p, const top_job *j) {
     const json_t *h = j->header;
     const char *link = top_text(h, "link"), *program = top_text(h, "program");
@@ -175,7 +174,7 @@ static void top_times(top_page *p, const top_job *j) {
              isfinite(comp / mean) ? 100 * comp / mean : 0);
 }
 
-/* The name of level `k`, from 0, the innermost; NULL: the job has fewer. Headers of old have no names: such jobs have two levels. */
+/* The name of level k (0 is the innermost), or NULL if there are fewer. Older headers have two levels without names. */
 static const char *top_level(const top_job *j, size_t k) {
     static const char *const two[] = {"intra", "inter"};
     const json_t *levels = json_object_get(j->header, "levels");
@@ -183,7 +182,7 @@ static const char *top_level(const top_job *j, size_t k) {
     return k < ESP_LEVELS ? json_string_value(json_array_get(levels, k)) : NULL;
 }
 
-/* The column of names: ten wide, or as wide as the longest. */
+/* The width of the column of names: that of the longest, at least ten. */
 static int top_level_width(const top_job *j) {
     int width = 10;
     for (size_t k = 0; top_level(j, k); k++)
@@ -226,7 +225,7 @@ static int top_by_error(const void *a, const void *b) {
     return (x->error < y->error) - (x->error > y->error);
 }
 
-/* Shows the tensors with the largest compression errors first: as many as fit the screen, or ten without one. */
+/* Shows the tensors, largest compression error first: as many as fit on the screen, or ten without a screen. */
 static void top_tensors(top_page *p, const top_job *j) {
     size_t n = 0, most = p->view->rows ? (size_t)p->view->rows : 10;
     const top_tensor **list = tool_realloc(NULL, j->n_tensors * sizeof *list);

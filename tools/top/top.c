@@ -1,5 +1,5 @@
 /* top.c: `espresso top`: shows the statistics of a running job (ESPRESSO_STATS) on a terminal, or once as text. Must
- * not know what the lines of the file say. */
+ * not know the format of the file. */
 #include "tools/top/top.h"
 #include "tools/run/run.h"
 #include <errno.h>
@@ -16,11 +16,11 @@ static const tool_flag top_flags[] = {
     {"--json", NULL, "print the last sample of the file as it is, and end"},
 };
 
-/* ---- the terminal ----------------------------------------------------------------------------------------------------- */
+/* ---- the terminal ------------------------------------------------------------------------------------------------ */
 /* The terminal's state; global, since signal handlers use it. */
 static struct {
     struct termios before;
-    int keys; /* 1: stdin's settings were changed */
+    bool keys; /* the settings of stdin were changed */
     volatile sig_atomic_t shown, resized, ended;
 } top_terminal;
 
@@ -28,7 +28,7 @@ static void top_write(const char *text, size_t len) {
     while (len) {
         ssize_t n = write(1, text, len);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* the terminal is gone: SIGHUP is on its way */
+        if (n <= 0) return; /* the terminal is closed, SIGHUP follows */
         text += n;
         len -= (size_t)n;
     }
@@ -86,17 +86,17 @@ static void top_signals(void) {
     sigaction(SIGWINCH, &a, NULL);
     a.sa_handler = top_on_stop;
     sigaction(SIGTSTP, &a, NULL);
-    atexit(top_hide); /* also when memory runs out */
+    atexit(top_hide); /* also after an error */
 }
 
-/* ---- showing ------------------------------------------------------------------------------------------------------------ */
-static int top_is_utf8(void) {
+/* ---- showing ----------------------------------------------------------------------------------------------------- */
+static bool top_is_utf8(void) {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *is = getenv(names[i]);
         if (is && *is) return strcasestr(is, "utf-8") || strcasestr(is, "utf8");
     }
-    return 0;
+    return false;
 }
 
 static top_view top_view_now(int terminal) {
@@ -107,7 +107,7 @@ static top_view top_view_now(int terminal) {
     v.now = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
     if (terminal && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_col && w.ws_row) {
         v.columns = w.ws_col;
-        v.rows = w.ws_row - 1; /* the last line says how to leave */
+        v.rows = w.ws_row - 1; /* the last line names the keys */
     } else if (terminal) {
         v.columns = 80;
         v.rows = 23;
@@ -128,16 +128,16 @@ static void top_draw(const top_file *f, const top_job *j) {
     esp__text_free(&t);
 }
 
-/* Waits for a key, or `ms`. Returns 1 to go on, 0 to quit. */
-static int top_wait(int ms) {
+/* Waits for a key, or `ms`. Returns false to quit. */
+static bool top_wait(int ms) {
     struct pollfd p = {.fd = top_terminal.keys ? 0 : -1, .events = POLLIN};
     char key[16];
-    if (poll(&p, 1, ms) <= 0 || !p.revents) return 1;
+    if (poll(&p, 1, ms) <= 0 || !p.revents) return true;
     ssize_t n = read(0, key, sizeof key);
     if (n < 0 || (n == 0 && (p.revents & (POLLHUP | POLLERR)))) return errno == EINTR;
     for (ssize_t i = 0; i < n; i++)
-        if (key[i] == 'q' || key[i] == 'Q' || key[i] == 3 || key[i] == 4) return 0;
-    return 1;
+        if (key[i] == 'q' || key[i] == 'Q' || key[i] == 3 || key[i] == 4) return false;
+    return true;
 }
 
 static int top_watch(top_file *f, top_job *j) {
@@ -159,7 +159,7 @@ static int top_watch(top_file *f, top_job *j) {
     return !sig || sig == SIGINT ? TOOL_OK : 128 + sig;
 }
 
-/* ---- once ------------------------------------------------------------------------------------------------------------------- */
+/* ---- once -------------------------------------------------------------------------------------------------------- */
 static int top_once(const tool_command *c, top_file *f, top_job *j, int json) {
     top_follow(f, j);
     if (f->error)
@@ -209,8 +209,7 @@ const tool_command top_command = {
     .name = "top",
     .summary = "Shows the statistics of a running job.",
     .synopsis = "[--once | --json] FILE",
-    .flags = top_flags,
-    .n_flags = sizeof top_flags / sizeof *top_flags,
+    TOOL_FLAGS(top_flags),
     .run = top_main,
     .details = "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see "
                "docs/use/stats.md.\n"

@@ -11,12 +11,12 @@ extern const tool_command top_command;
 enum { TOP_HISTORY = 120, TOP_LINE_MAX = 64 << 20, TOP_CATCH_UP = 4 << 20 };
 
 typedef struct top_tensor {
-    const char *name; /* points into the header or into `own` */
+    const char *name; /* in the header or in `own` */
     double elements, error, feedback;
     int sampled;
 } top_tensor;
 
-/* The job, from the lines read so far. A JSON object is NULL until the file has one. */
+/* The job, from the lines read so far. JSON objects are NULL until the file has them. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
     char *sample_line; /* the sample's line, unchanged */
@@ -36,7 +36,7 @@ typedef struct top_file {
     int fd; /* -1: the file is not open */
     dev_t dev;
     ino_t ino;
-    off_t at, caught_up; /* at: next byte; samples before caught_up are skipped, since they may be many */
+    off_t at, caught_up; /* next byte; samples before caught_up are skipped */
     char *part;          /* an incomplete line */
     size_t len, cap;
     int error; /* errno of the last try to open it, or 0 */

@@ -1,11 +1,11 @@
-# test_state.sh: `espresso state`: shows what was saved, and notices every kind of damage.
+# test_state.sh: `espresso state`: shows a saved state, and detects damage.
 . tests/cli/lib.sh
 export ESPRESSO_CODEC=topk:ratio=0.1
 "$programs/trainer" 3 --save s fc.weight:1000 fc.bias:10:raw
 file=s.r0of1 && run state $file
 echo "$(wc -c <$file) bytes" | grep -qx "$(sed -n 's/.*, bytes: //p' "$top/1") bytes" || echo "it has another size"
 
-# Comps of chunks and groups say which elements they are about
+# Comps of chunks and groups are shown with their elements
 cat >units <<END
 espresso-strategy 1
 tensor fc.weight 1000 split 2
@@ -18,7 +18,7 @@ END
 ESPRESSO_STRATEGY=units "$programs/trainer" 1 --save u fc.weight:1000 fc.bias:10 fc.scale:10
 run state u.r0of1
 
-# a bit that is another, and an end that is too early, anywhere
+# a changed bit and an early end, at many places
 size=$(wc -c <$file) at=0
 while [ $at -lt "$size" ]; do
     byte=$(od -An -tu1 -j $at -N 1 $file)

@@ -1,6 +1,7 @@
-# test_strategy.sh: `espresso strategy`: a good file comes back as the library reads it, a bad one with line and reason.
+# test_strategy.sh: `espresso strategy`: prints a valid file as the library reads it, and an error with its line for
+# others.
 . tests/cli/lib.sh
-# A strategy of standard input's text.
+# Makes a strategy file from standard input.
 strategy() {
     cat >s.strategy
     run strategy s.strategy
@@ -15,9 +16,9 @@ tensor fc2.bias 10 none flat.allreduce # small
 END
 cp "$top/1" normal
 run strategy normal
-cmp "$top/1" normal # what it prints is its own normal form
+cmp "$top/1" normal # the output is in normal form
 
-# chunks, groups and whole orders come back word by word
+# chunks, groups and orders are printed unchanged
 cat >units <<END
 espresso-strategy 1
 tensor fc2.weight 10240 split 2
@@ -31,7 +32,7 @@ END
 run strategy units
 cmp "$top/1" units
 
-refused() { # LINES: of a strategy, behind the first
+refused() { # LINES: of a strategy, after the first one
     printf '%b\n' "--- $1"
     printf 'espresso-strategy 1\n%b\n' "$1" | strategy
 }

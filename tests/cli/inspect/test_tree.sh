@@ -1,4 +1,4 @@
-# test_tree.sh: `espresso tree`: the counts that the paper gives, and what the flags select.
+# test_tree.sh: `espresso tree`: the paper's numbers of options, and the flags that select some.
 . tests/cli/lib.sh
 run tree --count
 run tree --count --forbid @gpu

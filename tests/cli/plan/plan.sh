@@ -1,7 +1,7 @@
-# plan.sh: for the scripts about plans: a small model, a system with cores, and calls with the flags that each plan needs.
+# plan.sh: for the scripts of `espresso plan`: a small model, a system with cores, and functions with the usual flags.
 . tests/cli/lib.sh
 varies='s/found in [0-9.]* [mun]*s/found in TIME/; s/\( [kMGT]*B\) *[0-9.]* [mun]*s$/\1  TIME/; s/"plan_us": [0-9.]*/"plan_us": TIME/'
-# a price is a quotient of sums: its last digits may be those of the compiler
+# the last digits of some numbers depend on the compiler
 varies="$varies; s/\\(\": [0-9]*\\.[0-9]\\{6\\}\\)[0-9]*/\\1/"
 cat >m.json <<'END'
 {"espresso": 1, "model": "small", "forward_us": 100, "update_us": 10, "dtype": "f32", "tensors": [
@@ -12,7 +12,7 @@ cat >m.json <<'END'
   {"name": "embed.weight", "elements": 9000000, "compute_us": 900}
 ]}
 END
-# A system whose collectives keep a core for a part of their time and give up their link early.
+# A system whose collectives occupy a core for a part of their time, and their link not to the end.
 cores() { # CORES
     tables=
     for c in allreduce reduce_scatter allgather alltoall gather broadcast reduce; do
@@ -27,7 +27,7 @@ cores() { # CORES
 racks() {
     echo '{"espresso": 1, "system": "two-racks", "racks": 2, "machines": 2, "ranks_per_machine": 2, "devices": ["cpu"], "intra": {"alpha_us": 1, "bytes_per_us": 20000}, "inter": {"alpha_us": 10, "bytes_per_us": 3000}, "outer": {"alpha_us": 50, "bytes_per_us": 125}}' >racks.json
 }
-small() { # run|quiet SUBCOMMAND FLAGS: for the small model, with dgc, on paper-pcie, where the flags say nothing else
+small() { # run|quiet SUBCOMMAND FLAGS: the default is the small model with dgc on paper-pcie
     how=$1 what=$2
     shift 2
     case " $* " in *" --system "*) ;; *) set -- --system paper-pcie "$@" ;; esac
@@ -36,10 +36,10 @@ small() { # run|quiet SUBCOMMAND FLAGS: for the small model, with dgc, on paper-
     "$how" "$what" "$@"
 }
 plan() { small run plan "$@"; }
-# FLAGS: shows the exit status and what is wrong, and not the plan where there is one
+# FLAGS: shows the exit status and errors, but no plan
 errors() {
     small quiet plan "$@"
     sed 's/^/2> /' "$top/2" | plain
 }
-part() { sed -n "$1" "$top/1" | plain; } # SED: a part of what was printed last
-value() { key "$1" <"$top/1" | head -n 1; } # KEY: its first value in the JSON that was printed last
+part() { sed -n "$1" "$top/1" | plain; } # SED: a part of the last output
+value() { key "$1" <"$top/1" | head -n 1; } # KEY: its first value in the last output

@@ -1,4 +1,4 @@
-# test_compare.sh: `espresso compare`: every strategy is there, ours is the best, and all its forms say the same.
+# test_compare.sh: `espresso compare`: every strategy is listed, ours is the best, and text, JSON and page agree.
 . tests/cli/plan/plan.sh
 compare() { small run compare "$@"; }
 
@@ -7,7 +7,7 @@ small quiet compare --json
 part '/"strategies"/q;p'
 part '/"strategy": "espresso+"/,$p'
 for name in strategy iteration_us fp32_us n_units summary; do key $name <"$top/1" >all.$name; done
-sed -i 1d all.fp32_us # the first is that of all
+sed -i 1d all.fp32_us # the first is not in a row
 key summary <"$top/1"
 # nothing is below the bounds, nothing is faster than ours, and fp32 is fp32
 paste all.strategy all.iteration_us all.fp32_us all.n_units | awk -v any="$(value bound_any_us)" -v bound="$(value bound_us)" -v fp32="$(value fp32_us)" \
@@ -22,7 +22,7 @@ compare --strategies hipress,ddp,espresso+ # in that order
 compare --page c.html --strategies hipress,espresso+
 has c.html hipress
 has c.html '</html>'
-small quiet compare --page - --strategies fp32 # the page alone
+small quiet compare --page - --strategies fp32 # only the page
 head -n 1 "$top/1" && tail -n 1 "$top/1"
 grep -c 'speed-up  ' "$top/1"
 

@@ -1,7 +1,8 @@
-# test_machines.sh: `espresso plan --machines 1,2,8`: the table and the JSON agree with plans for one number of machines.
+# test_machines.sh: `espresso plan --machines 1,2,8`: the table and the JSON agree with plans for one number of
+# machines.
 . tests/cli/plan/plan.sh
 
-# each row is the plan that the command makes for that number alone
+# each row equals the plan for that number of machines
 small quiet plan --json --machines 1,2,4,8,16
 part p
 holds "$(value alone_us) == 100 + 500 + 50 + 50 + 700.5 + 900 + 10"
@@ -26,7 +27,7 @@ for n in 1 2 4 8 16; do
     shift
 done
 
-# in the order that the user wrote, up to the planner's last rank, of a million
+# in the user's order, up to the maximum of a million ranks
 plan --strategy fp32 --machines 3,131072,5
 plan --machines 1,64,4096
 

@@ -1,4 +1,4 @@
-# test_plan_codecs.sh: `espresso plan` with codecs that nothing in it knows: it plans by what they say of themselves, or by a file.
+# test_plan_codecs.sh: `espresso plan` with codecs from plugins: it uses their model() or a costs file.
 . tests/cli/plan/plan.sh
 on_10g() { run plan --model "$1" --gc "$2" --system commodity-10g -o -; } # MODEL GC
 chosen() { # MODEL GC: the strategy alone
@@ -9,9 +9,9 @@ export ESPRESSO_PLUGIN_PATH="$ESPRESSO_BUILD/tests/abi"
 chosen m.json everysecond
 unset ESPRESSO_PLUGIN_PATH
 on_10g m.json everysecond
-chosen m.json 'fp16:of=(topk:ratio=0.01)' # a wrapper, by what it and its inner codec say
+chosen m.json 'fp16:of=(topk:ratio=0.01)' # a wrapper, by the models of both codecs
 
-# codecs of several rounds: of matrices, where the model says which tensors are some; and from a file of measured costs
+# codecs of several rounds: for matrices in the model, and with measured costs from a file
 for matrix in '' ', "rows": 1024, "cols": 1024'; do
     echo "{\"espresso\": 1, \"model\": \"m\", \"forward_us\": 100, \"tensors\": [{\"name\": \"w\", \"elements\": 1048576, \"compute_us\": 100$matrix}]}" >rounds.json
     chosen rounds.json powersgd:rank=4

@@ -1,8 +1,8 @@
-# test_plan_files.sh: `espresso plan` with models and strategies that are wrong or cut off, and what it leaves where it fails.
+# test_plan_files.sh: `espresso plan` with invalid or truncated models and strategies, and its files after a failure.
 # runs: slow
 . tests/cli/plan/plan.sh
 
-# ---- models ----------------------------------------------------------------------------------------------------------------------
+# ---- models ----------------------------------------------------------------------------------------------------------
 bad() { # TENSORS
     printf '{"espresso": 1, "model": "bad", "forward_us": 1, "dtype": "f32", "tensors": [%s]}\n' "$1" | tee bad.json
     errors --model bad.json
@@ -20,7 +20,7 @@ awk 'BEGIN { print "{\"espresso\": 1, \"model\": \"million\", \"forward_us\": 1,
     for (i = 0; i < 1000000; i++) printf "{\"name\": \"t%d\", \"elements\": 10, \"compute_us\": 1}%s\n", i, i < 999999 ? "," : "]}" }' >million.json
 errors --model million.json
 
-# cut off anywhere they are refused
+# truncated files are refused
 cut() { # FILE FLAG BYTES STEP
     at=0
     while [ "$at" -lt "$3" ]; do
@@ -32,11 +32,11 @@ cut() { # FILE FLAG BYTES STEP
 }
 cut m.json --model $(($(wc -c <m.json) - 2)) 29
 small quiet plan -o p.strategy
-# up to the order's last entry: a strategy may be without one, but not with half of one
+# only up to the order's last entry: a strategy without that entry is valid
 size=$(sed '/^order/,$d' p.strategy | wc -c)
 cut p.strategy --strategy $((size - 2)) $((1 + size / 12))
 
-# ---- strategies ------------------------------------------------------------------------------------------------------------------
+# ---- strategies ------------------------------------------------------------------------------------------------------
 small quiet plan --model lstm --strategy fp32 -o other.strategy
 errors --strategy other.strategy
 errors --strategy m.json
@@ -44,7 +44,7 @@ small quiet plan --only comp --no-merge --no-split -o c.strategy
 errors --gc efsignsgd --strategy c.strategy
 errors --strategy .
 
-# ---- outputs: what fails leaves what was there, and nothing half -----------------------------------------------------------------
+# ---- outputs: a failure keeps old files, and leaves none incomplete --------------------------------------------------
 rm -f ./* && printf 'mine\n' >kept.strategy
 echo '{"espresso": 1, "model": "one", "forward_us": 1, "tensors": [{"name": "a", "elements": 9, "compute_us": 1}]}' >m.json
 errors -o kept.strategy --only flat --forbid flat

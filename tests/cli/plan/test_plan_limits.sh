@@ -1,7 +1,8 @@
-# test_plan_limits.sh: flags of `espresso plan` that constrain plans: --keep, --only, --forbid, --max-..., --devices, --shard.
+# test_plan_limits.sh: flags of `espresso plan` that constrain plans: --keep, --only, --forbid, --max-..., --devices,
+# --shard.
 . tests/cli/plan/plan.sh
 
-plan --no-merge --no-split --keep 'e*=fp32' --keep embed*=dgc:ratio=0.01 # the first that fits counts
+plan --no-merge --no-split --keep 'e*=fp32' --keep embed*=dgc:ratio=0.01 # the first match counts
 plan --forbid comp@cpu --forbid inter.alltoall --max-comp 1
 plan --devices cpu
 plan --max-comp 0
@@ -15,7 +16,7 @@ errors --only comp --max-error 0.001
 errors --only flat --forbid flat
 errors --keep 'nix*=fp32'
 
-# nothing spreads the results of sharded tensors
+# results of sharded tensors are not gathered
 plan --shard '*' -o shard.strategy
 cat shard.strategy
 holds "$(grep -cE 'allgather|allreduce|^group ' shard.strategy) == 0"

@@ -3,14 +3,15 @@
 
 small quiet plan --json --what-if nic=100gbit --what-if inter=4x,codec=2x --what-if machines=1 --what-if compute=0.5x
 part '/"what_if"/,$p'
-# a faster link never makes a kept plan longer, 25 to 100 Gbit/s are seen in fp32, and half the speed is twice forward, backward and update
+# a faster link never makes a kept plan slower, fp32 gains from 25 to 100 Gbit/s, and half the compute speed doubles
+# compute times
 set -- $(key kept_us <"$top/1")
 holds "$1 <= $(value iteration_us) && $2 <= $1 && $(key fp32_us <"$top/1" | sed -n 2p) < 0.8 * $(value fp32_us) && $(key bound_us <"$top/1" | sed -n '$p') >= 2 * 2310.5"
 small quiet plan --what-if inter=2x
 part '/^what if/,$p'
 
-# faster wires shorten the gap, and half the latency what the time has beyond the gap; both to the digit, for one tensor: its 5000500
-# bytes are half-way between the points of the tables
+# bandwidth changes the gap and latency the rest of the time, exactly for one tensor: its 5000500 bytes are half-way
+# between the points of the tables
 cat >one.json <<END
 {"espresso": 1, "model": "one", "forward_us": 100, "update_us": 10, "tensors": [{"name": "a", "elements": 1250125, "compute_us": 500}]}
 END
@@ -24,13 +25,13 @@ errors --system cores.json --what-if cores=2
 cores 1
 errors --system cores.json --what-if cores=4
 errors --system cores.json --what-if outer=2x
-# computing, compression and collectives share one core: with a second one they no longer take turns
+# with one core, computing, compression and collectives take turns; with a second one they overlap
 small quiet plan --system cores.json --what-if cores=2
 part '/^what if/,$p'
 
 small quiet plan --explain head.weight --json
 part '/"explain"/,$p'
-# the best ones in order, one of them the plan's, and nothing better than not to synchronise the tensor
+# the best options in order, with the plan's, and none faster than a step without the tensor's synchronisation
 holds "$(key current <"$top/1" | grep -c true) == 1 && $(value without_us) <= $(key iteration_us <"$top/1" | sort -g | head -n 1)"
 key iteration_us <"$top/1" | sed 1d | head -n 10 | sort -c -g
 for flags in norm.bias "norm.bias --strategy ddp" "embed.weight --strategy byteps-compress"; do # alone, in a group, in chunks

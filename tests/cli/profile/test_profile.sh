@@ -1,10 +1,10 @@
-# test_profile.sh: `espresso profile`: costs files that espresso plan and replay read, in one file or in parts. What the times are is not
-# looked at: other programs run here, too.
+# test_profile.sh: `espresso profile`: costs files that espresso plan and replay read, as one file or in parts. Times
+# are not checked, since other programs run here, too.
 # runs: quiet slow asan-long
 . tests/cli/plan/plan.sh
 trainer="$programs/trainer" endless='1000000 last:100 first:100'
 varies='/^2> .*noisy/d; s/[0-9][0-9.]* [mun]*s\b/TIME/g; s/[0-9]* core(*s*)*/N cores/g; s/[0-9.]* [kMGTP]*B\/s/RATE/g; s/cores, .*/cores, ON/'
-# The form of a costs file: without times, and what else this machine and its other programs decide.
+# Prints the structure of a costs file, without values that depend on this machine.
 form() { # FILE
     sed -E 's/, "(gap|core)": \[\[[^"]*\]\]//g; s/(\[[0-9]+), [0-9.e+-]*[1-9][0-9.e+-]*\]/\1, T]/g; s/("dispatch_us": \{).*/\1...}/
         /decompress_more/s/(\[[0-9]+), [0-9.e+-]*\]/\1, T]/g
@@ -12,7 +12,7 @@ form() { # FILE
         s/"([a-z_]*_us|[a-z_]*spread|cores|cores_per_rank|cpu_workers|error)": [0-9.e+-]+/"\1": N/g' "$1"
 }
 
-# a trainer that would run for ever is measured and ended; one file has all that a plan needs
+# a trainer that would run for ever is measured and ended; the file is enough for a plan
 quiet profile -n 4 --machines 2 --inter 1gbit,50us --codecs 'dgc:ratio=0.01; fp16' --up-to 16384 --budget 6s --steps 6 -o all.json -- "$trainer" $endless
 plain <"$top/1" | sed -E 's/ +[0-9.]+ +TIME +TIME +TIME$/ .../; s/: NOISY//'
 has "$top/2" ' left, after' | sed 's/.* lacks/stderr lacks/'
@@ -22,7 +22,7 @@ holds "$(sed -n 's/.*"dispatch_us".*"cpu": \([^,]*\),.*/\1/p' all.json) > 0"
 set -- $(key error <all.json) && holds "$1 > 0.1 && $2 < 1e-5"
 quiet plan --costs all.json
 
-# the same plan from files of its parts in their own formats, and each flag of plan finds its part in it
+# files of the parts give the same plan, and each flag of plan finds its part in the costs file
 awk '/^  "system": \{/ { print "{" > "s.json"; on = 1; next } on && /^  \}/ { print "}" > "s.json"; exit } on { print > "s.json" }' all.json
 awk '/^  "codecs": \[\{/ { n = 1; print "{" > "1.json"; next } n && /^  \}, \{/ { print "}" > n ".json"; n++; print "{" > n ".json"; next }
     n && /^  \}\]/ { print "}" > n ".json"; exit } n { print > n ".json" }' all.json
@@ -47,7 +47,7 @@ replay all.json --gc bf16
 replay m.json
 replay none.json
 
-# ---- a part alone, as another file of the same format: what it lacks must come from others ------------------------------------------
+# ---- a file with one part: a plan needs others for the rest ------------------------------------------
 quiet profile --only model --steps 3 -o model.json -- "$trainer" $endless
 form model.json
 quiet profile --only codecs -n 1 --codecs efsignsgd --up-to 1024 --budget 1s -o codecs.json
@@ -55,7 +55,7 @@ form codecs.json
 for ranks in 2 3; do
     quiet profile --only links -n $ranks --up-to 2048 --budget 1s -o links.json
     [ "$(key ranks_per_machine <links.json)" = $ranks ] || echo "not $ranks ranks per machine"
-    # one of a rank's threads computes
+    # one thread of a rank computes
     cores=$(key cores <links.json | head -n 1)
     each=$((cores / ranks < 1 ? 1 : cores / ranks > 3 ? 3 : cores / ranks))
     [ "$(key cores_per_rank <links.json)" = $each ] || echo "$cores cores, $ranks ranks: not $each cores per rank"
@@ -67,7 +67,7 @@ run plan --costs model.json --gc fp16
 run replay --costs model.json -n 2 --gc fp16
 run plan --costs links.json --model bert-base
 
-# ---- ranks that a launcher started measure together, and rank 0 writes. Ranks start no ranks: it would never end ----------------------
+# ---- ranks of a launcher measure together, rank 0 writes the file, and ranks do not start ranks ----------------------
 quiet run -n 2 --no-prefix -- "$ESPRESSO_COMMAND" profile --only links --up-to 4096 --budget 5s -o launched.json
 grep -c 'to start an op; ' "$top/1"
 form launched.json | sed -n '/"ranks"/p; /"machines"/p; /"flat"/,/allgather/p'
@@ -82,7 +82,7 @@ launched --only links -n 2 -o x
 launched -o x ./train
 ls -A | grep -c .
 
-# ---- what the user sees on a terminal -----------------------------------------------------------------------------------------------
+# ---- output on a terminal --------------------------------------------------------------------------------------------
 script -qec "'$ESPRESSO_COMMAND' profile -n 2 --codecs 'fp16;int8;topk;dgc' --up-to 4194304 --budget 12s --steps 2000 -o p.json -- '$trainer' $endless >out" shown </dev/null >said
 echo "[exit $?]"
 for text in 'trainer: step ' ' of 2005: about ' ', round ' ' of 3: at most ' ' s left, after'; do has shown "$text"; done

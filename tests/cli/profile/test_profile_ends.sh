@@ -1,18 +1,18 @@
-# test_profile_ends.sh: `espresso profile` where the trainer or a rank ends in a wrong way: nothing is written, and nobody is left.
+# test_profile_ends.sh: `espresso profile` if the trainer or a rank fails: it writes no file, and no process is left.
 # runs: quiet slow
 . tests/cli/lib.sh
 varies='/noisy/d; s/profile-[0-9]*/profile-PID/; s/(pid [0-9]*)/(pid PID)/; s/[0-9][0-9.]* [mun]*s\b/TIME/g'
 trainer="$programs/trainer"
 model() { quiet profile --only model "$@" && sed 's/^/2> /' "$top/2" | plain; } # FLAGS
 
-# SIGTERM does not end it: SIGKILL does. What it prints does not mix with ours
+# a trainer that ignores SIGTERM gets SIGKILL. Its output does not mix with ours
 model --steps 3 -o t.json -- sh -c "echo hello; '$trainer' 20 last:100 first:100; trap '' TERM; sleep 60; sleep 60"
 has "$top/1" hello | sed 's/.* lacks/stdout lacks/'
 
 model -o t.json -- "$trainer" 4 last:100 first:100
 model -o t.json -- "$trainer" 9 last:100 first:100
 
-# an older file stays as it was, and where the trainer is wrong, links and codecs are not measured
+# an older file stays, and if the trainer fails, links and codecs are not measured
 echo old >t.json
 for script in 'exit 0' 'exit 9' 'kill -SEGV $$'; do
     model -o t.json -- sh -c "$script"

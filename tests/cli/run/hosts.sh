@@ -1,5 +1,5 @@
-# hosts.sh: for the scripts about `espresso run --hosts`: a remote shell that runs its command on this machine. It records its pid and the
-# host's name, says something like a login message, and cleans the environment.
+# hosts.sh: for the scripts of `espresso run --hosts`: a remote shell that runs its command on this machine. It records
+# its pid and the host's name, prints a login message, and clears the environment.
 . tests/cli/lib.sh
 cat >rsh <<END
 #!/bin/sh

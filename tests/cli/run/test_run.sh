@@ -1,5 +1,5 @@
-# test_run.sh: `espresso run`: what ranks are told, what becomes of their output, and what it refuses. Ranks are shell scripts: the
-# launcher must not need the library on the other side. How jobs end: test_run_ends.sh.
+# test_run.sh: `espresso run`: the variables of ranks, their output, and wrong usage. Ranks are shell scripts, since the
+# launcher must not need the library in them. test_run_ends.sh has the ends of jobs.
 . tests/cli/lib.sh
 order=sort
 run run -n 4 --machines 2 --inter 1gbit,50us --env A=b=c --env ESPRESSO_TIMEOUT_MS=1234 -- sh -c \
@@ -12,7 +12,7 @@ unset ESPRESSO_PLACE
 run run -n 4 --machines 4 --racks 3 -- true
 run run -n 4 --machines 4 --outer 1gbit -- true
 
-# each rank has an OpenMP team of its own: together no more threads than cores, unless somebody said a number
+# OpenMP teams of all ranks together have no more threads than cores, unless the user sets a number
 policy=${OMP_WAIT_POLICY:-} && unset OMP_WAIT_POLICY
 varies='s/^\[0\] [1-9][0-9]* passive/[0] CORES passive/'
 run run -n 1 -- sh -c 'echo $OMP_NUM_THREADS $OMP_WAIT_POLICY'
@@ -26,8 +26,8 @@ quiet run -n 64 --machines 8 -- sh -c 'echo $OMP_NUM_THREADS'
     run run -n 4 -- sh -c 'echo $OMP_NUM_THREADS'
 )
 
-# one meeting point a run, an abstract socket, and one secret: the same for its ranks, others for the next run, whatever the environment
-# says; the secret is on no command line
+# each run has its own abstract socket and its own secret, equal on all ranks, whatever the environment has; the secret
+# is on no command line
 export ESPRESSO_SECRET=ffffffffffffffffffffffff
 for n in 1 2; do
     quiet run -n 2 --no-prefix -- sh -c 'echo $ESPRESSO_ROOT $ESPRESSO_SECRET'
@@ -39,8 +39,8 @@ run run -n 1 --no-prefix -- sh -c 'tr "\0" " " </proc/$PPID/cmdline | grep -c --
 run run -n 1 --env ESPRESSO_SECRET=0123456789abcdef0123456789abcdef -- true
 unset ESPRESSO_SECRET
 
-# ---- output: each line whole, none lost, in order. awk knows /dev/stderr by itself: a bare system has no such file -----------------
-lost() { # RANKS LINES FILE: what is not there, once and in order
+# ---- output: lines are complete, in order, and none is lost. awk opens /dev/stderr itself, so the file may be missing 
+lost() { # RANKS LINES FILE: prints lines that are missing or out of order
     awk -v ranks="$1" -v lines="$2" '{ r = substr($1, 2) + 0; if (NF != 6 || $2 != next_of[r]++ || $6 != "fox") bad++ }
         END { for (r = 0; r < ranks; r++) if (next_of[r] != lines) bad++; print NR " lines, " bad + 0 " wrong" }' "$3"
 }
@@ -53,7 +53,7 @@ awk '{ print NF, $3, $4, $5, $6 }' one | sort | uniq -c | sed 's/^ *//'
 run run -n 2 -- printf 'a\nb' # a last line without newline
 quiet run -n 2 -- sh -c 'head -c 300000 /dev/zero | tr "\0" x; echo; head -c 3000000 /dev/zero'
 [ "$(wc -c <"$top/1")" -ge 6600002 ] || echo "long lines are cut"
-echo hello | run run -n 2 -- sh -c 'cat; echo end' # the input is rank 0's
+echo hello | run run -n 2 -- sh -c 'cat; echo end' # rank 0 reads the input
 echo '--- standard streams that are full, or closed: nothing else may land in their place'
 "$ESPRESSO_COMMAND" run -n 2 echo hi 2>&1 >/dev/full
 echo "[exit $?]"
@@ -63,7 +63,7 @@ timeout 20 "$ESPRESSO_COMMAND" run -n 2 -- sh -c "$three" >&- 2>"$top/2" && sort
 timeout 20 "$ESPRESSO_COMMAND" run -n 2 -- sh -c "$three" 2>&- >"$top/1" && sort "$top/1"
 timeout 20 "$ESPRESSO_COMMAND" run -n 2 -- sh -c "$three" <&- >&- 2>&- && echo "all closed: done"
 
-# ---- what is wrong -----------------------------------------------------------------------------------------------------------------
+# ---- wrong usage -----------------------------------------------------------------------------------------------------
 order=cat varies='s/ PATH (.*)/ PATH (...)/'
 echo text >text
 for program in ./no/such/program no-such-program-anywhere ./text /; do run run -n 2 -- $program; done

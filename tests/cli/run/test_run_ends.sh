@@ -1,28 +1,29 @@
-# test_run_ends.sh: how jobs of `espresso run` end: by themselves, by ranks that fail or are killed, by signals; nobody lives on.
+# test_run_ends.sh: how jobs of `espresso run` end: by themselves, by failed or killed ranks, by signals; no process is
+# left.
 # runs: quiet slow
 . tests/cli/lib.sh
-varies='s/(pid [0-9]*)/(pid PID)/; /^2> \[[0-9]\] \(Terminated\|User defined\)/d' order=sort # what a shell says whose sleep ended
+varies='s/(pid [0-9]*)/(pid PID)/; /^2> \[[0-9]\] \(Terminated\|User defined\)/d' order=sort # messages of shells
 ready() { for rank in "$@"; do soon said "[$rank] ready"; done; }
 
 run run -n 3 -- sh -c '[ $ESPRESSO_RANK != 1 ] || exit 7; exec sleep 60'
-# the others are given time to find out by themselves
+# other ranks get time to notice
 run run -n 3 -- sh -c '[ $ESPRESSO_RANK != 1 ] || exit 7; sleep 0.5; echo saved; exit 3'
-# a killed rank, and stubborn others
+# a killed rank, and others that ignore SIGTERM
 run run -n 2 -- sh -c '[ $ESPRESSO_RANK != 1 ] || kill -9 $$; trap "" TERM; sleep 60; sleep 60'
-# what a rank left in the background ends with the job, whether or not it holds the output
+# background processes of ranks end with the job, whether or not they hold the output
 run run -n 2 -- sh -c 'sleep 60 >/dev/null 2>&1 & sleep 61 & echo done'
 
-for signal in TERM USR1; do # signals are passed on; USR1 ends nothing
+for signal in TERM USR1; do # signals are forwarded; USR1 does not end the job
     start run -n 3 -- sh -c "trap 'echo got; exit 0' $signal; echo ready; while :; do sleep 0.05; done"
     ready 0 1 2
     kill -$signal "$pid"
     finish
 done
-start run -n 2 -- sh -c 'echo ready; exec sleep 60' # an interrupt is the status
+start run -n 2 -- sh -c 'echo ready; exec sleep 60' # the exit status is that of the interrupt
 ready 0 1
 kill -INT "$pid"
 finish
-start run -n 2 -- sh -c 'trap "" INT; echo ready; sleep 60; sleep 60' # who insists ends stubborn ranks
+start run -n 2 -- sh -c 'trap "" INT; echo ready; sleep 60; sleep 60' # a second Ctrl-C kills ranks that ignore the first
 ready 0 1
 kill -INT "$pid"
 sleep 0.7

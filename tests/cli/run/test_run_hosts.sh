@@ -1,4 +1,4 @@
-# test_run_hosts.sh: `espresso run --hosts`: what ranks on other hosts are told, what becomes of their output, and what it refuses.
+# test_run_hosts.sh: `espresso run --hosts`: the variables of ranks on other hosts, their output, and wrong usage.
 . tests/cli/run/hosts.sh
 
 export ESPRESSO_LOG=error OMP_SCHEDULE=static,7 NOT_OURS=x ASKED="with = and \" and ' and	tab"
@@ -11,14 +11,14 @@ on a:1,b:1 -- sh -c 'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\0" "\n" >lines.
     echo "found $(grep -c -- "$ESPRESSO_SECRET" lines.$ESPRESSO_RANK), $(grep -c -- --root lines.$ESPRESSO_RANK | sed "s/[1-9][0-9]*/some/") lines with --root, ${#ESPRESSO_SECRET} long"'
 unset ESPRESSO_LOG OMP_SCHEDULE NOT_OURS ASKED ESPRESSO_RANK ESPRESSO_SECRET
 
-# arguments with anything in them; the command's own path, too
+# arguments with special characters; also the command's own path
 odd=$(printf 'a'\''b"c $HOME `x` \\ *\n;&|<>()~#! \t\001\377')
 quiet run --rsh "$PWD/rsh" --root 127.0.0.1 --hosts a:1,b:1 --no-prefix -- printf '%s|%s|' "$odd" '' >"$top/said"
 printf '%s||\n%s||\n' "$odd" "$odd" | sort >odd
 sort "$top/1" | cmp - odd # the lines of two ranks, in any order
 ln -s "$ESPRESSO_COMMAND" "it's \"\$x"
 on a:1,b:1 --espresso "$PWD/it's \"\$x" -- echo hello
-# ranks of the library meet at the port that the launcher chose, and average: by shared memory, since the "hosts" are one
+# ranks connect at the port that the launcher chose, and average: by shared memory, since the "hosts" are one
 on a:2,b:2 --env ESPRESSO_BACKEND=shm -- "$programs/trainer" 1 --say weight:10
 
 quiet run --rsh "$PWD/rsh" --hosts 127.0.0.1,127.0.0.2 -n2 --no-prefix sh -c 'echo $ESPRESSO_ROOT'
@@ -27,7 +27,7 @@ on a:1,b:1 --root '[fe80::1]:29400' -- sh -c 'echo $ESPRESSO_ROOT'
 varies="$varies; s/\\(\\]:\\)[1-9][0-9]*\$/\\1PORT/"
 run run --rsh "$PWD/rsh" --hosts '[::1]:1,127.0.0.1:1' sh -c 'echo $HOST $ESPRESSO_ROOT'
 
-# each line whole, none lost, in order
+# lines are complete, in order, and none is lost
 quiet run --rsh "$PWD/rsh" --root 127.0.0.1 --hosts a:3,b:1 -- sh -c 'seq 0 9999 | awk '\''{ s = $0 " the quick brown fox"; print s; print s > "/dev/stderr" }'\'
 for stream in 1 2; do
     grep -v welcome "$top/$stream" | awk '{ r = substr($1, 2) + 0; if (NF != 6 || $2 != next_of[r]++ || $6 != "fox") bad++ }
@@ -39,8 +39,8 @@ long=$(head -c 120000 /dev/zero | tr '\0' x)
 quiet run --rsh "$PWD/rsh" --root 127.0.0.1 --hosts a:1,b:1 --env "A=$long" -- sh -c 'echo ${#1} ${#A}' sh "$long" >"$top/said"
 sort "$top/1"
 
-# ---- what is wrong: nothing is started where a host is not ready --------------------------------------------------------------------
-# whichever of the hosts is the first to say it
+# ---- errors: no rank is started if a host is not ready ---------------------------------------------------------------
+# one of the hosts reports it
 any="$varies; s/version [0-9.]*[0-9]/VERSION/g; s/host [ab] (rank [01])/host H (rank R)/; s/run on [ab]/run on H/; /^2> [a-z]*: .*exec: /d; /failed after that/d; /ending what/d"
 printf '#!/bin/sh\nhead -c 32 | sed "s/^[0-9.]*/0.0.1/" | "%s" "$@"\n' "$PWD/rsh" >bad && chmod +x bad
 for flags in a:1,gone:1 'a:1,b:1 --espresso /no/such/espresso' 'a:1,b:1 --espresso /bin/true' 'a:1,b:1 --rsh /no/such/rsh' "a:1,b:1 --rsh $PWD/bad"; do
@@ -49,7 +49,7 @@ for flags in a:1,gone:1 'a:1,b:1 --espresso /no/such/espresso' 'a:1,b:1 --espres
 done
 ls started 2>"$top/said"
 on a:1,b:1 -- ./no/such/program
-# the directory that is here is not on the other host
+# the directory does not exist on the other host
 printf '#!/bin/sh\nif [ $1 = b ]; then mv "%s/folder" "%s/elsewhere"; sleep 0.2; fi\nexec "%s" "$@"\n' "$PWD" "$PWD" "$PWD/rsh" >moved && chmod +x moved
 mkdir folder
 (cd folder && "$ESPRESSO_COMMAND" run --hosts a:1,b:1 --root 127.0.0.1 --rsh "$top/here/moved" true 2>"$top/2"; echo "[exit $?]")

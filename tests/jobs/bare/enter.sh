@@ -1,6 +1,6 @@
-# enter.sh: unpacks a bare root and runs a command in it, as root of a mount and a process namespace (test_bare.sh begins
-# them). What a machine has is given: /proc, a few devices, terminals, the network. What it may lack is not: /dev/shm, /sys,
-# /etc/hosts, HOME, a locale.
+# enter.sh: unpacks a bare root and runs a command in it, as root of a mount and a process namespace (test_bare.sh
+# begins them). It has /proc, a few devices, terminals and the network. It does not have what real machines may lack:
+# /dev/shm, /sys, /etc/hosts, HOME, a locale.
 #   enter.sh FOLDER ROOT.TAR SOURCES.TAR ARCHIVES USER COMMAND...
 set -eu
 dir=$1 tar=$2 sources=$3 archives=$4 user=$5

@@ -1,10 +1,10 @@
-# root.sh: makes the minimal Debian (or Ubuntu) root of test_bare.sh, once, and prints the path of its tar file. The root has
-# the essential packages, apt, sudo and a user `bare` who may use sudo: no compiler, no make, no /etc/hosts, no locale. Its
-# package sources and proxy are those of this machine's apt.
+# root.sh: makes the minimal Debian (or Ubuntu) root of test_bare.sh, once, and prints the path of its tar file. The
+# root has the essential packages, apt, sudo and a user `bare` who may use sudo: no compiler, no make, no /etc/hosts, no
+# locale. Its package sources and proxy are those of this machine's apt.
 #   SUITE=trixie sh tests/jobs/bare/root.sh        (the default is this machine's own release)
 # Kept in ${XDG_CACHE_HOME:-~/.cache}/espresso-bare, which `make clean` leaves alone; delete it to start afresh.
 set -eu
-version=1 # of what is below: another number makes another root
+version=1 # increase it after a change of this script
 skip() {
     echo "skipped: $*" >&2
     exit 77
@@ -19,7 +19,7 @@ cache=${XDG_CACHE_HOME:-${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.cach
 tar=$cache/$suite-$arch-$version.tar
 mkdir -p "$cache/archives"
 exec 9>"$cache/lock"
-flock 9 # two tests at once make one root
+flock 9 # only one of two tests at the same time makes the root
 if [ -s "$tar" ]; then
     echo "$tar"
     exit 0
@@ -27,7 +27,8 @@ fi
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-# this machine's sources of that release; where it has none (SUITE is another release), mmdebstrap knows the usual mirror
+# this machine's sources of that release; where it has none (SUITE is another release), mmdebstrap knows the usual
+# mirror
 apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
     awk -v suite="$suite" '$2 == suite || index($2, suite "-") == 1 { print "deb", $1, $2, $3 }' | sort -u >"$tmp/sources"
 apt-config dump | grep -E '^Acquire::(https?::|Check-|Retries|ForceIPv)' >"$tmp/apt.conf" || :

@@ -1,9 +1,9 @@
-# test_bare.sh: the README's two commands and `build` on a machine that has nothing: a minimal Debian root (root.sh), into which
-# the commit is cloned. As root: `./bootstrap demo --quick`, then build; with TEST_ALL also as a user with sudo: `./bootstrap build`;
-# each in a fresh root.
+# test_bare.sh: the README's two commands and `build` on a machine that has nothing: a minimal Debian root (root.sh),
+# into which the commit is cloned. As root: `./bootstrap demo --quick`, then build; with TEST_ALL also as a user with
+# sudo: `./bootstrap build`; each in a fresh root.
 #   make bare        or       sh tests/jobs/bare/test_bare.sh [COMMAND]     (COMMAND is run instead, as root and as a user with sudo)
-# Skipped, with the reason, where there are no namespaces or no packages. OPT is -O1 unless it is set: what is missing does not
-# depend on it, and they take half the time.
+# Skipped, with the reason, where there are no namespaces or no packages. OPT is -O1 unless it is set: what is missing
+# does not depend on it, and they take half the time.
 # time limit: 1500 s (three minutes on two idle cores, once the root is made and packages are fetched)
 # runs: slow
 set -eu
@@ -15,7 +15,7 @@ skip() {
 }
 commit=$(git rev-parse --short --verify HEAD 2>&1) || skip "no commit to clone: $commit"
 tar=$(sh tests/jobs/bare/root.sh) || exit $?
-for old in "$(dirname "$tar")"/run-*; do # of a test that was killed: half a gigabyte
+for old in "$(dirname "$tar")"/run-*; do # left behind by killed tests
     kill -0 "${old##*-}" 2>/dev/null || rm -rf "$old"
 done
 work=$(dirname "$tar")/run-$$
@@ -46,7 +46,7 @@ tries() { # USER COMMAND
     enter "$@" || code=$?
     echo "== exit status $code, $(($(date +%s) - start)) s"
     [ "$code" -ne 0 ] || return 0
-    # a mirror that cannot be reached says nothing of bootstrap
+    # an unreachable mirror is not a fault of bootstrap
     enter root 'apt-get update -o APT::Update::Error-Mode=any' >"$work/log" 2>&1 ||
         skip "packages cannot be fetched: $(tail -n 3 "$work/log")"
     exit 1
@@ -55,7 +55,7 @@ if [ $# -gt 0 ]; then
     tries root "$*"
     tries bare "$*"
 else
-    # two ranks as a trainer's own launcher starts them, by a name that /etc/hosts usually knows
+    # two ranks without `espresso run`, which connect by a name that is usually in /etc/hosts
     where="WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29517"
     pair="{ env RANK=1 $where build/bin/hello & env RANK=0 $where build/bin/hello && wait \$!; }"
     tries root "./bootstrap demo --quick && ./bootstrap build && $pair"

@@ -1,18 +1,18 @@
-/* test_alloc.c: memory ends at each allocation in turn. Every scenario runs again and again; one rank's n-th allocation fails, once or
- * from then on, for n = 1, 2, ..., until no allocation is left to fail. Each time the rank gets ESP_E_NOMEM and a text, or what the
- * library promises to go on without; the other ranks end soon, with an error that names this rank; nothing leaks; and nothing in the
- * library allocates past the user's allocator (the linker leads malloc and its like to this file: see tests.mk). */
-/* runs: slow asan-long no-tsan: hundreds of jobs by what context/test_step, test_state and test_autopilot run: too slow */
+/* test_alloc.c: the n-th allocation of one rank fails, once or with all later ones, for n = 1, 2, ... in each scenario.
+ * The rank must get ESP_E_NOMEM with a text, or continue where the library promises that. The other ranks must soon get
+ * an error that names this rank. Nothing may leak, and the library may use only the user's allocator (the linker
+ * redirects malloc to this file: see tests.mk). */
+/* runs: slow asan-long no-tsan: too slow; other tests run such jobs under the sanitizer */
 #include "tests/lib/test.h"
 #include <execinfo.h>
 enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 
-/* ---- the user's allocator, one for each rank ----------------------------------------------------------------------------- */
+/* ---- the user's allocator, one for each rank --------------------------------------------------------------------- */
 typedef struct pool {
-    atomic_int live, seen, hits; /* blocks in use; allocations so far; those that failed */
+    atomic_int live, seen, hits; /* blocks in use; allocations; failed ones */
     int fail_at, sticky;         /* fail_at 0: none fails */
-    atomic_int wrong;            /* blocks freed with another size than they have */
-    int at_meeting, at_opened;   /* `seen` when the ranks began to meet, and when esp_open returned */
+    atomic_int wrong;            /* blocks freed with a wrong size */
+    int at_connect, at_opened;   /* `seen` before ranks connect, after esp_open */
 } pool;
 
 void *__real_malloc(size_t n);
@@ -24,7 +24,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 void *__wrap_calloc(size_t n, size_t m);
 void *__wrap_realloc(void *p, size_t n);
 
-/* What the library asks of libc itself. `libc_fail_at`: of a plan without a context, which has no other allocator. */
+/* Allocations by libc's malloc. Only a plan without a context may use it; then its allocations fail, too. */
 static atomic_int watching, past, libc_live_fail, libc_seen, libc_hits;
 static int libc_fails(void) {
     if (atomic_load(&watching)) atomic_fetch_add(&past, 1);
@@ -38,14 +38,14 @@ void *__wrap_aligned_alloc(size_t align, size_t n) { return libc_fails() ? NULL 
 void *__wrap_calloc(size_t n, size_t m) { return libc_fails() ? NULL : __real_calloc(n, m); }
 void *__wrap_realloc(void *p, size_t n) { return libc_fails() ? NULL : __real_realloc(p, n); }
 
-enum { HEAD = 64 }; /* in front of each block: its size */
+enum { HEAD = 64 }; /* bytes before each block, for its size */
 static void *pool_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     pool *p = user;
     const int n = atomic_fetch_add(&p->seen, 1) + 1;
     if (p->fail_at && (n == p->fail_at || (p->sticky && n > p->fail_at))) {
         if (!atomic_fetch_add(&p->hits, 1) && getenv("VERBOSE")) {
             void *at[12];
-            backtrace_symbols_fd(at, backtrace(at, 12), 2); /* addr2line says which */
+            backtrace_symbols_fd(at, backtrace(at, 12), 2); /* resolve with addr2line */
         }
         return NULL;
     }
@@ -74,7 +74,7 @@ static void pool_log(void *user, const esp_log_event *ev) {
         fprintf(stderr, "  [%d] %s: %s\n", ev->level, ev->component ? ev->component : "", ev->message);
 }
 
-/* ---- scenarios ------------------------------------------------------------------------------------------------------------ */
+/* ---- scenarios --------------------------------------------------------------------------------------------------- */
 typedef struct scenario {
     const char *name;
     int32_t size, per_machine;
@@ -82,13 +82,13 @@ typedef struct scenario {
     esp_status (*body)(esp_ctx *ctx, const struct scenario *c);
     const char *tensor_codec, *gather; /* of the first tensor */
     uint32_t tensor_flags;
-    int goes_on;        /* a failure that the library promises to go on without */
+    int goes_on;        /* the library must survive the failure */
     const char *env[2]; /* a variable and its value */
 } scenario;
 
 static char path[64];
 
-/* Runs the call unless one before it failed. */
+/* Runs the call unless an earlier one failed. */
 #define DO(call)                                                                                                       \
     do {                                                                                                               \
         if (s == ESP_OK) s = (call);                                                                                   \
@@ -162,7 +162,7 @@ static esp_status saves(esp_ctx *ctx, const scenario *c) {
     DO(esp_state_save(ctx, path));
     DO(esp_state_load(ctx, path));
     DO(step(ctx));
-    DO(esp_strategy_set(ctx, "fp32")); /* its feedback has no place now */
+    DO(esp_strategy_set(ctx, "fp32")); /* its residuals become pending */
     DO(esp_state_save(ctx, path));
     DO(step(ctx));
     DO(esp_state_load(ctx, path));
@@ -225,7 +225,7 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
     DO(esp_start(ctx));
     return s == ESP_E_NOT_FOUND ? ESP_OK : s;
 }
-/* auto with figures that are made up: it measures, plans, changes to a plan that compresses and keeps it. */
+/* Strategy auto with made-up costs: it measures, plans, activates a plan that compresses, and keeps it. */
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->active.strategy.units[i].option)) return 7000000;
@@ -332,10 +332,10 @@ static scenario all[] = {
     {"profile", 2, 1, {.backend = "loop"}, trains, 0, 0, 0, 1, {"ESPRESSO_PROFILE", path}},
 };
 
-/* ---- one run --------------------------------------------------------------------------------------------------------------- */
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: the last call, in which the others may be done already */
+    int opened, at_end; /* at_end: others may have finished */
     char text[2048];
 } outcome;
 typedef struct run_of {
@@ -354,7 +354,7 @@ typedef struct rank_of {
 static esp_status exchange(void *user, const void *in, void *out, uint64_t bytes) {
     const rank_of *r = user;
     if (bytes > sizeof r->run->board / RANKS) abort();
-    if (!r->run->pool[r->rank].at_meeting) r->run->pool[r->rank].at_meeting = atomic_load(&r->run->pool[r->rank].seen);
+    if (!r->run->pool[r->rank].at_connect) r->run->pool[r->rank].at_connect = atomic_load(&r->run->pool[r->rank].seen);
     memcpy(r->run->board + (uint64_t)r->rank * bytes, in, bytes);
     pthread_barrier_wait(&r->run->barrier);
     memcpy(out, r->run->board, bytes * (uint64_t)r->run->scenario->size);
@@ -380,7 +380,7 @@ static void *rank_main(void *arg) {
     o->status = esp_open(&cfg, &ctx);
     p->at_opened = atomic_load(&p->seen);
     if (ctx) o->status = c->body(ctx, c);
-    /* so that every rank learns of a failure, be it in the other's last call */
+    /* every rank must see the failure, even if it was in the other's last call */
     if (ctx && !o->status && c->size > 1 && c->body != opens) {
         o->status = esp_barrier(ctx);
         o->at_end = 1;
@@ -390,7 +390,7 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* 1: an allocation failed. */
+/* Runs a scenario. Returns 1 if an allocation failed. */
 static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, uint32_t timeout_ms, run_of *r) {
     rank_of ranks[RANKS];
     memset(r, 0, sizeof *r);
@@ -411,15 +411,15 @@ static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, 
 }
 
 static int bad;
-static void complain(const scenario *c, int32_t victim, int n, int sticky, int32_t rank, const char *what,
-                     const run_of *r) {
+static void report(const scenario *c, int32_t victim, int n, int sticky, int32_t rank, const char *what,
+                   const run_of *r) {
     if (++bad > 40) return;
     print_message("%s: allocation %d of rank %d fails %s: rank %d: %s; %s: %s\n", c->name, n, (int)victim,
                   sticky ? "and all after it" : "once", (int)rank, what, esp_status_name(r->out[rank].status),
                   r->out[rank].text);
 }
 
-/* Where levels have comms of their own, a rank of another group hears of a rank that left because the first one had. */
+/* Does rank k's error name a rank whose error names the victim? Ranks of other groups notice only that rank. */
 static int names_by_another(const scenario *c, const run_of *r, int32_t victim, int32_t k) {
     char named[2][32];
     snprintf(named[0], sizeof named[0], "rank %d", (int)victim);
@@ -444,7 +444,7 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
     if (r->timeout_ms == OPEN_MS && (!failed || r->out[victim].status == ESP_E_TIMEOUT)) return NULL;
     if (k == victim) return o->status == ESP_E_NOMEM || (c->goes_on && !failed) ? NULL : "not ESP_E_NOMEM";
     if (!o->status) return failed && !r->out[victim].at_end ? "no error where another rank has one" : NULL;
-    /* a rank that has no memory for a message leaves as if it had died; it is not told so if it closes already */
+    /* without memory for its final message, a rank that closes seems to have died, but does not notice that itself */
     if (!failed && r->out[victim].at_end && o->status == ESP_E_PEER && strstr(o->text, named)) return NULL;
     if (!failed) return "an error where the rank itself went on";
     if (!strstr(o->text, named) && !names_by_another(c, r, victim, k)) return "the error does not name the rank";
@@ -454,25 +454,25 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
 static void check(const scenario *c, int32_t victim, int n, int sticky, int hit, const run_of *r, double seconds) {
     for (int32_t k = 0; k < c->size; k++) {
         const char *wrong = wrong_with(c, r, victim, k, hit);
-        if (wrong) complain(c, victim, n, sticky, k, wrong, r);
+        if (wrong) report(c, victim, n, sticky, k, wrong, r);
     }
-    if (atomic_load(&past)) complain(c, victim, n, sticky, victim, "memory was taken past the user's allocator", r);
-    if (seconds > WAIT_MS / 2000.0) complain(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
+    if (atomic_load(&past)) report(c, victim, n, sticky, victim, "memory was taken past the user's allocator", r);
+    if (seconds > WAIT_MS / 2000.0) report(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-/* Every allocation of one rank from the meeting on; without other ranks, from the first. TEST_ALL (make test-all) tries all, else every
- * few of them, other ones for each rank and mode. A rank that fails before it has met the others is missing: they wait for it until
- * their timeout, which is short then. */
+/* Lets each allocation of one rank fail, from the connection of the ranks on. TEST_ALL (make test-all) tries all of
+ * them, otherwise only every few, and different ones for each rank and mode. If a rank fails before it has connected,
+ * the others wait for it until their timeout, which is short then. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
     const double began = test_seconds();
-    const char *from = getenv("FROM"); /* to look at one */
+    const char *from = getenv("FROM"); /* to debug one allocation */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
     run_once(c, victim, 0, 0, WAIT_MS, &r);
     check(c, victim, 0, 0, 0, &r, 0);
-    const int first = r.pool[victim].at_meeting + 1, opened = r.pool[victim].at_opened;
+    const int first = r.pool[victim].at_connect + 1, opened = r.pool[victim].at_opened;
     const int every = getenv("TEST_ALL") ? 1 : 1 + (atomic_load(&r.pool[victim].seen) - first) / SAMPLE;
     for (int n = from ? atoi(from) : first, hit = bad <= 40; hit && bad <= 40; runs++) {
         const double start = test_seconds();
@@ -496,7 +496,7 @@ TEST(each_allocation_fails) {
     assert_int_equal(bad, 0);
 }
 
-/* The planner without a context has no allocator but libc's. */
+/* The planner without a context uses malloc. */
 TEST(a_plan_fails_cleanly) {
     static const esp_cost_point quick[] = {{1, 1000}, {100000, 20000}};
     const esp_plan_tensor tensors[] = {{.name = "a", .elements = 100000, .compute_ns = 1e5},

@@ -1,5 +1,5 @@
-/* test_auto_die.c: ranks that are killed while the autopilot measures, probes, plans, switches or checks, over shared memory.
- * Every other rank must come back with an error that names the dead one, and nothing may stay behind. */
+/* test_auto_die.c: ranks are killed while the autopilot measures, plans, switches or checks, over shared memory. Every
+ * other rank must get an error that names the killed one, and nothing may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -9,16 +9,16 @@ enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
 static const char *const situations[] = {"killed while measuring", "killed in a probe", "killed while planning",
                                          "killed at the switch", "killed after the switch"};
 
-/* What the processes inherit: who dies, and where. */
+/* When the victim dies; child processes inherit it. */
 static int situation, depth;
 static int32_t victim;
-/* of one rank */
+/* the context of this rank */
 static esp_ctx *own;
 static int own_depth;
 
 static void die(void) { kill(getpid(), SIGKILL); }
 
-/* ---- made-up figures: the plan is always a switch, the fifth step after the first ones ---- */
+/* ---- made-up costs: the plan is always better, so that auto switches to it ---- */
 static uint64_t made_up_step(void *user, esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     int now = situation == MEASURING  ? a->phase == ESP__AUTO_MEASURE && (int)a->phase_steps == depth
@@ -54,7 +54,7 @@ static esp_status made_up_figures(void *user, esp_ctx *ctx, esp_plan_system *s, 
     return ESP_OK;
 }
 
-/* ---- dying inside the switch: at one of the places that take memory, between the ranks' exchanges ---- */
+/* ---- dying inside the switch: at one of its allocations, between the ranks' exchanges ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
@@ -63,7 +63,7 @@ static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t a
     return test_host_alloc(user, d, bytes, align);
 }
 
-/* ---- dying in the middle of a probe: soon after measuring began, at some moment ---- */
+/* ---- dying soon after measuring began ---- */
 static void *die_soon(void *arg) {
     usleep((useconds_t)depth * 1000);
     die();
@@ -131,7 +131,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* One rank dies there; all others fail, naming it, and can be closed. */
+/* Kills one rank in that situation. All others must fail with its name, and must be able to close. */
 static void killed(int where, int32_t who, int deep) {
     procs p;
     char name[32];
@@ -162,7 +162,7 @@ TEST(test_in_a_probe) {
     for (int32_t r = 0; r < RANKS; r++) killed(PROBING, r, 1 + 3 * r);
 }
 TEST(test_planning) {
-    killed(PLANNING, 0, 0); /* the one that plans */
+    killed(PLANNING, 0, 0); /* rank 0 plans */
     killed(PLANNING, 2, 0);
 }
 TEST(test_at_the_switch) {
@@ -173,7 +173,7 @@ TEST(test_after_the_switch) {
     killed(SWITCHED, 3, 2);
 }
 
-/* Other programs may use the folder: only what has our name counts. */
+/* Counts our files in /dev/shm, which other programs use too. */
 static int our_files(void) { return test_count_files("/dev/shm", "esp"); }
 static int files_before;
 static int count_before(void **state) {

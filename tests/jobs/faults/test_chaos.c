@@ -1,17 +1,17 @@
-/* test_chaos.c: jobs of 4 ranks on 2 machines, each with one fault at a random moment, and what all ranks must make of it.
- * docs/use/faults.md says what that is.
+/* test_chaos.c: jobs of 4 ranks on 2 machines, each with one fault at a random moment. All ranks must react as
+ * docs/use/faults.md describes.
  *
  * Without arguments it is a test: 20 runs of every kind. `make soak` runs more, and writes how soon faults are noticed:
  *   test_chaos [--kind NAME] [--runs N] [--seed FIRST] [--timeout MS] [--within MS] [--report FILE] [--verbose]
  *              [--backend NAME] [--launcher "mpirun -n 4"]
- * A run follows from its kind and seed, which a failure prints. */
+ * Kind and seed determine a run. A failure prints both. */
 /* runs: quiet slow asan-long no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/quantile.h"
 
 #include "espresso_impl/job/peers.h"
 
-/* A rank may say that it has another version: the linker passes the library's calls of esp__hello_make through here (tests.mk). */
+/* The version that a rank sends in its hello. The linker redirects calls of esp__hello_make to this file (tests.mk). */
 static const char *chaos_version = ESPRESSO_VERSION;
 void __real_esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 void __wrap_esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);

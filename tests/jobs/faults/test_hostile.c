@@ -1,26 +1,27 @@
-/* test_hostile.c: a job of 4 ranks meets over TCP and trains, while hostile processes make connections of every kind. The ranks must
- * meet, results must be right, and neither rank 0's memory nor its descriptors may grow with the number of connections.
- * ESPRESSO_HOSTILE=100000 (make hostile) makes so many connections while the job meets, and as many while it runs. */
-/* runs: quiet no-tsan: ranks are processes: the sanitizer sees one of them, with the threads that job/test_secret has */
+/* test_hostile.c: a job of 4 ranks connects over TCP and trains, while hostile processes open connections of every
+ * kind. The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
+ * number of connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job
+ * connects, and while it runs. */
+/* runs: quiet no-tsan: ranks are processes; job/test_secret has their threads */
 #include "tests/lib/test.h"
 #include <sys/un.h>
 #include "tests/lib/processes.h"
 #include "tests/lib/hello.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 }; /* they keep memory that was freed */
+enum { SANITIZED = 1 }; /* sanitizers keep freed memory */
 #else
 enum { SANITIZED = 0 };
 #endif
 enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDATES + RANKS };
 static const char secret[] = "a secret that nobody else knows";
 
-/* What the hostile processes share with the test. */
+/* Shared by the test and the hostile processes. */
 typedef struct flood {
-    atomic_int running, met; /* running: they go on. met: the job has met, its port must be closed */
-    atomic_ullong made;      /* connections that were made, or tried after the job had met */
+    atomic_int running, connected; /* connected: all ranks are, the port is closed */
+    atomic_ullong made;            /* connections made, or tried after that */
     atomic_ullong kinds[16], got_in, datagrams;
-    hello_bytes replay[2]; /* what a real rank has sent in a real meeting of this secret */
+    hello_bytes replay[2]; /* messages of a real rank with this secret */
     char root[64];
 } flood;
 static flood *f;
@@ -32,11 +33,11 @@ static uint64_t wanted(void) {
 
 /* ---- the job ---- */
 static void on_log(void *user, const esp_log_event *ev) {
-    if (!strcmp(ev->component, "peers") && strstr(ev->message, "all ranks have met"))
+    if (!strcmp(ev->component, "peers") && strstr(ev->message, "all ranks have connected"))
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
 
-/* The last number of the gradient is rank 0's: the mean is 1 as soon as the test says go. */
+/* Runs a step. If p->b->go is 2 on rank 0, it sends that in the last element, and *done becomes true on all ranks. */
 static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float *grad, int *done) {
     float want = 0;
     esp_stream here = ESP_ZERO;
@@ -51,7 +52,7 @@ static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float
     return s;
 }
 
-/* Backend shm under another name, so that ranks sleep on two backends, which takes sockets that have names. */
+/* Backend shm under a second name: ranks that wait for two backends need sockets with names. */
 static const esp_plugin *shm_again(const esp_host *h) {
     static esp_backend again;
     static const esp_backend *const list[] = {&again};
@@ -77,7 +78,7 @@ static void body_rank(procs *p, int32_t rank) {
     int done = 0;
     alarm(900);
     setenv("ESPRESSO_SECRET", secret, 1);
-    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* it comes in the middle of the flood */
+    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* joins in the middle of the flood */
     cfg.rank = rank;
     cfg.size = RANKS;
     cfg.root = f->root;
@@ -104,7 +105,7 @@ static void body_rank(procs *p, int32_t rank) {
     atomic_store(&me->status, s);
 }
 
-/* ---- those who attack it ---- */
+/* ---- attacks ---- */
 enum {
     CLOSES,
     GARBAGE,
@@ -121,7 +122,7 @@ enum {
     KINDS
 };
 
-/* Makes one connection of that kind. Returns a socket that stays open, or -1. */
+/* Opens a connection of one kind. Returns a socket that stays open, or -1. */
 static int attack(int kind, uint64_t serial, int *fd) {
     static const struct linger reset = {1, 0};
     hello_bytes sent[2], garbage;
@@ -136,13 +137,13 @@ static int attack(int kind, uint64_t serial, int *fd) {
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
-    case SLOW_WRITER: return *fd;                                 /* the loop below sends it a byte now and then */
+    case SLOW_WRITER: return *fd;                                 /* the loop below sends a byte now and then */
     case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* and never reads the challenge */
     case RESET:
         hello_send(*fd, &f->replay[0]);
         setsockopt(*fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         return -1;
-    case REPLAY: /* the hello waits in the socket when the challenge is sent */
+    case REPLAY: /* sends the hello before the challenge */
         hello_send(*fd, &f->replay[0]);
         hello_send(*fd, &f->replay[1]);
         if (hello_receive(*fd, answer, sizeof answer) == ESP__MSG_CHALLENGE)
@@ -169,15 +170,15 @@ static void hostile(int which) {
     memset(sent, 0, sizeof sent);
     for (uint64_t serial = 0; atomic_load(&f->running); serial++) {
         int kind = (int)((serial + (uint64_t)which * 5u) % KINDS), fd, keep, at = (int)(serial % HELD);
-        const int met = atomic_load(&f->met);
+        const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, met != 0); /* nobody listens there any more */
-            if (!met) usleep(1000);
-            if (met && serial % 64 == 0) usleep(1000);
+            atomic_fetch_add(&f->made, connected != 0); /* the port is closed */
+            if (!connected) usleep(1000);
+            if (connected && serial % 64 == 0) usleep(1000);
             continue;
         }
-        if (met) atomic_fetch_add(&f->got_in, 1);
+        if (connected) atomic_fetch_add(&f->got_in, 1);
         keep = attack(kind, serial, &fd);
         atomic_fetch_add(&f->made, 1);
         atomic_fetch_add(&f->kinds[kind], 1);
@@ -197,7 +198,7 @@ static void hostile(int which) {
         if (held[i] >= 0) close(held[i]);
 }
 
-/* Sends garbage to every abstract datagram socket of the job: the names are no secret. */
+/* Sends garbage to every abstract datagram socket of the job: any process can see their names. */
 static void datagrams(const procs *p) {
     char line[512], path[64], link[64];
     FILE *list = fopen("/proc/net/unix", "r");
@@ -228,7 +229,7 @@ static void datagrams(const procs *p) {
     if (s >= 0) close(s);
 }
 
-/* ---- what it costs rank 0 ---- */
+/* ---- cost for rank 0 ---- */
 static long memory_kb(pid_t pid, const char *what) {
     char path[64], line[256];
     long kb = 0;
@@ -246,7 +247,7 @@ static int descriptors(pid_t pid) {
     return test_count_files(path, "");
 }
 
-/* Waits until `n` connections more were made; returns the most descriptors that rank 0 had. */
+/* Waits for `n` more connections. Returns the largest number of descriptors of rank 0. */
 static int await_flood(const procs *p, uint64_t n) {
     const uint64_t from = atomic_load(&f->made), end = esp__now_ns() + 280000000000u;
     uint64_t looked = 0;
@@ -254,14 +255,14 @@ static int await_flood(const procs *p, uint64_t n) {
     while (atomic_load(&f->made) - from < n && esp__now_ns() < end) {
         int now = descriptors(p->pid[0]);
         if (now > most) most = now;
-        if (atomic_load(&f->met) && looked++ % 20 == 0) datagrams(p);
+        if (atomic_load(&f->connected) && looked++ % 20 == 0) datagrams(p);
         usleep(5000);
     }
     assert_true(atomic_load(&f->made) - from >= n);
     return most;
 }
 
-/* A meeting of two ranks with this secret, of which all bytes of rank 1 are recorded. */
+/* Connects two ranks with this secret, and records all bytes of rank 1. */
 static void record(void) {
     procs p;
     esp__where w = {.rank = 0, .size = 2, .secret = secret};
@@ -295,7 +296,7 @@ TEST(test_flood) {
     procs_init(&p, RANKS);
     procs_start_all(&p, body_rank);
     assert_true(PROCS_AWAIT(&p, other, 0, 3));
-    usleep(300000); /* ranks 1 and 2 have joined, rank 3 has not begun */
+    usleep(300000); /* ranks 1 and 2 have joined, rank 3 waits */
     before = memory_kb(p.pid[0], "VmRSS");
     fds_before = descriptors(p.pid[0]);
     atomic_store(&f->running, 1);
@@ -317,10 +318,10 @@ TEST(test_flood) {
     assert_true(fds_most <= fds_before + PLACES + 2);
 
     t0 = esp__now_ns();
-    atomic_store(&p.b->go, 1); /* rank 3 comes, while the flood goes on */
+    atomic_store(&p.b->go, 1); /* rank 3 joins during the flood */
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
     print_message("rank 3 joined and all trained 20 steps %.2f s after it came\n", (double)(esp__now_ns() - t0) / 1e9);
-    atomic_store(&f->met, 1);
+    atomic_store(&f->connected, 1);
     usleep(100000);
     runs = memory_kb(p.pid[0], "VmRSS");
     fds_runs = descriptors(p.pid[0]);
@@ -332,7 +333,7 @@ TEST(test_flood) {
         "most, then %d\n",
         (unsigned long long)n, (unsigned long long)atomic_load(&f->datagrams), runs, ran, fds_runs, fds_most, fds_ran);
     assert_true(SANITIZED || ran - runs < 1024);
-    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* the backend opens files now and then */
+    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* some for the backend */
     assert_int_equal(atomic_load(&f->got_in), 0);
     assert_true(atomic_load(&f->datagrams) > 100);
 

@@ -1,5 +1,5 @@
-/* test_peers_die.c: ranks are processes that get killed, stopped, or end without a word, over esp__peers alone. The time
- * until the others know is printed, not asserted. */
+/* test_peers_die.c: ranks are processes that are killed, are stopped, or exit without a final message. Uses only the
+ * connections of job/peers.h. Prints the time until other ranks notice, without a limit. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -12,16 +12,16 @@ typedef struct self {
 
 static void on_lost(void *user, int32_t rank, int left) {
     self *s = (self *)user;
-    atomic_store(&s->me->told_ns, esp__now_ns());
+    atomic_store(&s->me->noticed_ns, esp__now_ns());
     atomic_store(&s->me->lost_left, left);
     atomic_store(&s->me->lost, rank);
 }
 static void on_late(void *user, int32_t rank, uint32_t tensor) {
     self *s = (self *)user;
-    atomic_store(&s->me->late_tensor, tensor);
-    atomic_store(&s->me->late, rank);
+    atomic_store(&s->me->straggler_tensor, tensor);
+    atomic_store(&s->me->straggler, rank);
 }
-/* Rank r waits for r - 1 at tensor 10 + r; the last one is waited for by nobody. */
+/* The answer of a rank to an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
 static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
     out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
@@ -50,7 +50,7 @@ static void note(report *me, esp_status s) {
     atomic_store(&me->status, s);
 }
 
-/* All exchange for ever; some thread of each rank is always blocked. */
+/* Runs allgathers without end, so that some thread of each rank is always blocked. */
 static void body_exchange(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
@@ -66,10 +66,10 @@ static void body_exchange(procs *p, int32_t rank) {
     atomic_store(&me.me->closed_ns, esp__now_ns());
 }
 
-/* After `victim` has gone at `t0`: everybody else knows, and says so. */
+/* Checks that all other ranks notice the loss of `victim`, which was at t0, and name it. */
 static void expect_all_know(procs *p, int32_t victim, uint64_t t0, const char *how) {
     char words[64];
-    uint64_t told = 0, returned = 0, closed = 0;
+    uint64_t noticed = 0, returned = 0, closed = 0;
     assert_true(PROCS_AWAIT(p, lost, NOBODY, victim));
     assert_true(PROCS_AWAIT(p, status, 1, victim));
     assert_true(PROCS_AWAIT(p, closed_ns, 0, victim));
@@ -82,12 +82,12 @@ static void expect_all_know(procs *p, int32_t victim, uint64_t t0, const char *h
         assert_int_equal(atomic_load(&x->status), ESP_E_PEER);
         if (!strstr(x->text, words)) print_error("rank %d: %s\n", (int)r, x->text);
         assert_non_null(strstr(x->text, words));
-        if (atomic_load(&x->told_ns) > told) told = atomic_load(&x->told_ns);
+        if (atomic_load(&x->noticed_ns) > noticed) noticed = atomic_load(&x->noticed_ns);
         if (atomic_load(&x->returned_ns) > returned) returned = atomic_load(&x->returned_ns);
         if (atomic_load(&x->closed_ns) > closed) closed = atomic_load(&x->closed_ns);
     }
-    print_message("rank %d %s: all told after %.2f ms, all calls back after %.2f ms, all closed after %.2f ms\n",
-                  (int)victim, how, (double)(told - t0) / 1e6, (double)(returned - t0) / 1e6,
+    print_message("rank %d %s: all noticed after %.2f ms, all calls back after %.2f ms, all closed after %.2f ms\n",
+                  (int)victim, how, (double)(noticed - t0) / 1e6, (double)(returned - t0) / 1e6,
                   (double)(closed - t0) / 1e6);
 }
 
@@ -114,20 +114,20 @@ static void body_exit(procs *p, int32_t rank) {
         body_exchange(p, rank);
     } else if (open_peers(p, rank, &me, 20000)) {
         usleep(20000);
-        atomic_store(&me.me->told_ns, esp__now_ns());
-        _exit(0); /* a status of 0, and still it did not leave */
+        atomic_store(&me.me->noticed_ns, esp__now_ns());
+        _exit(0); /* status 0, but no final message */
     }
 }
 TEST(test_exit_without_leaving) {
     procs p;
     procs_init(&p, 3);
     procs_start_all(&p, body_exit);
-    assert_true(PROCS_AWAIT(&p, told_ns, 0, NOBODY));
-    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].told_ns), "ended without leaving");
+    assert_true(PROCS_AWAIT(&p, noticed_ns, 0, NOBODY));
+    expect_all_know(&p, 2, atomic_load(&p.b->rank[2].noticed_ns), "ended without leaving");
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A data loader forked from rank 1 lives on and still has the socket open: rank 1 is dead all the same. */
+/* After the death of rank 1, its child process still has the sockets open: rank 1 must count as dead. */
 static void body_with_child(procs *p, int32_t rank) {
     if (rank == 1) {
         self me;
@@ -161,7 +161,7 @@ TEST(test_forked_child_does_not_hide_a_death) {
 #endif
 }
 
-/* The child of a rank may close its copy: the rank goes on. */
+/* A child process closes its copy of the connections, without effect on the rank. */
 static void body_child_closes(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
@@ -189,7 +189,7 @@ TEST(test_forked_child_may_close) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank that is killed after it came to the meeting, and before all did. */
+/* A rank is killed after it has connected, while others have not. */
 static void body_open_only(procs *p, int32_t rank) {
     self me;
     atomic_store(&p->b->rank[rank].ready, 1);
@@ -200,7 +200,7 @@ static void body_open_only(procs *p, int32_t rank) {
 TEST(test_killed_while_meeting) {
     procs p;
     procs_init(&p, 4);
-    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* rank 3 is not there yet */
+    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* without rank 3 */
     p.size = 3;
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
     usleep(200000);
@@ -213,14 +213,14 @@ TEST(test_killed_while_meeting) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A stopped rank: its sockets are open, but it answers nobody. Ranks wait in a chain down to it. */
-static void body_accuse(procs *p, int32_t rank) {
+/* A stopped rank has open sockets, but does not answer. Rank r waits for rank r - 1, down to the stopped one. */
+static void body_suspect(procs *p, int32_t rank) {
     self me;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
     atomic_store(&me.me->ready, 1);
     while (!atomic_load(&p->b->go)) usleep(1000);
     if (rank == 3) esp__peers_suspect(peers, 2, 13);
-    while (atomic_load(&me.me->late) == NOBODY && atomic_load(&p->b->go) == 1) usleep(1000);
+    while (atomic_load(&me.me->straggler) == NOBODY && atomic_load(&p->b->go) == 1) usleep(1000);
     atomic_store(&me.me->status, 0);
     while (atomic_load(&p->b->go) == 1) usleep(1000);
     esp__peers_close(peers, NULL, 0, NULL, NULL);
@@ -230,21 +230,22 @@ TEST(test_stopped_rank_is_named) {
         procs p;
         uint64_t t0;
         procs_init(&p, 4);
-        procs_start_all(&p, body_accuse);
+        procs_start_all(&p, body_suspect);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
         kill(p.pid[victim], SIGSTOP);
         usleep(20000);
         t0 = esp__now_ns();
         atomic_store(&p.b->go, 1);
-        while (atomic_load(&p.b->rank[3].late) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
+        while (atomic_load(&p.b->rank[3].straggler) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
         print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(esp__now_ns() - t0) / 1e6);
-        assert_int_equal(atomic_load(&p.b->rank[3].late), victim);
-        if (victim != 0) { /* with rank 0 stopped only the accuser finds out */
-            assert_true(PROCS_AWAIT(&p, late, NOBODY, victim));
+        assert_int_equal(atomic_load(&p.b->rank[3].straggler), victim);
+        if (victim != 0) { /* without rank 0, only one rank finds out */
+            assert_true(PROCS_AWAIT(&p, straggler, NOBODY, victim));
             for (int32_t r = 0; r < 4; r++) {
                 if (r == victim) continue;
-                assert_int_equal(atomic_load(&p.b->rank[r].late), victim);
-                assert_int_equal(atomic_load(&p.b->rank[r].late_tensor), 11 + victim); /* of the rank behind it */
+                assert_int_equal(atomic_load(&p.b->rank[r].straggler), victim);
+                assert_int_equal(atomic_load(&p.b->rank[r].straggler_tensor),
+                                 11 + victim); /* of the rank that waits for it */
             }
         }
         atomic_store(&p.b->go, 2);
@@ -253,7 +254,7 @@ TEST(test_stopped_rank_is_named) {
     }
 }
 
-/* A stopped rank does not keep the others from leaving. */
+/* A stopped rank does not block esp_close of the others. */
 static void body_leave(procs *p, int32_t rank) {
     self me;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
@@ -280,7 +281,7 @@ TEST(test_closing_beside_a_stopped_rank) {
     }
 }
 
-/* Neither good nor failed meetings leave descriptors or threads behind. */
+/* Jobs leave no descriptors or threads behind, whether or not all ranks connect. */
 static void body_leaks(procs *p, int32_t rank) {
     int files = test_count_files("/proc/self/fd", ""), threads = test_count_files("/proc/self/task", "");
     char root[64];
@@ -292,7 +293,7 @@ static void body_leaks(procs *p, int32_t rank) {
         peers = open_peers(p, rank, &me, i % 2 && rank == 2 ? 100 : 20000);
         esp__peers_close(peers, NULL, 0, NULL, NULL);
     }
-    p->size++; /* nobody else comes */
+    p->size++; /* one rank is missing */
     for (int i = 0; i < 3; i++) {
         self me;
         esp__peers_close(open_peers(p, rank, &me, 50), NULL, 0, NULL, NULL);

@@ -1,12 +1,13 @@
-/* test_shrink.c: ranks are killed or stopped while they train, and the others go on with esp_shrink. Each rank's loss is
- * |w - c|^2 / 2, with a point c of its own, so that training converges to the mean of the points of the ranks that are left. */
+/* test_shrink.c: ranks are killed or stopped while they train, and the others continue with esp_shrink. The loss of a
+ * rank is |w - c|^2 / 2 with its own point c, so that training converges to the mean of the points of the remaining
+ * ranks. */
 /* runs: quiet no-tsan: ranks are processes: context/test_shrink has threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
 
 enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 60 };
 
-/* What a rank has at the end. */
+/* The result of a rank. */
 typedef struct outcome {
     atomic_int steps, shrinks, rank, size, machines, bad;
     atomic_ullong hash;
@@ -15,17 +16,17 @@ typedef struct outcome {
 } outcome;
 typedef struct page {
     outcome of[MAX_PROCS];
-    float sent[2][MAX_PROCS][ALL]; /* what each rank's payload carries in the step before and after the loss */
+    float sent[2][MAX_PROCS][ALL]; /* decoded payloads before and after the loss */
 } page;
 
-/* The job under test. */
+/* The job under test. Child processes inherit it. */
 static struct {
     const char *codec, *strategy, *backend, *progress;
     int32_t machine[MAX_PROCS];
     uint32_t timeout_ms, flags;
-    int32_t dies[MAX_PROCS];     /* in this step, between two pushes; 0: never            */
-    int32_t delay_us[MAX_PROCS]; /* dies so long after it began esp_shrink; 0: never      */
-    int32_t stops;               /* in step 20; -1: none                                  */
+    int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0              */
+    int32_t delay_us[MAX_PROCS]; /* it dies so long after its esp_shrink, or 0   */
+    int32_t stops;               /* rank that stops in step 20, or -1            */
     int steps;
     double lr;
 } job;
@@ -99,7 +100,7 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Is g the mean of w - c over the ranks that are left? Their points are whole numbers, and w is the same on all. */
+/* Is g the mean of w - c over the remaining ranks? Points are whole numbers, and w is the same on all ranks. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r];
@@ -111,7 +112,7 @@ static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left
     return 1;
 }
 
-/* Which ranks are left, by what they say themselves. */
+/* Finds the remaining ranks by an exchange of their original numbers. */
 static esp_status who_is_left(procs *p, esp_ctx *ctx, int32_t origin, uint8_t *left) {
     float here[MAX_PROCS] = {0};
     here[origin] = 1;
@@ -144,7 +145,7 @@ static void body(procs *p, int32_t origin) {
         for (int i = 0; i < ALL; i++) g[i] = w[i] - point(origin, i);
         s = push_all(ctx, origin, g, step);
         if (!s && !job.codec && !is_mean(p, g, w, left)) atomic_fetch_add(&out->bad, 1);
-        /* compressed gradients of single ranks are never 0: the rate must fall */
+        /* compressed gradients do not become 0, so the learning rate must */
         const float lr = (float)(job.codec ? job.lr / (1 + step / 20.0) : job.lr);
         for (int i = 0; i < ALL && !s; i++) w[i] -= lr * g[i];
         if (!s) atomic_store(&out->steps, ++step);
@@ -152,12 +153,12 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* it was given up */
+            if (s && strstr(out->text, "other ranks")) break; /* the others continue without it */
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }
     if (s && ctx) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-    /* a rank that closes its context early is lost for those that are slower in the last step */
+    /* waits for slower ranks: if this one closed now, they would lose it in their last step */
     for (int32_t r = 0, ms = 0; r < p->size && !s && ms < 10000; r++)
         for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) usleep(1000);
     for (int i = 0; i < ALL; i++) {
@@ -179,7 +180,7 @@ static void body(procs *p, int32_t origin) {
     atomic_store(&p->b->rank[origin].status, s);
 }
 
-/* Those in `left` trained to the end, together. */
+/* Checks that the ranks in `left` trained to the end together. */
 static void expect_left(procs *p, const char *left, double distance) {
     int32_t n = 0, first = -1, rank = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r] == '1';
@@ -221,12 +222,12 @@ static void lose(int32_t size, int32_t per_machine, const char *codec, const cha
 TEST(test_each_rank_flat) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 4, NULL, NULL, victim, 1e-3);
 }
-/* Two machines of two ranks become two of different sizes: only flat options are left. */
+/* Two machines of two ranks lose one rank: with different sizes only flat options remain. */
 TEST(test_each_rank_of_two_machines) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
     for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
 }
-/* Machines of 3 and 1: the loss of the one leaves a single machine. */
+/* Machines with 3 ranks and 1: the loss of the 1 leaves a single machine. */
 TEST(test_last_rank_of_a_machine) {
     procs p;
     job_begin(&p, 4, 3, "fp16", NULL);
@@ -249,7 +250,7 @@ TEST(test_one_after_the_other) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
-    job.dies[0] = 30; /* one on each machine is left: hierarchical again */
+    job.dies[0] = 30; /* leaves one on each machine: two levels again */
     run(&p);
     expect_left(&p, "0101", 1e-2);
     assert_int_equal(atomic_load(&shared->of[1].shrinks), 2);
@@ -272,7 +273,7 @@ TEST(test_two_at_once) {
     expect_left(&p, "0011", 1e-3);
     assert_int_equal(procs_end(&p), 0);
 }
-/* Another rank dies somewhere inside esp_shrink, also the one at which the others meet. */
+/* Another rank dies inside esp_shrink, also the one to which the others connect. */
 TEST(test_during_the_shrink) {
     for (int k = 0; k < 12; k++) {
         procs p;
@@ -288,7 +289,7 @@ TEST(test_during_the_shrink) {
     }
 }
 
-/* A stopped rank is given up. When it continues it gets an error, and the others do not notice. */
+/* The job continues without a stopped rank. When that one resumes, it gets an error, without effect on the others. */
 static void stop_one(int32_t victim, const char *left) {
     procs p;
     uint64_t end = esp__now_ns() + 30000000000u;
@@ -316,7 +317,7 @@ TEST(test_stopped) {
     stop_one(2, "1101");
     stop_one(0, "0111");
 }
-/* Rank 1 of 2 cannot know whether rank 0 is dead: it must not go on, because rank 0 may. */
+/* Rank 1 of 2 cannot know whether rank 0 has died. It must not continue alone, because rank 0 may do the same. */
 TEST(test_too_few) {
     procs p;
     job_begin(&p, 2, 2, NULL, NULL);
@@ -331,7 +332,7 @@ TEST(test_too_few) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* auto begins anew after the loss. */
+/* Strategy auto starts again after the loss. */
 TEST(test_auto) {
     procs p;
     for (int32_t victim = 0; victim < 3; victim += 2) {
@@ -344,20 +345,20 @@ TEST(test_auto) {
     }
 }
 
-/* ---- residuals --------------------------------------------------------------------------------------------------------------- */
-/* What this rank has not sent yet. */
+/* ---- residuals --------------------------------------------------------------------------------------------------- */
+/* Sums this rank's residuals. */
 static void residuals(const esp_ctx *ctx, float *out) {
     memset(out, 0, ALL * sizeof *out);
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
         const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
-    for (uint32_t i = 0; i < TENSORS; i++) /* pending: where the new strategy has no place for it */
+    for (uint32_t i = 0; i < TENSORS; i++) /* without a place in the new strategy */
         for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
             out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
 }
 
-/* One step; `sent`: what this rank's payloads carry: gradient + residual before - residual after. */
+/* Runs a step and computes what this rank sent: gradient + old residual - new residual. */
 static esp_status step_sends(esp_ctx *ctx, int32_t origin, int step, float *g, float *sent) {
     float *before = malloc(ALL * sizeof *before), *after = malloc(ALL * sizeof *after);
     residuals(ctx, before);
@@ -423,10 +424,10 @@ TEST(test_residuals) {
     keep_residuals("topk:ratio=0.05", 4, 1, 0);
     keep_residuals("topk:ratio=0.05", 4, 0, ESP_DISCARDABLE);
     keep_residuals("efsignsgd", 4, 3, 0);
-    keep_residuals("topk:ratio=0.05", 2, 2, 0); /* those of a machine's sum become pending */
+    keep_residuals("topk:ratio=0.05", 2, 2, 0); /* residuals of a machine's sum become pending */
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 TEST(test_refuses) {
     esp_tensor_desc d = ESP_ZERO;
     esp_ctx *ctx;

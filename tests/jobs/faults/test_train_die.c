@@ -1,5 +1,5 @@
-/* test_train_die.c: ranks that are killed, stopped, slow or gone in the middle of training steps, over shared memory. Every
- * other rank must come back with an error that names it. Times are printed, not asserted. */
+/* test_train_die.c: a rank is killed, stopped, slow or closed in the middle of training steps, over shared memory.
+ * Every other rank must get an error that names it. Times are printed, without a limit. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -7,7 +7,7 @@
 enum { N = 50000, TENSORS = 3 };
 static const char *option, *codec, *backend = "shm";
 static uint32_t timeout_ms;
-static int warm = 10; /* steps before a rank says that it is ready */
+static int warm = 10; /* steps before a rank reports that it is ready */
 
 static esp_ctx *open_ctx(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
@@ -56,7 +56,7 @@ static esp_status step(esp_ctx *ctx, float *grads) {
     return s == ESP_OK ? esp_wait_all(ctx) : s;
 }
 
-/* Trains until something goes wrong. Rank 2 obeys `go`: 1: sleeps in its compute, 2: closes its context early. */
+/* Trains until an error. Rank 2 sleeps if `go` is 1, and closes its context if it is 2. */
 static void body_train(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
     float *grads = (float *)malloc(TENSORS * N * sizeof *grads);
@@ -76,7 +76,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* All but the victim have failed with `want`, naming the victim and `word`. */
+/* Checks that all other ranks have failed with status `want` and a text that has the victim and `word`. */
 static void expect_all(procs *p, int32_t victim, esp_status want, const char *word, uint64_t t0, const char *how) {
     char who[32];
     uint64_t returned = 0, closed = 0;
@@ -96,7 +96,7 @@ static void expect_all(procs *p, int32_t victim, esp_status want, const char *wo
         assert_int_equal(atomic_load(&x->status), want);
         assert_non_null(strstr(x->text, who));
         assert_non_null(strstr(x->text, word));
-        assert_int_equal(atomic_load(&x->other), 0); /* the context stays dead, with the same error */
+        assert_int_equal(atomic_load(&x->other), 0); /* the context keeps its error */
         if (atomic_load(&x->returned_ns) > returned) returned = atomic_load(&x->returned_ns);
         if (atomic_load(&x->closed_ns) > closed) closed = atomic_load(&x->closed_ns);
     }
@@ -112,7 +112,7 @@ static void prepare(procs *p, uint32_t timeout) {
         for (int r = 0; r < 4; r++) fail_msg("rank %d: %s", r, p->b->rank[r].text);
 }
 
-/* Does the rank share memory under a name, which would stay behind after kill -9? */
+/* Does the rank use named shared memory, which would stay behind after kill -9? */
 static int maps_named_memory(pid_t pid) {
     char path[64], line[512];
     int found = 0;
@@ -144,7 +144,7 @@ TEST(test_killed_with_compression) {
                                 "inter.allgather > decomp@cpu > intra.allgather");
 }
 
-/* Stopped, and so silent: named by all others once their time is up. */
+/* A stopped rank: all others name it after their timeout. */
 TEST(test_stopped) {
     codec = option = NULL;
     for (int32_t victim = 1; victim < 4; victim += 2) {
@@ -159,8 +159,8 @@ TEST(test_stopped) {
     }
 }
 
-/* Each step takes longer than the timeout over its slow link, though no op does: that is no error, and does not hide that a rank
- * is stopped. */
+/* Over a slow link each step takes longer than the timeout, although no op does. That is no error, and a stopped rank
+ * must still be found. */
 TEST(test_stopped_where_steps_are_long) {
     procs p;
     uint64_t t0;
@@ -177,7 +177,7 @@ TEST(test_stopped_where_steps_are_long) {
     warm = 10;
 }
 
-/* Slow in its own compute: it is alive and answers, and still is the one that all wait for. */
+/* A rank that computes for too long: it answers inquiries, and is still the one to name. */
 TEST(test_slow) {
     procs p;
     uint64_t t0;
@@ -190,7 +190,7 @@ TEST(test_slow) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* Gone in good order, while the others go on. */
+/* A rank closes its context while the others continue. */
 TEST(test_left) {
     procs p;
     uint64_t t0;
@@ -202,7 +202,7 @@ TEST(test_left) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* Killed between esp_open and esp_start: the others are in an exchange. */
+/* A rank is killed between esp_open and esp_start, while the others wait for it in esp_start. */
 static void body_start_late(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
     atomic_store(&me->ready, 1);

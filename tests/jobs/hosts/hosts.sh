@@ -1,17 +1,18 @@
 #!/bin/sh
-# hosts.sh: several hosts on this machine, with a real network between them: network namespaces on a bridge. Root and iproute2 only.
+# hosts.sh: several hosts on this machine, with a real network between them: network namespaces on a bridge. Root and
+# iproute2 only.
 #   hosts.sh up N RATE [DELAY]   host1 to hostN, at 10.99.0.1 to 10.99.0.N. Each sends and each receives at RATE (100mbit, 1gbit, none:
 #                                not limited); a packet from host to host takes DELAY longer (100us). Exit status 77 and "skipped:
 #                                REASON" where this machine does not allow it
 #   hosts.sh enter I CMD...      runs a command on host I
 #   hosts.sh shell HOST TEXT...  a remote shell, for espresso run --rsh and mpirun: HOST is host1, node1 or 10.99.0.1
-#   hosts.sh cut I | mend I      takes host I's cable out, puts it back
+#   hosts.sh cut I | mend I      disconnects host I from the network, connects it again
 #   hosts.sh halt I              kill -9 to every process on host I
 #   hosts.sh down                kills what still runs on the hosts and removes them
-# MTU: the packets' size, 1500; up to 9000. With a delay, packets above 1500 cost less of this machine's time.
-# TESTBED is the number of this testbed, so that several can be there; the default is the pid of the caller. A testbed whose number is
-# no process any more is removed by the next `up`: a test that was killed leaves nothing for long.
-# Delay: by relay.c, a process that holds each packet; kernels without netem are common in containers.
+# MTU: the size of packets, 1500 to 9000. With a delay, large packets need less CPU time here. TESTBED is the number of
+# this testbed, by default the pid of the caller, since several may exist. The next `up` removes testbeds whose process
+# has ended, such as those of killed tests. Delay: by relay.c, a process that holds each packet; kernels without netem
+# are common in containers.
 set -eu
 dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 TESTBED=${TESTBED:-$PPID}
@@ -53,7 +54,7 @@ remove_old() {
     done
 }
 
-limit() { # I DEVICE RATE: what leaves through this device. Small bursts, or short messages would pass unhindered
+limit() { # I DEVICE RATE: limits what the device sends. With large bursts, short messages would not be limited
     [ "$3" != none ] || return 0
     burst=64kb
     case $3 in
@@ -138,7 +139,7 @@ enter)
     exec ip netns exec "$name-$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
     ;;
 shell)
-    while :; do # options that are meant for ssh
+    while :; do # options of ssh
         case ${1:-} in
         -[lop]) shift 2 ;;
         -*) shift ;;

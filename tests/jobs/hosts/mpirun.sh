@@ -19,7 +19,7 @@ trap 'exit 143' HUP INT TERM
 for i in $(seq "$hosts"); do echo "10.99.0.$i slots=$ranks"; done >"$list"
 root=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
-# all hosts share this machine's cores, as the ranks of espresso run do, and those that wait must yield
+# all hosts share this machine's cores, so that waiting ranks must yield
 share=$(($(nproc) / (hosts * ranks)))
 [ "$share" -gt 0 ] || share=1
 OMP_NUM_THREADS=${OMP_NUM_THREADS:-$share} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}

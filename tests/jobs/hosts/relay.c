@@ -1,5 +1,5 @@
-/* relay.c: a network cable with a delay: two TAP devices. What enters the first leaves the second so many microseconds later;
- * what enters the second leaves the first at once, so that a packet over two such cables waits for one timer only.
+/* relay.c: emulates a network cable between two TAP devices. Packets from the first to the second device are delayed.
+ * Packets in the other direction are not, so that a packet over two such cables waits for one timer only.
  *   relay DEVICE DEVICE MICROSECONDS
  * For hosts.sh, on kernels without netem. Must not know what the packets are. */
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* a longer queue drops packets, as a real one */
+enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* packets beyond that are dropped */
 
 typedef struct packet {
     int64_t due_ns;
@@ -50,7 +50,7 @@ static int open_tap(const char *name) {
     exit(1);
 }
 
-/* Takes what came, and gives what is due. Returns when the next packet is due; 0: none waits. */
+/* Reads new packets and writes those that are due. Returns when the next packet is due, or 0 if none waits. */
 static int64_t move(direction *d) {
     while (d->end - d->begin < PACKETS) {
         packet *p = &d->ring[d->end % PACKETS];
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     }
     const int taps[2] = {open_tap(argv[1]), open_tap(argv[2])};
     direction d[2];
-    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: the default, 50 us, is of the size of the delay */
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns; the default is 50 us */
     for (int i = 0; i < 2; i++)
         d[i] = (direction){.from = taps[i], .to = taps[!i], .ring = malloc(PACKETS * sizeof(packet))};
     d[0].delay_ns = strtol(argv[3], NULL, 10) * 1000;

@@ -1,7 +1,7 @@
-/* steps.c: a program for the tests of jobs on several hosts: steps whose means are known, with pauses between them.
+/* steps.c: a program for the tests of jobs on several hosts: N steps with known means, and pauses between them.
  *   steps N MILLISECONDS [RANK]
- * Rank 0 says when it has done the first step, and every rank when all were right. RANK kills itself after half of the steps, and
- * the others go on without it. */
+ * Rank 0 prints a line after the first step, and every rank one after the last if all means were correct. RANK kills
+ * itself after half of the steps, and the others continue without it. */
 #include "espresso.h"
 #include <math.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static int check(esp_status s, const esp_ctx *ctx) {
     return s < 0;
 }
 
-/* 1: wrong, or an error; -1: a rank was lost, and this is allowed. */
+/* Runs a step. Returns 0 if the mean is correct, -1 if a rank was lost and `elastic` is set, otherwise 1. */
 static int step(esp_ctx *ctx, uint32_t id, int k, int elastic) {
     const esp_stream cpu = ESP_ZERO;
     const int rank = esp_rank(ctx), size = esp_size(ctx);
@@ -36,7 +36,7 @@ static int step(esp_ctx *ctx, uint32_t id, int k, int elastic) {
     return 0;
 }
 
-/* Without the lost rank, from the step at which the first of those that are left is. */
+/* Continues without the lost rank. Sets *k to the step of the first remaining rank. */
 static int go_on(esp_ctx *ctx, int *k) {
     if (check(esp_shrink(ctx), ctx) || check(esp_broadcast(ctx, k, sizeof *k, 0), ctx)) return 1;
     printf("rank %d of %d goes on at step %d\n", (int)esp_rank(ctx), (int)esp_size(ctx), *k);
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
         failed = step(ctx, id, k, victim >= 0);
         if (failed < 0) {
             failed = go_on(ctx, &k);
-            victim = esp_size(ctx); /* numbers have changed: nobody */
+            victim = esp_size(ctx); /* ranks have new numbers now */
             k--;
             continue;
         }

@@ -1,5 +1,5 @@
-# test_hosts.sh: jobs on two hosts with a real network between them: espresso run --hosts and mpirun, a link that is cut for 3
-# seconds, a host that is halted. Skipped, with the reason, where network namespaces are not allowed.
+# test_hosts.sh: jobs on two hosts with a real network between them: espresso run --hosts and mpirun, a link that is cut
+# for 3 seconds, a host that is halted. Skipped, with the reason, where network namespaces are not allowed.
 # time limit: 300 s
 # runs: quiet slow
 set -eu
@@ -46,7 +46,7 @@ ${CC:-gcc} -O1 -I. tests/jobs/hosts/steps.c "$BUILD/lib/libespresso.a" ${OPENMP_
 ESPRESSO_PLUGIN_PATH=$plugin
 export ESPRESSO_PLUGIN_PATH
 
-# The words of the README: the ranks of two hosts meet over the network, a machine each, and average.
+# As in the README: the ranks of two hosts connect over the network, a machine each, and average.
 run() { # FLAGS -- PROGRAM
     "$ESPRESSO_COMMAND" run --hosts host1:2,host2:2 --rsh "$hosts shell" "$@"
 }
@@ -66,7 +66,7 @@ said info 'backend gloo'
 nobody_left run
 echo "meets over the network: ok"
 
-# Without the network they do not meet: so it was the network that carried it.
+# Without the network the job cannot start, so it does use the network.
 $hosts cut 2
 if run --env ESPRESSO_TIMEOUT_MS=3000 -- "$work/steps" 1 >"$work/said.cut" 2>&1; then fail "the ranks met although the link was cut"; fi
 said cut 'missing ranks 2, 3'
@@ -85,7 +85,7 @@ job=
 said mended 'all 100 steps are right on rank 2 of 4'
 echo "survives a link that is cut for 3 s: ok"
 
-# Ranks that die, one on each host: the others go on without them, over the same network.
+# One rank on each host dies: the others continue without them, over the same network.
 for victim in 0 3; do
     run --elastic -- "$work/steps" 40 20 $victim >"$work/said.lost$victim" 2>&1 && status=0 || status=$?
     [ "$(grep -c '^\[[0-3]\] rank [0-2] of 3 goes on at step 20$' "$work/said.lost$victim")" = 3 ] || fail "lost$victim: status $status: not 3 ranks went on"
@@ -94,7 +94,7 @@ for victim in 0 3; do
 done
 echo "goes on without ranks that die: ok"
 
-# A host that is halted: the launcher says so, the others end, and nobody is left.
+# A halted host: the launcher reports it, the other ranks end, and no process is left.
 start halted -- "$work/steps" 100000 20
 await halted 'the first step is done'
 $hosts halt 2
@@ -118,7 +118,7 @@ job=
 nobody_left asked
 echo "ends when a rank fails, and by a signal: ok"
 
-# kill -9 of the launcher: nobody is left on either host.
+# kill -9 of the launcher: no process is left on either host.
 start killed -- "$work/steps" 100000 20
 await killed 'the first step is done'
 kill -9 $job
@@ -129,7 +129,7 @@ echo "leaves nobody when the launcher is killed: ok"
 
 # The same program under mpirun.
 if command -v mpirun >/dev/null; then
-    if [ ! -e "$plugin/libespresso-mpi.so" ]; then # then ranks do not meet over MPI either
+    if [ ! -e "$plugin/libespresso-mpi.so" ]; then # then MPI is not installed
         ESPRESSO_BACKEND='levels:intra=(shm),inter=(gloo)' ESPRESSO_ROOT=host1:29400
         export ESPRESSO_BACKEND ESPRESSO_ROOT
     fi
@@ -143,7 +143,7 @@ else
     echo "note: mpirun is not there (Debian: openmpi-bin), so jobs of mpirun were not tried"
 fi
 
-# The lines of the README as they stand there. On these hosts ssh is a script, and the plugins are not installed.
+# The commands of the README. On these hosts ssh is a script, and the plugins are not installed.
 if [ ! -e "$plugin/libespresso-mpi.so" ]; then
     echo "note: the README's lines were not tried: they need the plugin mpi"
     exit 0

@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_mpi_hosts.sh: four hosts with two ranks each, Open MPI over a shaped network between them: the conformance checks of backend mpi, a
-# sample of the options, and a trainer without compression and with strategies. Skipped, with the reason, where network namespaces are
-# not allowed. time limit: 500 s
-# RATES: the links, "1gbit" (the default) or "1gbit 100mbit". The checks are those of the test build, with 4 MiB instead of 64.
+# test_mpi_hosts.sh: four hosts with two ranks each, Open MPI over a shaped network between them: the conformance checks
+# of backend mpi, a sample of the options, and a trainer without compression and with strategies. Skipped, with the
+# reason, where network namespaces are not allowed. time limit: 500 s RATES: the links, "1gbit" (the default) or "1gbit
+# 100mbit". The checks are those of the test build, with 4 MiB instead of 64.
 # runs: long quiet
 set -eu
 BUILD=${BUILD:-build}

@@ -1,6 +1,6 @@
-/* joined.c: a program that uses MPI itself. Usage: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset. It starts MPI, opens a
- * context on backend mpi, averages, calls MPI between steps, closes, and finalizes MPI. `half`: the ranks of odd and of even
- * number are jobs of their own, by esp_config.backend "mpi:comm=HANDLE". Compiled with mpicc. */
+/* joined.c: a program that uses MPI itself. Usage: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset.
+ * It starts MPI, opens a context on backend mpi, runs steps with MPI calls between them, closes, and finalizes MPI.
+ * With `half`, odd and even ranks form two jobs, by esp_config.backend "mpi:comm=HANDLE". Compiled with mpicc. */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdio.h>

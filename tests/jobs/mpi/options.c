@@ -1,13 +1,14 @@
-/* options.c: one rank of a job that a launcher started: runs every k-th option of the decision tree, on the backend that the environment
- * names. Usage: mpirun -n 4 options [EVERY [PLUGIN]]; with the gradients on the CUDA device of that plugin. Codec none must give the exact mean, the others the same bits on all ranks, and
- * feedback must lose nothing. Started by the tests of backend mpi. */
+/* options.c: one rank of a job that a launcher started: runs every k-th option of the decision tree, on the backend
+ * that the environment names. Usage: mpirun -n 4 options [K [PLUGIN]], where PLUGIN puts the gradients on its CUDA
+ * device. Codec none must give the exact mean, the others the same bits on all ranks, without loss of residuals. Used
+ * by the tests of backend mpi. */
 #include "tests/strategy/run_options.h"
 
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"topk:ratio=0.1", "efsignsgd", "int8", NULL};
 static const char *const topk[] = {"topk:ratio=0.05", NULL};
 
-static const char *device; /* its plugin; NULL: gradients are on the CPU */
+static const char *device; /* plugin of the CUDA device, or NULL */
 static int run(plan *p, const char *what) {
     esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;
@@ -30,7 +31,7 @@ int main(int argc, char **argv) {
     const uint32_t every = argc > 1 ? (uint32_t)atoi(argv[1]) : 1;
     plan exact = {.devices = 1, .codecs = none, .count = 515, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};
     plan codecs = {.devices = 1, .codecs = lossy, .count = 515, .steps = 4, .extended = 1, .dtype = ESP_F32};
-    plan all = {.devices = 3, .codecs = topk, .count = 37, .steps = 1, .dtype = ESP_F32}; /* all 4341 */
+    plan all = {.devices = 3, .codecs = topk, .count = 37, .steps = 1, .dtype = ESP_F32}; /* all 4341 options */
     plan large = {.devices = 1, .codecs = none, .count = 70001, .steps = 1, .exact = 1, .dtype = ESP_F32};
     plan narrow = {.devices = 1, .codecs = none, .count = 515, .steps = 2, .narrow = 1, .dtype = ESP_F32};
     int failed = 0;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_faults.sh: faults at random moments over MPI: tests/jobs/faults/test_chaos with Open MPI's launcher, which is told to let the other ranks
-# live when one dies. RUNS of each kind (5). time limit: 300 s
+# test_faults.sh: faults at random moments over MPI: tests/jobs/faults/test_chaos with Open MPI's launcher, with its
+# option to keep the other ranks when one dies. RUNS of each kind (5). time limit: 300 s
 # runs: long quiet
 set -u
 BUILD=${BUILD:-build}
@@ -13,7 +13,7 @@ root=
 ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso OMP_NUM_THREADS=1
 export ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 failed=0
-# no memory that all ranks share: calls in the wrong order, and tensors that one rank does not push, end at the timeout (kinds order, push)
+# without shared memory of all ranks, calls in the wrong order and missing pushes end at the timeout (kinds order, push)
 for kind in kill stop slow exit codec; do
     said=$("$BUILD/tests/jobs/faults/test_chaos" --kind $kind --runs "$RUNS" --backend mpi --within 10000 --launcher \
         "$mpirun $root --enable-recovery --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1 -n 4" 2>&1) || {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_mpi.sh: backend mpi under mpirun on this machine: the conformance checks, every 20th option of the tree, three levels, programs that
-# use MPI themselves, wrong inputs, and ranks that die or stop. time limit: 400 s
+# test_mpi.sh: backend mpi under mpirun on this machine: the conformance checks, every 20th option of the tree, three
+# levels, programs that use MPI themselves, wrong inputs, and ranks that die or stop. time limit: 400 s
 # runs: quiet slow
 set -u
 BUILD=${BUILD:-build}
@@ -13,7 +13,7 @@ mpirun=$(command -v mpirun.openmpi || command -v mpirun) || { echo "skipped: mpi
 root='' recovery=''
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
 ESPRESSO_PLUGIN_PATH=$PWD/$BUILD/lib/espresso
-OMP_NUM_THREADS=1 # as ranks outnumber the cores: those that wait must yield
+OMP_NUM_THREADS=1 # there are more ranks than cores
 export ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS
 failed=0
 bad() { echo "FAILED: $*" && tail -n 20 "$dir/log" && failed=1; }
@@ -39,13 +39,13 @@ passes conformance 4 "$ESPRESSO_COMMAND" plugins --check mpi
 ESPRESSO_BACKEND=mpi
 export ESPRESSO_BACKEND
 passes "options, flat" 3 "$BUILD/tests/jobs/mpi/options" 2
-# two machines, three levels: ranks say where they are
+# two machines, three levels, by ESPRESSO_PLACE
 at() { # PLACE_OF_RANK_EXPRESSION COMMAND: ESPRESSO_PLACE from the rank
     echo "r=\$OMPI_COMM_WORLD_RANK; ESPRESSO_PLACE=$1 exec $2"
 }
 passes "options, two levels" 4 sh -c "$(at 'm$((r / 2))' "$BUILD/tests/jobs/mpi/options 20")"
 passes "options, shm inside" 4 env 'ESPRESSO_BACKEND=levels:intra=(shm),inter=(mpi)' sh -c "$(at 'm$((r / 2))' "$BUILD/tests/jobs/mpi/options 40")"
-# NCCL inside a machine: a stand-in for it, see tests/nccl
+# with the NCCL emulation of tests/nccl inside a machine
 passes "options, nccl inside" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/new/libcuda.so.1" 'ESPRESSO_BACKEND=levels:intra=(nccl),inter=(mpi)' \
     sh -c "$(at 'm$((r / 2))' "$BUILD/tests/jobs/mpi/options 80")"
 passes "options, gradients on a device" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/new/libcuda.so.1" FAKE_SHARED=1 'ESPRESSO_BACKEND=levels:intra=(nccl:device=0),inter=(mpi)' \
@@ -58,7 +58,7 @@ fails "funnelled, with threads" "only the trainer's threads may call" 2 env ESPR
 
 ESPRESSO_BACKEND=mpi
 export ESPRESSO_BACKEND
-# one rank alone needs no MPI; ranks that no MPI started cannot use it
+# a single rank needs no MPI; ranks without an MPI launcher cannot use it
 timeout 20 "$BUILD/bin/hello" >"$dir/log" 2>&1 || bad "a rank alone: exit status $?"
 if timeout 60 "$ESPRESSO_COMMAND" run -n 2 -- "$BUILD/bin/hello" >"$dir/log" 2>&1; then bad "espresso run with backend mpi: no error"; fi
 grep -q "no MPI launcher started this process" "$dir/log" || bad "espresso run with backend mpi: no reason in"
@@ -66,7 +66,7 @@ fails "an unknown parameter" "does not know speed=3: it takes comm=HANDLE" 2 env
 fails "no communicator" "does not know comm=x" 2 env ESPRESSO_BACKEND=mpi:comm=x "$BUILD/bin/hello"
 fails "another size" "leave one of them out" 2 env ESPRESSO_RANK=0 ESPRESSO_SIZE=5 "$BUILD/bin/hello"
 
-# a rank that dies ends the job (Open MPI), one that stops is noticed after the timeout
+# if a rank dies, Open MPI ends the job; if one stops, the others notice it after the timeout
 cat >"$dir/hit.sh" <<'EOF'
 signal=$1
 shift
@@ -88,7 +88,7 @@ mpi 4 sh "$dir/hit.sh" KILL $long && bad "a killed rank: no error"
 # shellcheck disable=SC2086
 fails "a stopped rank" "rank 2" 4 env ESPRESSO_TIMEOUT_MS=3000 sh "$dir/hit.sh" STOP $long
 
-# told not to end the job, Open MPI lets the other ranks go on without the one that died
+# with this option, Open MPI does not end the job, and the other ranks continue
 cat >"$dir/lose.sh" <<'EOF'
 victim=$1 log=$2
 shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_mpich.sh: backend mpi, compiled with MPICH's wrapper and started by its mpirun: the conformance checks, options of the tree on two
-# machines, programs that use MPI themselves, a rank that dies. time limit: 300 s
+# test_mpich.sh: backend mpi, compiled with MPICH's wrapper and started by its mpirun: the conformance checks, options
+# of the tree on two machines, programs that use MPI themselves, a rank that dies. time limit: 300 s
 # runs: long quiet
 set -u
 BUILD=${BUILD:-build}

@@ -1,6 +1,6 @@
 "use strict";
-// page_check.js: checks inside an open page; their outcome goes into the element "result" where the test reads it. This part
-// comes before the page's own script.
+// page_check.js: checks inside an open page. They write their result into the element "result", where the test reads
+// it. This part comes before the page's own script.
 const checks = { passed: 0, failures: [] };
 const pageErrors = [];
 window.addEventListener("error", (event) => pageErrors.push(event.message));

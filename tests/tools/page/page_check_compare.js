@@ -1,4 +1,4 @@
-// page_check_compare.js: bars as long as their numbers say, lines in their places, both orders, the table.
+// page_check_compare.js: the lengths of bars, the places of lines, both orders, the table.
 (() => {
 const bars = () => [...document.querySelectorAll("#chart .row")];
 const width = (bar) => [...bar.querySelectorAll(".segment")].reduce((a, s) => a + s.getBoundingClientRect().width, 0);

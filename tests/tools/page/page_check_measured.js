@@ -1,4 +1,4 @@
-// page_check_measured.js: the timeline of a step as predicted, above the same ops as measured. One op was not measured.
+// page_check_measured.js: the timeline of a predicted step above the measured one, in which one op is missing.
 (() => {
 const card = (id) => document.querySelector(`[data-testid="${id}"]`).textContent;
 function checkMeasured() {

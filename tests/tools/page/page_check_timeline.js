@@ -1,4 +1,4 @@
-// page_check_timeline.js: uses the timeline's page as a reader does: real events at real places.
+// page_check_timeline.js: uses the timeline page as a reader does, by mouse and key events.
 (() => {
 const canvas = document.getElementById("lanes");
 function fire(type, x, y, more = {}) {
@@ -15,7 +15,7 @@ function pixel(x, y) {
     const scale = window.devicePixelRatio || 1;
     return [...canvas.getContext("2d").getImageData(Math.round(x * scale), Math.round(y * scale), 1, 1).data.slice(0, 3)].join();
 }
-function painted(color) { // a colour's name as the pixels it gives
+function painted(color) { // the RGB values of a colour name
     const pen = document.createElement("canvas").getContext("2d");
     pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${color}`).trim();
     pen.fillRect(0, 0, 1, 1);
@@ -55,7 +55,8 @@ function checkNumbers() {
     check("names come through whole", plan.tensors[0][0] === expectedName && cells(1)[0].startsWith(expectedName), cells(1)[0]);
 }
 
-// A collective keeps its core and its link for less than it takes: each row has what is kept, and the link's row the latency, light.
+// A collective occupies its core and its link for a part of its time. Each row shows that part, and the link's row also
+// the latency.
 function checkCores() {
     const core = lanes.length - 1, link = 3;
     const op = plan.lanes[link].find((o) => o.lanes >> core & 1 && plan.lanes[link].every((x) => x === o || x.start >= o.end || until(x, link) <= o.start));

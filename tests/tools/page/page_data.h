@@ -1,6 +1,5 @@
-/* page_data.h: made-up plans for tests of the pages: sizes, options and times like those of a real model, scheduled
- * by the rules of time in docs/design/planner.md. Must not know the planner, so that a test can make a plan of any size
- * quickly. */
+/* page_data.h: made-up plans for tests of the pages: with realistic sizes, options and times, scheduled by the rules in
+ * docs/design/planner.md. Does not use the planner, so that tests can quickly make plans of any size. */
 #ifndef ESPRESSO_TESTS_PAGE_DATA_H
 #define ESPRESSO_TESTS_PAGE_DATA_H
 #include <stdio.h>
@@ -53,14 +52,14 @@ static inline void fake_model(fake_plan *f, uint32_t n, const char *first_name) 
     f->model.update_ns = 500e3;
 }
 
-static int fake_racks; /* 1: jobs of three levels */
-static int fake_cores; /* 1: collectives keep a core for a tenth of their time, and their links for two thirds */
+static int fake_racks; /* nonzero: jobs have three levels */
+static int fake_cores; /* nonzero: collectives also occupy a core */
 
 static inline uint64_t fake_kept(const esp_plan_event *e, int lane) {
     return lane < 2 || lane == ESP_PLAN_LANES - 1 ? e->core_ns : e->link_ns;
 }
 
-/* The lanes of a collective: those of its scope's levels. */
+/* The lanes of a collective, by the levels of its scope. */
 static inline uint8_t fake_lanes(const char *step) {
     static const char *const levels[] = {"intra", "inter", "outer"};
     uint8_t lanes = 0;
@@ -71,7 +70,7 @@ static inline uint8_t fake_lanes(const char *step) {
     return lanes ? lanes : fake_racks ? 28 : 12;
 }
 
-/* The ops of an option, with a copy to the host before and after compression on the CPU. */
+/* Makes the ops of an option, with copies to and from the host around compression on the CPU. */
 static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements, int group) {
     double bytes = 4.0 * (double)elements;
     uint8_t step = 0;
@@ -102,7 +101,7 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
     }
 }
 
-/* Units: tensors as given, or with every 16th cut in two and small neighbours in pairs. */
+/* Makes the units: the tensors, or in a plan every 16th tensor split in two, and small neighbours merged in pairs. */
 static inline void fake_units(fake_plan *f, int planned) {
     const char *const none = fake_racks ? "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"
                                         : "intra.reduce_scatter > inter.allreduce > intra.allgather";
@@ -131,7 +130,7 @@ static inline void fake_units(fake_plan *f, int planned) {
     f->page.n_units = k;
 }
 
-/* Runs every op as soon as its input and lanes allow, the earliest first. */
+/* Starts every op as soon as its input and lanes are ready, the earliest first. */
 static inline void fake_schedule(fake_plan *f) {
     uint64_t lane[ESP_PLAN_LANES] = {0};
     uint32_t n_units = f->page.n_units, n_tensors = f->model.n_tensors, tensor = 0, out = 0;
@@ -184,7 +183,7 @@ static inline void fake_schedule(fake_plan *f) {
     free(units);
 }
 
-/* What the report says of times, found the slow way: at every moment something begins or ends, what runs then? */
+/* The times of the report, computed in the slow way: which ops run between each two begins or ends? */
 static inline int fake_by_time(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;

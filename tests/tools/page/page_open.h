@@ -1,10 +1,11 @@
-/* page_open.h: opens a page in headless Chromium with checks put into it (page_check*.js), and says what they found. Without
- * Chromium the test is skipped. Must not know what is on the page. Include after tools/page/page.c. */
+/* page_open.h: opens a page in headless Chromium, with checks inserted into it (page_check*.js), and reports their
+ * results. Without Chromium the test is skipped. Must not know the content of the page. Include after
+ * tools/page/page.c. */
 #ifndef ESPRESSO_TESTS_PAGE_OPEN_H
 #define ESPRESSO_TESTS_PAGE_OPEN_H
 #include "tests/lib/test.h"
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static inline char *page_read_stream(FILE *f) {
     char *text = calloc(1, 64u << 20);
     assert_non_null(f);
@@ -21,7 +22,7 @@ static inline char *page_read_file(const char *path) {
     return text;
 }
 
-/* ---- with a browser ------------------------------------------------------------------------------------------------------------ */
+/* ---- with a browser ---------------------------------------------------------------------------------------------- */
 static inline const char *page_browser(void) {
     static const char *const names[] = {"chromium", "chromium-browser", "google-chrome"};
     char command[64];
@@ -32,7 +33,7 @@ static inline const char *page_browser(void) {
     return NULL;
 }
 
-/* `page` with the checks put in: the first before the page's own parts, the second at the end. */
+/* Writes the page with the checks: some before the page's own scripts, the others at the end. */
 static inline void page_with_checks(const char *page, const char *checks, const char *constants, const char *to) {
     char *html = page_read_file(page), *first = page_read_file("tests/tools/page/page_check.js"),
          *last = page_read_file(checks);
@@ -47,7 +48,7 @@ static inline void page_with_checks(const char *page, const char *checks, const 
     free(html), free(first), free(last);
 }
 
-/* Opens the page and returns what the checks said. */
+/* Opens the page, and fails the test if a check failed. */
 static inline void page_open(const char *page, const char *checks, const char *flags, const char *first_tensor) {
     char path[128], command[1024], constants[128] = "const expectedName=";
     const char *name = page_browser();

@@ -1,5 +1,5 @@
-/* test_page.c: the pages and the trace: valid JSON whatever the names are, and pages that work, which headless Chromium
- * finds out: it opens each, clicks, hovers and looks (page_check*.js). Without Chromium those tests are skipped. */
+/* test_page.c: the pages and the trace have valid JSON whatever the names are, and the pages work: headless Chromium
+ * opens each, clicks and hovers (page_check*.js). Without Chromium those tests are skipped. */
 /* runs: long */
 #include "tests/lib/test.h"
 #include "tools/page/page.h"
@@ -15,7 +15,7 @@ static page_info info = {.model = "made-up & more",
                          .ranks_per_machine = 8,
                          .command = "espresso plan --model 'made up'"};
 
-/* ---- JSON: a reader that only says where it ends, or NULL ---------------------------------------------------------------- */
+/* ---- JSON: a parser that returns the end of a value, or NULL ----------------------------------------------------- */
 static const char *json_blank(const char *s) { return s + strspn(s, " \t\r\n"); }
 
 static const char *json_string(const char *s) {
@@ -62,7 +62,7 @@ static const char *json_value(const char *s, int depth) {
     return end;
 }
 
-/* ---- without a browser ------------------------------------------------------------------------------------------------------ */
+/* ---- without a browser ------------------------------------------------------------------------------------------- */
 static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *name) {
     fake_plan fp32, plan;
     fake_make(&fp32, n_tensors, 0, 0, name);
@@ -73,7 +73,7 @@ static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *na
 }
 
 TEST(data_is_json) {
-    /* quotes, markup, controls; no UTF-8 at all; sequences that are too long, cut off, or halves of a pair */
+    /* quotes, markup, control characters; invalid UTF-8: overlong, cut off, surrogates */
     static const char *const names[] = {odd_name,    "\x01\x1f\x7f\t\n\"\\", "\xff\xfe",         "\xc0\xaf",
                                         "a\xe2\x82", "\xed\xa0\x80",         "\xf0\x9f\x98\x80", "\xf4\x90\x80\x80",
                                         "]]>&lt;"};
@@ -124,7 +124,7 @@ TEST(trace_is_json) {
     for (int i = 0; i < 2; i++) fake_free(&plans[i]);
 }
 
-/* Ops of all levels are in the trace, each in the lane of its level. */
+/* The trace has ops of all levels, each in the lane of its level. */
 TEST(a_trace_of_racks) {
     fake_plan plan;
     uint32_t lanes = 0, found = 0;
@@ -146,7 +146,7 @@ TEST(a_trace_of_racks) {
     fake_free(&plan);
 }
 
-/* An op is as long on a lane as it keeps it, and says how long it takes; the core that drives collectives comes before the links. */
+/* In a trace, ops are as long as they occupy the lane, and have their duration in details. Cores come before links. */
 TEST(a_trace_of_cores) {
     fake_plan plan;
     char expected[3][160];
@@ -181,7 +181,7 @@ TEST(a_trace_of_cores) {
     fake_free(&plan);
 }
 
-/* A page of a step as predicted, above the same ops as measured: each a tenth later, and one not at all. */
+/* Writes a page with a predicted step above the measured ops: each is a tenth later, and one is missing. */
 static void write_measured(FILE *f) {
     fake_plan plan;
     fake_make(&plan, 12, 1, 1e9, odd_name);
@@ -242,7 +242,7 @@ TEST(a_full_disk_is_noticed) {
     fake_free(&plan);
 }
 
-/* embed.sh turned each source into C strings, and quoted what C would read otherwise. */
+/* embed.sh makes C strings of each source, with correct escapes. */
 TEST(strings_are_those_of_the_sources) {
     char path[128], line[4096];
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++) {
@@ -259,7 +259,7 @@ TEST(strings_are_those_of_the_sources) {
     }
 }
 
-/* ---- with a browser ------------------------------------------------------------------------------------------------------------ */
+/* ---- with a browser ---------------------------------------------------------------------------------------------- */
 static void timeline_page(uint32_t n_tensors, int both, const char *flags) {
     char path[128];
     snprintf(path, sizeof path, "%s/timeline.html", in_folder(""));
@@ -300,7 +300,7 @@ TEST(timeline_of_what_was_measured) {
     page_open(path, "tests/tools/page/page_check_measured.js", "--window-size=1500,1100", odd_name);
 }
 
-/* What the planner makes: the page finds the same exposed time, bubbles and length of the step as the report has. */
+/* For a plan of the planner, the page computes the same exposed time, bubbles and step time as the report. */
 TEST(timeline_of_a_real_plan) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];

@@ -1,5 +1,5 @@
-/* board.h: what the driver and the ranks of a run share: the run's plan, which follows from its seed, and what each rank
- * reports. It lies in a file that all of them map, so that another program may start the ranks. */
+/* board.h: memory that the driver and the ranks of a run share: the run's plan, made from its seed, and a report of
+ * each rank. It is a mapped file, so that a launcher may start the ranks. */
 #ifndef CHAOS_BOARD_H
 #define CHAOS_BOARD_H
 #include "espresso.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { RANKS = 4, TENSORS = 7, STEPS_MAX = 20000, SAVE_STEPS = 2, WARM_STEPS = 3, PATH_ROOM = 200 };
-enum { UNTOLD = 1 }; /* as a status: the rank has not reported yet */
+enum { NOT_REPORTED = 1 }; /* a value of report.status */
 
 typedef enum kind {
     KILL,
@@ -36,20 +36,20 @@ typedef enum kind {
     KINDS
 } kind;
 
-/* What all ranks must report in the end. */
+/* The result that a run must have. */
 typedef enum want {
-    WANT_OK,    /* no error, and right results                                         */
-    WANT_PEER,  /* ESP_E_PEER on all but the victim                                     */
-    WANT_LATE,  /* ESP_E_TIMEOUT on all but the victim                                  */
-    WANT_DIFFER /* an error on all ranks: ESP_E_MISMATCH, or as the variant says      */
+    WANT_OK,      /* no error, and correct results */
+    WANT_PEER,    /* ESP_E_PEER on all ranks except the victim */
+    WANT_TIMEOUT, /* ESP_E_TIMEOUT on all ranks except the victim */
+    WANT_DIFFER   /* an error on all ranks, see is_wanted */
 } want;
 
-enum { /* variants of ORDER: who calls what */
+enum { /* variants of ORDER: wrong calls */
        TWO_PUSHES,
        WAIT_UNPUSHED,
        STRATEGY_IN_STEP,
        START_TWICE,
-       BARRIER_FOR_STEP, /* from here on it ends the job */
+       BARRIER_FOR_STEP, /* this one and the following end the job */
        OTHER_COUNT,
        OTHER_CALL,
        CLOSE_EARLY,
@@ -65,38 +65,38 @@ typedef struct plan {
     uint64_t seed;
     int32_t victim;
     uint32_t setup, variant, caller; /* caller: the trainer's thread runs the ops */
-    uint32_t step, pushes;           /* the victim's fault is in this step, after so many pushes */
-    uint32_t delay_us;               /* and so much later; KILL, STOP: after all ranks were warm */
-    uint32_t amount;                 /* bytes of memory or disk, descriptors, errno */
-    uint32_t timeout_ms, steps;      /* steps 0: until something goes wrong */
-    int resume;                      /* STOP: the victim goes on after the others noticed */
+    /* when the fault comes: the victim's step, number of pushes, and a delay (KILL, STOP: after all are ready) */
+    uint32_t step, pushes, delay_us;
+    uint32_t amount;            /* bytes of memory or disk, descriptors, errno */
+    uint32_t timeout_ms, steps; /* steps 0: until an error */
+    int resume;                 /* STOP: the victim continues afterwards */
 } plan;
 
 typedef struct report {
     atomic_int pid, step, ready, resumed;
-    atomic_int status; /* of the call that failed, ESP_OK, or UNTOLD */
-    atomic_int pushes; /* that succeeded in the step of the error     */
+    atomic_int status; /* of the failed call, ESP_OK, or NOT_REPORTED */
+    atomic_int pushes; /* pushes that succeeded in the last step      */
     atomic_ullong fault_ns, returned_ns, closed_ns;
-    atomic_int wrong; /* results, or behaviour: text in `why`         */
-    atomic_int again; /* second job: 1 + its status; 0: not yet      */
+    atomic_int wrong; /* a wrong result, described in `why`           */
+    atomic_int again; /* 1 + status of the second job, or 0          */
     atomic_int ended;
     char text[1400], why[400];
-    atomic_ullong saved[2]; /* hashes of the state before the last save and of that being saved */
+    atomic_ullong saved[2]; /* hashes of the last state and of the one being saved */
     _Atomic uint64_t average[STEPS_MAX];
 } report;
 
 typedef struct board {
     plan plan;
-    int32_t launched;         /* another program started the ranks: they cannot open a second, smaller job */
-    atomic_int go, survivors; /* survivors: bits; 0: not known yet */
+    int32_t launched;         /* by --launcher: no second, smaller job */
+    atomic_int go, survivors; /* bits of ranks, 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
 } board;
 
 static const struct kind_info {
     const char *name, *what;
-    int timed;   /* the time until the others notice is reported */
-    int silence; /* which counts from the end of ESPRESSO_TIMEOUT_MS */
+    int timed;   /* measures how soon others notice it */
+    int silence; /* measured after ESPRESSO_TIMEOUT_MS */
 } kinds[KINDS] = {
     [KILL] = {"kill", "kill -9 in a step", 1, 0},
     [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},
@@ -114,7 +114,7 @@ static const struct kind_info {
     [LINK_CUT] = {"link-cut", "a link is cut for 3 s: needs hosts, so tests/jobs/hosts has it", 0, 0},
 };
 
-/* Codecs and options that a run chooses from. exact: the averages are known to the bit. */
+/* Codecs and options of runs. exact: averages have no rounding error. */
 static const struct setup {
     const char *codec, *option;
     int exact, feedback, flat;
@@ -146,7 +146,7 @@ static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     for (; bytes; bytes--, at++) h = (h ^ *at) * 0x100000001b3ull;
     return h;
 }
-/* Everything that is random in a run. */
+/* Makes all random choices of a run. */
 static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     static const uint32_t refusals[] = {EPERM, ENOSYS, ENOMEM, EMFILE};
     uint64_t s = seed * 64 + (uint64_t)k;
@@ -180,7 +180,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
-    /* what only the timeout ends */
+    /* only the timeout ends these */
     if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
     if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
     if (k == CODEC || k == VERSION) p.steps = 12;
@@ -192,11 +192,11 @@ static inline const struct setup *plan_setup(const plan *p) { return &setups[p->
 
 static inline want plan_want(const plan *p) {
     switch (p->kind) {
-    case STOP: return WANT_LATE;
+    case STOP: return WANT_TIMEOUT;
     case SLOW:
     case DISK:
     case MEMORY:
-    case NO_MEMFD: return WANT_OK; /* or an error on all ranks: driver.h */
+    case NO_MEMFD: return WANT_OK; /* or see judge_all_or_none */
     case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
     case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
     case VERSION:

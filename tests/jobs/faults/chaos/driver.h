@@ -1,12 +1,12 @@
-/* driver.h: one run: starts the ranks, kills or stops one of them, waits for what they report, and sees that nothing is left. */
+/* driver.h: one run: starts the ranks, kills or stops one, waits for their reports, and checks that nothing is left. */
 #ifndef CHAOS_DRIVER_H
 #define CHAOS_DRIVER_H
 #include "judge.h"
 
 typedef struct options {
-    const char *backend, *launcher; /* launcher: a command that starts all ranks, such as "mpirun -n 4" */
+    const char *backend, *launcher; /* launcher: such as "mpirun -n 4" */
     uint32_t timeout_ms;
-    double bound_ms; /* in which a fault must be noticed */
+    double bound_ms; /* time limit to notice a fault */
     int verbose;
 } options;
 
@@ -43,7 +43,7 @@ static inline void signal_rank(run *x, int32_t r, int sig) {
     const pid_t pid = x->o->launcher ? (pid_t)atomic_load(&x->b->rank[r].pid) : x->pid[r];
     if (pid > 0) kill(pid, sig);
 }
-/* Reaps the ranks; those that do not end by the deadline are killed. Says how a rank ended that should not have. */
+/* Reaps the ranks, and kills those that have not ended by the deadline. Reports ranks that ended unexpectedly. */
 static inline void ranks_end(run *x, uint64_t deadline, result *out) {
     const plan *p = &x->b->plan;
     int status = 0;
@@ -70,12 +70,12 @@ static inline void ranks_end(run *x, uint64_t deadline, result *out) {
 }
 
 /* ---- waiting ---- */
-/* Until all ranks are warm; 0: one has failed before, or the time is over. */
+/* Waits until all ranks are ready. Returns 0 if one has failed, or at the deadline. */
 static inline int await_ready(run *x, uint64_t deadline) {
     for (; esp__now_ns() < deadline; usleep(200)) {
         int n = 0;
         for (int r = 0; r < RANKS; r++) {
-            if (atomic_load(&x->b->rank[r].status) != UNTOLD) return 0;
+            if (atomic_load(&x->b->rank[r].status) != NOT_REPORTED) return 0;
             n += atomic_load(&x->b->rank[r].ready);
         }
         if (n == RANKS) return 1;
@@ -86,7 +86,7 @@ static inline int await_reports(run *x, uint64_t deadline, int with_victim) {
     for (; esp__now_ns() < deadline; usleep(200)) {
         int n = 0;
         for (int r = 0; r < RANKS; r++)
-            n += atomic_load(&x->b->rank[r].status) != UNTOLD ||
+            n += atomic_load(&x->b->rank[r].status) != NOT_REPORTED ||
                  (r == x->b->plan.victim && is_lost(&x->b->plan) && !with_victim);
         if (n == RANKS) return 1;
     }
@@ -114,7 +114,7 @@ static inline void inject(run *x, result *out) {
     usleep(p->timeout_ms * 500ull);
     signal_rank(x, p->victim, SIGCONT);
 }
-/* After the others have noticed. */
+/* Ends or continues the victim after the other ranks have noticed the fault. */
 static inline void inject_after(run *x) {
     const plan *p = &x->b->plan;
     int all = (1 << RANKS) - 1;
@@ -146,7 +146,7 @@ static inline int run_folder(run *x, int create) {
     return 1;
 }
 
-/* Sockets under the job's name that outlive it, and files in /dev/shm. */
+/* Reports sockets and files in /dev/shm that the job has left behind. */
 static inline void run_left(run *x, int shm_before, result *out) {
     char line[512];
     const char *name = strchr(x->b->root, ':') + 1;
@@ -200,7 +200,7 @@ static inline void run_once(kind k, uint64_t seed, const options *o, uint64_t (*
     snprintf(x.b->root, sizeof x.b->root, "%s", test_root(false));
     snprintf(x.b->folder, sizeof x.b->folder, "%s", x.folder);
     snprintf(x.b->backend, sizeof x.b->backend, "%s", o->backend);
-    for (int r = 0; r < RANKS; r++) atomic_store(&x.b->rank[r].status, UNTOLD);
+    for (int r = 0; r < RANKS; r++) atomic_store(&x.b->rank[r].status, NOT_REPORTED);
     const int shm_before = test_count_files("/dev/shm", "espresso");
     ranks_start(&x);
     inject(&x, out);

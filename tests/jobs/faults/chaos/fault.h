@@ -1,4 +1,4 @@
-/* fault.h: the faults that a rank brings about itself. The driver kills and stops ranks. */
+/* fault.h: the faults that a rank causes itself. The driver kills and stops ranks. */
 #ifndef CHAOS_FAULT_H
 #define CHAOS_FAULT_H
 #include "self.h"
@@ -16,14 +16,14 @@ static inline void limit_set(int what, uint64_t most) {
     l.rlim_cur = most < l.rlim_max ? most : l.rlim_max;
     setrlimit((__rlimit_resource_t)what, &l);
 }
-/* Leaves the process `more` bytes of address space beyond what it has. */
+/* Limits the address space to its present size and `more` bytes. */
 static inline void limit_memory(uint64_t more) {
     unsigned long pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f && fscanf(f, "%lu", &pages) == 1) limit_set(RLIMIT_AS, pages * (uint64_t)sysconf(_SC_PAGESIZE) + more);
     if (f) fclose(f);
 }
-/* From here on memfd_create fails with `error`. It stays so: the second job too must find another way, or fail. */
+/* Makes memfd_create fail with `error` for the rest of the process. The second job must do without it, too, or fail. */
 static inline void refuse_memfd(uint32_t error) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -36,7 +36,7 @@ static inline void refuse_memfd(uint32_t error) {
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Before esp_open. */
+/* Causes the faults that begin before esp_open. */
 static inline void fault_before_open(self *x) {
     if (!is_victim(x)) return;
     if (x->p->kind == MEMORY && x->p->variant == BEFORE_OPEN) limit_memory(x->p->amount);
@@ -48,7 +48,7 @@ static inline void fault_before_open(self *x) {
 static inline void fault_before_start(self *x) {
     if (is_victim(x) && x->p->kind == MEMORY && x->p->variant == BEFORE_START) limit_memory(x->p->amount);
 }
-/* The rank is as well again as its kind of fault allows. */
+/* Ends a fault, if it can be ended. */
 static inline void fault_over(self *x) {
     limit_set(RLIMIT_AS, RLIM_INFINITY);
     limit_set(RLIMIT_NOFILE, 1024);
@@ -60,14 +60,14 @@ static inline void fault_over(self *x) {
 static inline void disk_folder(const self *x, char out[PATH_ROOM + 64]) {
     snprintf(out, PATH_ROOM + 64, "%.*s/r%d", PATH_ROOM - 1, x->b->folder, (int)x->ids[x->rank]);
 }
-/* The victim's folder becomes a small file system of its own, where that is allowed. 0: it is not. */
+/* Mounts a small file system on the victim's folder. Returns 0 if that is not allowed. */
 static inline int disk_small(self *x) {
     char folder[PATH_ROOM + 64];
     disk_folder(x, folder);
     return syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) == 0 &&
            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", folder, "tmpfs", 0, "size=6m") == 0;
 }
-/* Writes a file until the disk is full, and then gives `room` bytes back. */
+/* Fills the disk with a file, then frees `room` bytes. */
 static inline void disk_fill(self *x, uint64_t room) {
     static const char zeros[4096];
     char path[PATH_ROOM + 80];
@@ -88,13 +88,13 @@ static inline void disk_free(self *x) {
 
 /* ---- states ---- */
 static inline esp_status state_hash_put(void *user, void *data, uint64_t bytes) {
-    /* the hash must not depend on how the stream is cut: byte by byte */
+    /* byte by byte, since the stream may arrive in different pieces */
     uint64_t h = *(uint64_t *)user;
     for (uint64_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
     *(uint64_t *)user = h;
     return ESP_OK;
 }
-/* 0: there is no such file. */
+/* Hashes a rank's state file. Returns 0 if there is none. */
 static inline uint64_t state_file_hash(const char *folder, int32_t rank) {
     char path[PATH_ROOM + 128];
     uint8_t piece[4096];
@@ -107,7 +107,7 @@ static inline uint64_t state_file_hash(const char *folder, int32_t rank) {
     return h;
 }
 
-/* A save into a disk that may be full. All ranks save, or none: the driver compares me->saved[1]. */
+/* Saves the state to a disk that may be full: on all ranks or on none. The driver compares me->saved[1]. */
 static inline void disk_step(self *x, uint32_t step, int small) {
     char folder[PATH_ROOM + 64], path[PATH_ROOM + 80];
     disk_folder(x, folder);
@@ -138,7 +138,7 @@ static inline void disk_step(self *x, uint32_t step, int small) {
     if (esp_state_load(x->ctx, path)) wrong(x, "load after the disk was full: %.200s", esp_last_error(x->ctx));
 }
 
-/* A save in every step: the driver kills a rank in one. */
+/* Saves the state in a step. The driver kills a rank during one of the saves. */
 static inline esp_status save_step(self *x) {
     char folder[PATH_ROOM + 64], path[PATH_ROOM + 80];
     uint64_t h = 1;
@@ -155,7 +155,7 @@ static inline esp_status save_step(self *x) {
 static inline void must_refuse(self *x, esp_status s, const char *call) {
     if (s != ESP_E_STATE) wrong(x, "%s returned %s: %.200s", call, esp_status_name(s), esp_last_error(x->ctx));
 }
-/* Calls of the victim that are refused, and change nothing for the others. `pushed`: tensors so far. */
+/* Wrong calls of the victim, which must be refused without effect on the others. `pushed`: tensors pushed so far. */
 static inline void refused_calls(self *x, uint32_t pushed) {
     const esp_stream here = ESP_ZERO;
     uint32_t id;
@@ -169,7 +169,7 @@ static inline void refused_calls(self *x, uint32_t pushed) {
     must_refuse(x, esp_start(x->ctx), "a second esp_start");
     must_refuse(x, esp_tensor_add(x->ctx, &d, &id), "esp_tensor_add after esp_start");
 }
-/* Calls that do not fit what the other ranks call. *instead: they stand for the step. */
+/* Calls of the victim that do not match those of the other ranks. Sets *instead if they replace the step. */
 static inline esp_status unfit_calls(self *x, int *instead) {
     float some[200] = {0};
     esp_status s = ESP_OK;

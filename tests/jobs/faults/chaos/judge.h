@@ -1,11 +1,11 @@
-/* judge.h: what a run must have resulted in. Knows reports, not processes. */
+/* judge.h: checks the reports of a run. Must not know processes. */
 #ifndef CHAOS_JUDGE_H
 #define CHAOS_JUDGE_H
 #include "board.h"
 #include <stdarg.h>
 
 typedef struct result {
-    int failed, busy; /* busy: nothing was tested, as the ranks were too slow to get ready */
+    int failed, busy; /* busy: not tested, ranks were too slow */
     int late;         /* ranks that noticed the fault after the bound */
     double noticed_ms[RANKS];
     int n_noticed;
@@ -21,11 +21,12 @@ __attribute__((format(printf, 2, 3))) static inline void fault_found(result *r, 
     r->failed = 1;
 }
 
-static inline int is_lost(const plan *p) { /* the victim's process does not take part in what follows */
+/* Does the job lose the victim's process? */
+static inline int is_lost(const plan *p) {
     return p->kind == KILL || p->kind == KILL_OPEN || p->kind == KILL_SAVE || p->kind == EXIT || p->kind == STOP;
 }
 
-/* Averages of the same step have the same bits on all ranks that finished it. */
+/* Checks that averages of a step have the same bits on all ranks that finished it. */
 static inline void judge_averages(board *b, result *out) {
     for (int k = 0; k < STEPS_MAX; k++) {
         uint64_t first = 0;
@@ -43,7 +44,7 @@ static inline void judge_averages(board *b, result *out) {
     }
 }
 
-/* The error of a rank that was in a step says where: the tensor, the op, and its number. */
+/* Checks that the error of a rank inside a step names the tensor, the op, and its number. */
 static inline void judge_place(board *b, int r, result *out) {
     const report *x = &b->rank[r];
     if (!atomic_load(&x->pushes) || !atomic_load(&x->ready)) return;
@@ -54,8 +55,8 @@ static inline void judge_place(board *b, int r, result *out) {
 }
 
 static inline void judge_time(board *b, int r, uint64_t fault_ns, double bound_ms, result *out) {
-    const unsigned long long told = atomic_load(&b->rank[r].returned_ns);
-    double ms = told > fault_ns ? (double)(told - fault_ns) / 1e6 : 0;
+    const unsigned long long returned = atomic_load(&b->rank[r].returned_ns);
+    double ms = returned > fault_ns ? (double)(returned - fault_ns) / 1e6 : 0;
     if (kinds[b->plan.kind].silence) ms = ms > b->plan.timeout_ms ? ms - b->plan.timeout_ms : 0;
     out->noticed_ms[out->n_noticed++] = ms;
     out->late += ms > bound_ms;
@@ -69,34 +70,34 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Does rank r's error name the victim, or a rank whose own error does, and so on? `seen`: bits of ranks. */
-static inline int blames(const board *b, int r, int seen) {
+/* Does rank r's error name the victim, or another rank whose error does, and so on? `seen`: bits of visited ranks. */
+static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
-        if (!(seen >> q & 1) && names(b->rank[r].text, q) && blames(b, q, seen | 1 << q)) return 1;
+        if (!(seen >> q & 1) && names(b->rank[r].text, q) && leads_to_victim(b, q, seen | 1 << q)) return 1;
     return 0;
 }
 
-/* Over MPI, after rank 0 has left no rank tells that others have: those that wait for these learn it at the timeout. */
-static inline int is_untold(const board *b, esp_status s) {
+/* Over MPI, only rank 0 announces that others have left. Without rank 0, ranks may wait until the timeout. */
+static inline int may_time_out(const board *b, esp_status s) {
     const plan *p = &b->plan;
     return b->launched && p->kind == ORDER && p->variant == CLOSE_EARLY && p->victim == 0 && s == ESP_E_TIMEOUT;
 }
 
-/* An error of rank r that the plan foresees. */
+/* Is s a correct result for rank r? */
 static inline int is_wanted(const board *b, int r, esp_status s) {
     const plan *p = &b->plan;
-    if (is_untold(b, s)) return 1;
+    if (may_time_out(b, s)) return 1;
     switch (plan_want(p)) {
     case WANT_PEER: return s == ESP_E_PEER || (p->kind == KILL_OPEN && s == ESP_E_TIMEOUT);
-    case WANT_LATE: return s == ESP_E_TIMEOUT || (r == p->victim && s);
+    case WANT_TIMEOUT: return s == ESP_E_TIMEOUT || (r == p->victim && s);
     case WANT_OK: return s == ESP_OK;
     default: break;
     }
-    /* the victim's own wait ends at about the same time: it may have closed before another rank's time was up */
+    /* all ranks time out at about the same moment, and the victim may close before another rank's timeout */
     if ((p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE))
         return s == ESP_E_TIMEOUT || s == ESP_E_PEER;
-    /* without memory that all ranks see, other collectives at the same time are waits that never end */
+    /* without shared memory, mismatched collectives just wait for each other */
     if (b->launched && (p->kind == ORDER || p->kind == PUSH) && s == ESP_E_TIMEOUT) return 1;
     if (p->kind == ORDER && p->variant == BARRIER_FOR_STEP && !plan_setup(p)->flat)
         return s == ESP_E_MISMATCH || s == ESP_E_TIMEOUT;
@@ -110,30 +111,31 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     const want w = plan_want(p);
     if (atomic_load(&x->wrong)) fault_found(out, "rank %d: %s\n", r, x->why);
     if (is_lost(p) && r == p->victim) {
-        if (p->kind == STOP && p->resume && (int)s == UNTOLD) fault_found(out, "rank %d hangs after SIGCONT\n", r);
+        if (p->kind == STOP && p->resume && (int)s == NOT_REPORTED)
+            fault_found(out, "rank %d hangs after SIGCONT\n", r);
         return;
     }
     if (p->kind == ORDER && p->variant == CLOSE_EARLY && r == p->victim) return;
-    if ((int)s == UNTOLD) {
+    if ((int)s == NOT_REPORTED) {
         fault_found(out, "rank %d has not returned (step %d)\n", r, atomic_load(&x->step));
         return;
     }
     if (!is_wanted(b, r, s)) fault_found(out, "rank %d: %s %s\n", r, esp_status_name(s), x->text);
     if (w == WANT_OK || out->failed) return;
-    /* ranks that the machine gave no time for so long look as stopped as the victim: tried again with a longer timeout */
-    if (w == WANT_LATE && s == ESP_E_TIMEOUT && !names(x->text, p->victim)) out->busy = 1;
+    /* a rank that got no CPU time may look like the victim: the run is repeated with a longer timeout */
+    if (w == WANT_TIMEOUT && s == ESP_E_TIMEOUT && !names(x->text, p->victim)) out->busy = 1;
     const int waits =
         (p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE);
-    const int unnamed = is_untold(b, s) || (b->launched && strstr(x->text, "do ranks make different calls"));
-    if ((w == WANT_PEER || w == WANT_LATE || (waits && r != p->victim)) && !names(x->text, p->victim) && !unnamed)
+    const int unnamed = may_time_out(b, s) || (b->launched && strstr(x->text, "do ranks make different calls"));
+    if ((w == WANT_PEER || w == WANT_TIMEOUT || (waits && r != p->victim)) && !names(x->text, p->victim) && !unnamed)
         fault_found(out, "rank %d does not name the victim: %s\n", r, x->text);
     if (p->kind == VERSION && (!strstr(x->text, "9.9.9") || !strstr(x->text, ESPRESSO_VERSION)))
         fault_found(out, "rank %d does not name both versions: %s\n", r, x->text);
-    if (w == WANT_PEER || w == WANT_LATE) judge_place(b, r, out);
+    if (w == WANT_PEER || w == WANT_TIMEOUT) judge_place(b, r, out);
     if (kinds[p->kind].timed) judge_time(b, r, fault_ns, bound_ms, out);
 }
 
-/* A fault of one rank that may be an error: then it is one on all ranks, and the others name the rank. */
+/* Checks a fault that may be an error: then it must be an error on all ranks, which names the victim. */
 static inline void judge_all_or_none(board *b, result *out) {
     const plan *p = &b->plan;
     int failed = 0;
@@ -142,9 +144,9 @@ static inline void judge_all_or_none(board *b, result *out) {
         const report *x = &b->rank[r];
         const int s = atomic_load(&x->status), before = atomic_load(&b->rank[0].saved[1]) == 1;
         if (atomic_load(&x->wrong)) fault_found(out, "rank %d: %s\n", r, x->why);
-        if (s == UNTOLD) fault_found(out, "rank %d has not returned (step %d)\n", r, atomic_load(&x->step));
+        if (s == NOT_REPORTED) fault_found(out, "rank %d has not returned (step %d)\n", r, atomic_load(&x->step));
         if (failed && s == ESP_OK) fault_found(out, "rank %d goes on, others failed\n", r);
-        if (failed && r != p->victim && !blames(b, r, 1 << r))
+        if (failed && r != p->victim && !leads_to_victim(b, r, 1 << r))
             fault_found(out, "rank %d does not name the victim: %s\n", r, x->text);
         if (failed && r == p->victim && s != ESP_E_NOMEM && s != ESP_E_COMM)
             fault_found(out, "rank %d: %s %s\n", r, esp_status_name((esp_status)s), x->text);
@@ -153,7 +155,7 @@ static inline void judge_all_or_none(board *b, result *out) {
     }
 }
 
-/* After a kill in esp_state_save: each rank's file is that of the save before, or the new one. */
+/* Checks the files after a kill in esp_state_save: each must be complete, from the save before or the new one. */
 static inline void judge_files(board *b, uint64_t (*hash)(const char *, int32_t), result *out) {
     for (int r = 0; r < RANKS; r++) {
         char folder[PATH_ROOM + 64];

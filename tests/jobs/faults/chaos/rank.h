@@ -1,5 +1,4 @@
-/* rank.h: the program of one rank: trains until something goes wrong or all steps are made, closes, and opens a second job with
- * those that are left. */
+/* rank.h: the program of a rank: trains to an error or the last step, then opens a second job with the others. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 #include "fault.h"
@@ -10,9 +9,9 @@ static inline void exit_here(self *x, uint32_t step, uint32_t pushed) {
     if (x->p->kind != EXIT || !is_victim(x) || step != x->p->step || pushed != x->p->pushes) return;
     usleep(x->p->delay_us / 4);
     atomic_store(&x->me->fault_ns, esp__now_ns());
-    _exit(0); /* a status of 0, and still no goodbye */
+    _exit(0); /* status 0, but no final message */
 }
-static inline esp_status push_all(self *x, uint32_t step, uint32_t but) {
+static inline esp_status push_all(self *x, uint32_t step, uint32_t except) {
     const esp_stream here = ESP_ZERO;
     const int now = step == x->p->step && is_victim(x) && !x->second;
     esp_status s = ESP_OK;
@@ -20,7 +19,7 @@ static inline esp_status push_all(self *x, uint32_t step, uint32_t but) {
     for (uint32_t t = 0; t < TENSORS && !s; t++) {
         exit_here(x, step, t);
         if (now && x->p->kind == ORDER) refused_calls(x, t);
-        if (t == but) continue;
+        if (t == except) continue;
         if (now && x->p->kind == SLOW && x->p->variant == 0 && t == x->p->pushes % TENSORS)
             usleep(x->p->timeout_ms * 500ull);
         s = esp_push(x->ctx, t, x->grad[t], here);
@@ -31,36 +30,37 @@ static inline esp_status push_all(self *x, uint32_t step, uint32_t but) {
 }
 static inline esp_status train_step(self *x, uint32_t step) {
     const int odd = step == x->p->step && !x->second;
-    uint32_t but = TENSORS;
+    uint32_t except = TENSORS;
     int instead = 0;
     esp_status s = odd && x->p->kind == ORDER ? unfit_calls(x, &instead) : ESP_OK;
     if (s || instead) return s;
     gradients_fill(x, step);
-    if (odd && x->p->kind == PUSH && x->p->variant == ONLY_ONE_PUSHES) but = x->p->pushes % TENSORS;
+    if (odd && x->p->kind == PUSH && x->p->variant == ONLY_ONE_PUSHES) except = x->p->pushes % TENSORS;
     if (odd && x->p->kind == PUSH && x->p->variant == ONE_NEVER_PUSHES && is_victim(x)) {
-        s = push_all(x, step, 0); /* all but the tensor whose turn comes first */
+        s = push_all(x, step, 0); /* not the tensor that is needed first */
         return s ? s : esp_wait(x->ctx, 1);
     }
-    s = push_all(x, step, is_victim(x) ? TENSORS : but);
+    s = push_all(x, step, is_victim(x) ? TENSORS : except);
     if (!s) s = esp_wait_all(x->ctx);
-    if (but < TENSORS && !is_victim(x)) { /* the others did not push it: an error that names it, and the job goes on */
+    /* pushed by the victim only: an error that names the tensor, and the job continues */
+    if (except < TENSORS && !is_victim(x)) {
         char name[32];
-        snprintf(name, sizeof name, "'layer%u.weight'", (unsigned)but);
+        snprintf(name, sizeof name, "'layer%u.weight'", (unsigned)except);
         if (s != ESP_E_STATE || !error_has(x->ctx, name))
             wrong(x, "a tensor not pushed: %s %.200s", esp_status_name(s), esp_last_error(x->ctx));
         s = s == ESP_E_STATE ? ESP_OK : s;
     }
     if (!s && !x->second) atomic_store(&x->me->pushes, 0);
-    if (!s) averages_check(x, step, but);
+    if (!s) averages_check(x, step, except);
     return s;
 }
 
-/* A change of strategy on all ranks for which one may lack the memory: it fails on all of them, and the old one stays. */
+/* Changes the strategy on all ranks. If one has too little memory, all must keep the old strategy. */
 static inline void change_strategy(self *x) {
     char *text = strdup(esp_strategy_text(x->ctx));
     if (is_victim(x)) limit_memory(x->p->amount);
     const esp_status s = esp_strategy_set(x->ctx, text);
-    atomic_store(&x->me->saved[1], s ? 1 : 2); /* as for saves: the driver compares */
+    atomic_store(&x->me->saved[1], s ? 1 : 2); /* the driver compares all ranks */
     if (s && s != ESP_E_NOMEM) wrong(x, "esp_strategy_set: %s: %.200s", esp_status_name(s), esp_last_error(x->ctx));
     free(text);
 }
@@ -90,7 +90,7 @@ static inline void tell(self *x, esp_status s) {
     atomic_store(&x->me->returned_ns, esp__now_ns());
     snprintf(x->me->text, sizeof x->me->text, "%s", s ? esp_last_error(x->ctx) : "");
     if (s && x->ctx && atomic_load(&x->me->ready) && x->p->kind != ORDER && x->p->kind != PUSH) {
-        const esp_stream here = ESP_ZERO; /* the context stays dead, with the same error */
+        const esp_stream here = ESP_ZERO; /* the context keeps its error */
         const esp_status then = esp_push(x->ctx, 0, x->grad[0], here);
         if (then != s && x->p->kind != KILL_SAVE)
             wrong(x, "after %s a push returns %s", esp_status_name(s), esp_status_name(then));
@@ -112,7 +112,7 @@ static inline void first_job(self *x) {
     fault_over(x);
 }
 
-/* Those that are left open a job of their own in the same processes, and train in it. */
+/* The remaining ranks open a second job in the same processes, and train. */
 static inline void second_job(self *x) {
     char root[80];
     esp_status s;
@@ -136,8 +136,8 @@ static inline void second_job(self *x) {
     atomic_store(&x->me->again, 1);
 }
 
-/* What must be as before the first job: descriptors, threads, mappings of shared memory, children. A thread that was joined may be
- * listed for a moment. */
+/* Checks that descriptors, threads, mappings of shared memory and children are as before the first job. A joined thread
+ * may stay in /proc for a moment. */
 static inline void left_behind(self *x, int files, int threads) {
     char line[512];
     int more = 0;
@@ -152,7 +152,7 @@ static inline void left_behind(self *x, int files, int threads) {
     if (waitpid(-1, NULL, WNOHANG) != -1) wrong(x, "a child is left");
 }
 
-/* -1: the launcher has not said. */
+/* The rank from the launcher's environment, or -1. */
 static inline int32_t rank_from_environment(void) {
     static const char *const names[] = {"ESPRESSO_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -160,7 +160,7 @@ static inline int32_t rank_from_environment(void) {
     return -1;
 }
 
-/* program --rank BOARD RANK: RANK is "-" if a launcher gives it. */
+/* The main of `program --rank BOARD RANK`. RANK is "-" if a launcher sets it in the environment. */
 static inline int rank_main(const char *path, const char *number) {
     board *b = board_map(path, 0);
     self x;
@@ -168,11 +168,11 @@ static inline int rank_main(const char *path, const char *number) {
     x.rank = *number == '-' ? rank_from_environment() : atoi(number);
     if (!b || x.rank < 0 || x.rank >= RANKS) return 2;
     if (b->launched)
-        setenv("ESPRESSO_MACHINE", x.rank < RANKS / 2 ? "chaos0" : "chaos1", 1); /* whatever the launcher says */
+        setenv("ESPRESSO_MACHINE", x.rank < RANKS / 2 ? "chaos0" : "chaos1", 1); /* overrides the launcher */
     else
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(90);
-    signal(SIGXFSZ, SIG_IGN); /* a full disk by RLIMIT_FSIZE is EFBIG */
+    signal(SIGXFSZ, SIG_IGN); /* else RLIMIT_FSIZE kills the process */
     x.b = b;
     x.p = &b->plan;
     x.me = &b->rank[x.rank];

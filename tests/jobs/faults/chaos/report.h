@@ -1,4 +1,4 @@
-/* report.h: many runs of a kind: how many failed, and how soon faults were noticed. And the soak's command line. */
+/* report.h: many runs of a kind: counts failures and the time until ranks notice. The command line of `make soak`. */
 #ifndef CHAOS_REPORT_H
 #define CHAOS_REPORT_H
 #include "driver.h"
@@ -15,17 +15,17 @@ static int double_order(const void *a, const void *b) {
 }
 static void tally_free(tally *t) { free(t->ms); }
 
-/* Runs the seeds first, first + 1, ...; one whose ranks were too slow to get ready is repeated with a longer timeout. */
+/* Runs the seeds first, first + 1, ... If the ranks were too slow, repeats the run with a longer timeout. */
 static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const options *o) {
     t->ms = (double *)realloc(t->ms, (t->n + runs * (size_t)RANKS) * sizeof *t->ms);
     for (unsigned i = 0; i < runs; i++) {
-        static result r; /* large */
+        static result r; /* too large for the stack */
         options slower = *o;
         for (int tries = 0; tries < 3; tries++, slower.timeout_ms *= 3) {
             run_once(k, first + i, &slower, state_file_hash, &r);
             if (!r.busy) break;
             t->busy++;
-            r.failed = 1; /* unless the next try succeeds */
+            r.failed = 1; /* replaced by the next try */
         }
         t->runs++;
         t->failed += r.failed;

@@ -1,4 +1,4 @@
-/* self.h: one rank of a run: its context, its gradients, and how it checks their averages. */
+/* self.h: one rank of a run: its context, its gradients, and the check of their averages. */
 #ifndef CHAOS_SELF_H
 #define CHAOS_SELF_H
 #include "board.h"
@@ -8,16 +8,16 @@ typedef struct self {
     board *b;
     const plan *p;
     report *me;
-    int32_t rank, size; /* in the job that is open: the second one has fewer ranks */
+    int32_t rank, size; /* in the open job */
     int second;
     esp_ctx *ctx;
     float *grad[TENSORS];
-    int32_t ids[RANKS]; /* the ranks of the first job that this one's are */
+    int32_t ids[RANKS]; /* original rank of each rank of the open job */
 } self;
 
 static inline int is_victim(const self *x) { return x->ids[x->rank] == x->p->victim; }
 
-/* Only the first finding of a rank is kept. */
+/* Records a wrong result. Keeps the first one of a rank. */
 __attribute__((format(printf, 2, 3))) static inline void wrong(self *x, const char *fmt, ...) {
     va_list ap;
     if (atomic_load(&x->me->wrong)) return;
@@ -27,7 +27,7 @@ __attribute__((format(printf, 2, 3))) static inline void wrong(self *x, const ch
     atomic_store(&x->me->wrong, 1);
 }
 
-/* Small whole numbers, so that sums and means of exact setups are exact. */
+/* Gradients are small whole numbers, so that sums and means of exact setups are exact. */
 static inline float gradient(int32_t rank, uint32_t tensor, uint32_t step, uint64_t i) {
     return (float)(int32_t)((i * 7 + tensor * 3u + step * 5u) % 17) - 8.0f + (float)(rank * 4);
 }
@@ -80,7 +80,7 @@ static inline esp_status job_start(self *x) {
     for (uint32_t i = 0; i < TENSORS && !s; i++) {
         esp_tensor_desc d;
         tensor_describe(x, i, name, &d);
-        /* the survivors of one machine and of the other are not equally many: only flat options are left */
+        /* the two machines have different numbers of survivors, which only flat options allow */
         if (x->second && x->size != RANKS && !plan_setup(x->p)->flat)
             d.option = d.codec ? setups[3].option : setups[0].option;
         s = esp_tensor_add(x->ctx, &d, &id);
@@ -97,7 +97,7 @@ static inline void gradients_fill(self *x, uint32_t step) {
         for (uint64_t i = 0; i < tensor_count[t]; i++) x->grad[t][i] = gradient(x->ids[x->rank], t, step, i);
 }
 
-/* Compares a tensor's average with that of the ranks in `pushed` (bits of ids; the others took part with zeros). */
+/* Checks a tensor's average. `pushed`: bits of the ids that pushed it; the other ranks count as zeros. */
 static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pushed) {
     for (uint64_t i = 0; i < tensor_count[t]; i++) {
         float sum = 0;
@@ -111,13 +111,13 @@ static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pu
     }
 }
 
-/* All averages of a step, but for tensor `but` (TENSORS: none), which only the victim pushed. */
-static inline void averages_check(self *x, uint32_t step, uint32_t but) {
+/* Checks all averages of a step. Only the victim pushed tensor `except`, if that is below TENSORS. */
+static inline void averages_check(self *x, uint32_t step, uint32_t except) {
     uint64_t h = 1;
     for (uint32_t t = 0; t < TENSORS; t++) {
-        const uint32_t all = t == but ? 1u << x->p->victim : (1u << RANKS) - 1u;
-        if (t != but) h = hash_bytes(h, x->grad[t], tensor_count[t] * sizeof(float));
-        if (plan_setup(x->p)->exact && (t != but || is_victim(x))) average_check(x, t, step, all);
+        const uint32_t all = t == except ? 1u << x->p->victim : (1u << RANKS) - 1u;
+        if (t != except) h = hash_bytes(h, x->grad[t], tensor_count[t] * sizeof(float));
+        if (plan_setup(x->p)->exact && (t != except || is_victim(x))) average_check(x, t, step, all);
     }
     if (!x->second && step < STEPS_MAX) atomic_store(&x->me->average[step], h | 1u);
 }
