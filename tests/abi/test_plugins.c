@@ -19,10 +19,10 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
 /* Each of these is one load that must fail: what the error must say. */
 static void refuse(const char *name, esp_status status, const char *part) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    const uint32_t n = ctx->registry.n_codecs;
+    const uint32_t n = ctx->registry.codecs.n;
     assert_int_equal(esp_plugin_load(ctx, name), status);
     assert_error(ctx, part);
-    assert_int_equal(ctx->registry.n_codecs, n);
+    assert_int_equal(ctx->registry.codecs.n, n);
     esp_close(ctx);
 }
 
