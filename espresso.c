@@ -52,7 +52,7 @@
 #endif
 
 #include "espresso_impl/base/status.c"
-#include "espresso_impl/base/host.c"
+#include "espresso_impl/base/alloc.c"
 #include "espresso_impl/job/levels.c"
 #include "espresso_impl/base/text.c"
 #include "espresso_impl/base/json.c"
@@ -75,6 +75,7 @@
 #include "espresso_impl/registry/registry.c"
 #include "espresso_impl/registry/trust.c"
 #include "espresso_impl/registry/loader.c"
+#include "espresso_impl/registry/lookup.c"
 #include "espresso_impl/device/device_cpu.c"
 #include "espresso_impl/device/device.c"
 #include "espresso_impl/base/workers.c"

@@ -1,4 +1,4 @@
-/* file.c: reads whole files, and writes files that a reader sees whole or not at all. Must not know what is in them. */
+/* file.c: see file.h. */
 #include "espresso_impl/base/file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,7 @@
 ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t) {
     int fd = open(path, O_RDONLY | O_CLOEXEC), error = fd < 0 ? errno : 0;
     while (!error) {
-        if (t->cap - t->len < 2 &&
-            !esp__text_reserve(t, t->cap ? t->cap * 2 : 16384)) { /* a byte is left for the NUL */
+        if (t->cap - t->len < 2 && !esp__text_reserve(t, t->cap ? t->cap * 2 : 16384)) {
             error = ENOMEM;
             break;
         }
@@ -49,24 +48,25 @@ ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
     return 0;
 }
 
-/* ---- temporary names -------------------------------------------------------------------------------------------------- */
+/* ---- temporary names ---- */
 /* Removes a temporary file of a process that has ended: a writer locks its file, and the lock ends with its process. */
-static int esp__file_remove_left(const char *name) {
+static bool esp__file_remove_left(const char *name) {
     struct stat st;
-    int fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW), removed = 0;
-    if (fd < 0) return 0;
+    bool removed = false;
+    const int fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return false;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) removed = unlink(name) == 0;
     close(fd);
     return removed;
 }
 
-/* Makes a new file and locks it. 1: between the two another process removed it as left behind; try again. */
+/* Makes a new file and locks it. EEXIST: the name is taken, or another process removed the file before the lock. */
 static int esp__file_create(const char *name, int *fd) {
     struct stat st;
     *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (*fd < 0) return errno;
-    int held =
-        flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* other errors: the file system has no locks */
+    /* after other errors, the file system has no locks */
+    const bool held = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (!held && fstat(*fd, &st) == 0 && st.st_nlink > 0) return 0;
     close(*fd);
     return EEXIST;
@@ -92,11 +92,11 @@ static int esp__file_beside(esp__file *f) {
     return -1;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 /* Sets f->path to `path` with links resolved. *special: it is a pipe or a device, which is not replaced. */
-static int esp__file_target(esp__file *f, const char *path, int *special) {
+static int esp__file_target(esp__file *f, const char *path, bool *special) {
     struct stat st;
-    int there = stat(path, &st) == 0;
+    const bool there = stat(path, &st) == 0;
     memset(f, 0, sizeof *f);
     *special = there && !S_ISREG(st.st_mode);
     if (there && S_ISDIR(st.st_mode)) return EISDIR;
@@ -105,7 +105,8 @@ static int esp__file_target(esp__file *f, const char *path, int *special) {
 }
 
 ESP__FN int esp__file_open(esp__file *f, const char *path) {
-    int special, error = esp__file_target(f, path, &special);
+    bool special;
+    int error = esp__file_target(f, path, &special);
     if (error) return error;
     int fd = special ? open(f->path, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : esp__file_beside(f);
     if (fd < 0) return errno;
@@ -132,13 +133,13 @@ ESP__FN void esp__file_drop(esp__file *f) {
 ESP__FN int esp__file_sync(esp__file *f) {
     int error = f->error;
     if (!error && fflush(f->to) != 0) error = errno;
-    /* EINVAL: this file system cannot sync, which is no failure */
+    /* EINVAL: this file system cannot sync */
     if (!error && f->temporary[0] && fsync(fileno(f->to)) != 0 && errno != EINVAL) error = errno;
     if (error) esp__file_drop(f);
     return error;
 }
 
-/* Brings the new name to the disk: it is data of the folder. Errors are ignored: the old or the new content is there, whole. */
+/* Syncs the folder, which has the new name. Errors are ignored, since either the old or the new file is complete. */
 static void esp__file_sync_folder(char *path) {
     char *slash = strrchr(path, '/');
     if (slash) slash[slash == path] = 0;
@@ -158,7 +159,7 @@ ESP__FN int esp__file_rename(esp__file *f) {
         f->temporary[0] = 0;
         esp__file_sync_folder(f->path);
     }
-    fclose(f->to); /* after the rename: until then the lock keeps other processes from removing the temporary file */
+    fclose(f->to); /* after the rename, since closing ends the lock on the temporary file */
     f->to = NULL;
     return 0;
 }
@@ -178,18 +179,19 @@ ESP__FN int esp__file_replace(const char *path, const void *data, size_t bytes) 
 
 ESP__FN int esp__file_check(const char *path) {
     esp__file f;
-    int special, error = esp__file_target(&f, path, &special);
+    bool special;
+    int error = esp__file_target(&f, path, &special);
     if (!error && special) return access(path, W_OK) == 0 ? 0 : errno;
     if (!error) error = esp__file_open(&f, path);
     if (!error) esp__file_drop(&f);
     return error;
 }
 
-ESP__FN int esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap) {
+ESP__FN bool esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap) {
     size_t at = 0;
-    int every_rank = 0;
+    bool every_rank = false;
     for (const char *p = name; *p && at + 16 < cap; p++) {
-        const int is_rank = p[0] == '%' && p[1] == 'r';
+        const bool is_rank = p[0] == '%' && p[1] == 'r';
         if (is_rank)
             at += (size_t)snprintf(out + at, cap - at, "%d", (int)rank), p++;
         else

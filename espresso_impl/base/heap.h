@@ -1,20 +1,20 @@
-/* heap.h: a binary heap of waiting things, the earliest first. Inline, because the planner's hottest loops and the executor under
- * its lock use it. The caller gives the memory. Must not know what waits. */
+/* heap.h: a binary heap of waiting ops, the earliest first, in the caller's memory. Inline, because the planner's
+ * hottest loops and the executor under its lock use it. */
 #ifndef ESP__HEAP_H
 #define ESP__HEAP_H
 #include "espresso_impl/base/private.h"
 
-/* Ordered by `ready`, and by `key` where that is equal. No two keys are equal, so that the order is the same on all ranks. */
+/* Ordered by `ready` and then by `key`. No two keys are equal, so that the order is the same on all ranks. */
 typedef struct esp__waiting {
     uint64_t ready, key;
 } esp__waiting;
 
 typedef struct esp__heap {
-    esp__waiting *at; /* the caller's memory, for all that wait at once; at[0] is the earliest */
+    esp__waiting *at; /* at[0] is the earliest */
     uint32_t n;
 } esp__heap;
 
-static inline int esp__waits_less(const esp__waiting *a, const esp__waiting *b) {
+static inline bool esp__waits_less(const esp__waiting *a, const esp__waiting *b) {
     return a->ready != b->ready ? a->ready < b->ready : a->key < b->key;
 }
 
@@ -25,7 +25,7 @@ static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
     h->at[i] = w;
 }
 
-/* Removes and returns the earliest. The heap must not be empty. */
+/* Removes the earliest from a heap that is not empty. */
 static inline esp__waiting esp__heap_pop(esp__heap *h) {
     esp__waiting top = h->at[0], last = h->at[--h->n];
     uint32_t i = 0, c;

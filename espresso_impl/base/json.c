@@ -1,4 +1,4 @@
-/* json.c: prints strings and numbers as JSON. Must not know what is written. */
+/* json.c: see json.h. */
 #include "espresso_impl/base/json.h"
 #include <math.h>
 
@@ -53,7 +53,7 @@ ESP__FN void esp__json_string(esp__text *t, const char *s) {
     esp__text_add(t, "%.*s\"", (int)n, part);
 }
 
-/* Replaces the decimal comma of the program's locale by a point. */
+/* Adds a number, with a decimal point in place of a locale's comma. */
 static void esp__json_number(esp__text *t, char *number) {
     for (char *p = number; *p; p++)
         if (*p == ',') *p = '.';
@@ -74,15 +74,15 @@ ESP__FN void esp__json_us(esp__text *t, double ns) { esp__json_double(t, (double
 
 ESP__FN void esp__json_scaled(esp__text *t, double x, double unit) {
     char number[40];
-    double down = x / unit, near[3] = {down, nextafter(down, -INFINITY), nextafter(down, INFINITY)};
+    double down = x / unit, tries[3] = {down, nextafter(down, -INFINITY), nextafter(down, INFINITY)};
     for (int k = 0; k < 3; k++)
         for (int digits = 15; digits <= 17; digits++) {
-            snprintf(number, sizeof number, "%.*g", digits, near[k]);
+            snprintf(number, sizeof number, "%.*g", digits, tries[k]);
             if (strtod(number, NULL) * unit == x) {
                 esp__json_number(t, number);
                 return;
             }
         }
-    snprintf(number, sizeof number, "%.17g", down); /* no number gives x exactly: prints the nearest */
+    snprintf(number, sizeof number, "%.17g", down); /* no number gives x exactly */
     esp__json_number(t, number);
 }

@@ -1,4 +1,4 @@
-/* machine.c: facts of the machine and of this process. Must not know what they are for. */
+/* machine.c: see machine.h. */
 #include "espresso_impl/base/machine.h"
 #include <time.h>
 

@@ -1,34 +1,34 @@
-/* machine.h: facts of the machine and of this process. Must not know what they are for. */
+/* machine.h: facts about the machine and this process. */
 #ifndef ESP__MACHINE_H
 #define ESP__MACHINE_H
 #include "espresso_impl/base/private.h"
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Seconds of processor time so far: of all processors of the machine together (0: not known), and of this process. */
+/* Seconds of processor time so far. */
 typedef struct esp__machine_time {
-    double all, busy, stolen; /* the machine's; stolen: time that a virtual machine's host gave to others */
-    double own;               /* this process' */
+    double all, busy, stolen; /* of all processors; 0 if unknown */
+    double own;               /* of this process */
 } esp__machine_time;
 ESP__FN esp__machine_time esp__machine_time_now(void);
-/* Bytes of memory that are available without swapping; 0: not known. */
+/* Bytes of memory that are available without swapping, or 0 if unknown. */
 ESP__FN double esp__machine_memory(void);
-/* A text that differs between machines, and between boots of one machine; "": not known. */
+/* Identifies the machine and its boot; "" if unknown. */
 enum { ESP__BOOT_ID = 40 };
 ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]);
 /* The processor's name, or "". */
 ESP__FN void esp__cpu_name(char *out, size_t cap);
-/* The running program's name without folders; of a Python program the script's name. */
+/* The program's name without folders, or a Python script's name. */
 ESP__FN void esp__program_name(char *out, size_t cap);
 
-/* ---- how many cores this process may use: inline, so that backends built as plugins count as the library does ---- */
-/* The cores that the calling thread may run on, as bits. Returns how many bytes of `mask` were set; 0: not known. */
+/* ---- the cores that this process may use; inline, so that backends built as plugins count in the same way ---- */
+/* The cores that the calling thread may run on, as bits. Returns the bytes of `mask` that were set, 0 if unknown. */
 static inline long esp__cores_mask(unsigned long mask[128]) {
     const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
     return bytes > 0 ? bytes : 0;
 }
 
-/* Cores that the calling thread may run on; 0: not known. */
+/* The number of cores that the calling thread may run on, or 0 if unknown. */
 static inline uint32_t esp__cores_bound(void) {
     unsigned long mask[128];
     const long bytes = esp__cores_mask(mask);
@@ -37,7 +37,7 @@ static inline uint32_t esp__cores_bound(void) {
     return n;
 }
 
-/* Reads the first two whole numbers of a file. Returns how many it found: 2, 1, or less for a missing file. */
+/* Reads the first two whole numbers of a file. Returns the number found, 0 or less for a missing file. */
 static inline int esp__cores_numbers(const char *folder, const char *name, long long out[2]) {
     char path[1200];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
@@ -47,7 +47,7 @@ static inline int esp__cores_numbers(const char *folder, const char *name, long 
     return n;
 }
 
-/* The limit of cores of one control group, rounded up; 0: no limit. Version 2 has it in one file, version 1 in two. */
+/* A control group's limit of cores, rounded up, or 0. Version 2 of control groups has one file, version 1 two. */
 static inline uint32_t esp__cores_group(const char *folder) {
     long long x[2], period[2];
     int n = esp__cores_numbers(folder, "cpu.max", x);
@@ -59,7 +59,7 @@ static inline uint32_t esp__cores_group(const char *folder) {
     return x[0] > 0 && x[1] > 0 && x[0] / x[1] < 1 << 20 ? (uint32_t)((x[0] + x[1] - 1) / x[1]) : 0;
 }
 
-/* The lowest limit of the group `path` below `mount` and of all groups that contain it; 0: no limit. */
+/* The lowest limit of the group `path` below `mount` and of all groups that contain it, or 0. */
 static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     char folder[1100];
     uint32_t least = 0;
@@ -75,8 +75,8 @@ static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     }
 }
 
-/* The lowest limit of this process' control groups; 0: no limit. /proc/self/cgroup lists them: "0::/path" (version 2), or
- * "4:cpu,cpuacct:/path" (version 1, mounted under "cpu,cpuacct"). `root` is put before every path: "", except in tests. */
+/* The lowest limit of this process' control groups, or 0. /proc/self/cgroup lists them as "0::/path" (version 2) or
+ * "4:cpu,cpuacct:/path" (version 1, mounted at "cpu,cpuacct"). Paths begin with `root`, which is "" except in tests. */
 static inline uint32_t esp__cores_given(const char *root) {
     char line[1024], mount[1100];
     uint32_t least = 0;
@@ -96,8 +96,7 @@ static inline uint32_t esp__cores_given(const char *root) {
     return least;
 }
 
-/* Cores that this process may use at the same time, at least 1: those that the calling thread may run on, or the control groups'
- * limit if that is lower. */
+/* The number of cores that the calling thread may run on, or the control groups' limit if that is lower; at least 1. */
 static inline uint32_t esp__cores(void) {
     uint32_t n = esp__cores_bound(), given = esp__cores_given("");
     if (!n) {

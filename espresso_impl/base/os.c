@@ -1,4 +1,4 @@
-/* os.c: threads, forks and the floating-point mode. Must not know what threads do. */
+/* os.c: threads, forks and the floating-point mode. */
 #include "espresso_impl/base/os.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -7,13 +7,13 @@
 #endif
 
 /* ---- the floating-point mode ---- */
-/* A program linked with -ffast-math (-Ofast) starts with denormal numbers
- * flushed to zero, and a program may set another rounding. Threads inherit this mode, and their sums and payloads would differ
- * from those of a rank in another mode. So the library computes in the default mode, whatever the program's mode is. */
+/* A program linked with -ffast-math (-Ofast) starts with denormal numbers flushed to zero, and a program may set
+ * another rounding. Threads inherit this mode, and their sums and payloads would differ from those of ranks in another
+ * mode. So the library always computes in the default mode. */
 ESP__FN uint64_t esp__fp_default(void) {
 #if defined(__SSE2__)
-    uint32_t before = _mm_getcsr(),
-             wanted = (before & 0x3fu) | 0x1f80u; /* the low six bits are not modes: they record exceptions */
+    /* the low six bits are no mode, but record exceptions */
+    const uint32_t before = _mm_getcsr(), wanted = (before & 0x3fu) | 0x1f80u;
     if (before != wanted) _mm_setcsr(wanted);
     return before;
 #elif defined(__aarch64__) && defined(__GNUC__)
@@ -38,12 +38,12 @@ ESP__FN void esp__fp_restore(uint64_t before) {
 
 /* ---- threads ---- */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg) {
-    /* not blocked: a blocked fault ends the process without calling the program's handler, which may report it */
+    /* not blocked, since a blocked fault ends the process without calling the program's handler */
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t others, before;
     sigfillset(&others);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&others, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &others, &before); /* the new thread inherits the mask, and the floating-point mode */
+    pthread_sigmask(SIG_SETMASK, &others, &before); /* the new thread inherits the mask and the mode */
     uint64_t mode = esp__fp_default();
     int error = pthread_create(thread, NULL, body, arg);
     esp__fp_restore(mode);
@@ -52,8 +52,8 @@ ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void 
 }
 
 /* ---- forks ---- */
-/* A page that the kernel wipes in a forked child. Unlike a handler of pthread_atfork, it needs nothing that outlives the
- * context (the library may be one of several copies in the process, and may be unloaded), and it notices every kind of fork. */
+/* A page that the kernel clears in a forked child. Unlike a pthread_atfork handler, it notices every kind of fork and
+ * needs nothing that outlives the context, which matters since the library may be unloaded. */
 static size_t esp__page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 ESP__FN void esp__process_open(esp__process *p) {
@@ -62,7 +62,7 @@ ESP__FN void esp__process_open(esp__process *p) {
 #ifdef MADV_WIPEONFORK
     void *page = mmap(NULL, esp__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
-    /* emulators that ignore advice say yes to all of it, even to this, which does not exist */
+    /* an emulator that accepts an advice that does not exist ignores all advice */
     if (!madvise(page, esp__page_bytes(), -1) || madvise(page, esp__page_bytes(), MADV_WIPEONFORK)) {
         munmap(page, esp__page_bytes());
         return;

@@ -1,30 +1,30 @@
-/* os.h: what the library asks of the operating system: threads that leave signals to the program, whether this process was forked,
- * and the mode of floating-point arithmetic. */
+/* os.h: threads that leave signals to the program, the detection of forks, and the floating-point mode. */
 #ifndef ESP__OS_H
 #define ESP__OS_H
 #include "espresso_impl/base/private.h"
 #include <unistd.h>
 
-/* ---- the floating-point mode, so that all ranks compute the same bits whatever a program's flags are ---- */
-/* Sets the default mode on this thread, and on threads that it starts. Returns the mode before, for esp__fp_restore. */
+/* ---- the floating-point mode ---- */
+/* Sets the default mode on this thread and on threads that it starts, so that all ranks compute the same bits. Returns
+ * the previous mode for esp__fp_restore. */
 ESP__FN uint64_t esp__fp_default(void);
 ESP__FN void esp__fp_restore(uint64_t before);
 
-/* ---- the library's threads, which leave the program's signals to the program's own threads ---- */
-/* Starts a thread: 0 or pthread_create's error. The thread blocks all signals except faults of its own instructions, and computes in
- * the default floating-point mode (esp__fp_default). */
+/* ---- the library's threads ---- */
+/* Starts a thread, which blocks all signals except faults of its own instructions, and computes in the default
+ * floating-point mode. Returns 0 or pthread_create's error. */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg);
 
-/* ---- is this still the process that opened a context, or a forked child of it? Every push asks, so the answer takes no system call. ---- */
+/* ---- forks ---- */
 typedef struct esp__process {
-    uint32_t
-        *page; /* 1; the kernel shows a forked child a page of zeros. NULL: the kernel cannot, so compare the pid */
-    int32_t pid;
+    uint32_t *page; /* *page is 1, and in a forked child 0; or NULL */
+    int32_t pid;    /* compared if the kernel has no such pages */
 } esp__process;
 
-ESP__FN void esp__process_open(esp__process *p);  /* cannot fail */
-ESP__FN void esp__process_close(esp__process *p); /* only where esp__process_same says 1 */
-static inline int esp__process_same(const esp__process *p) {
+ESP__FN void esp__process_open(esp__process *p);
+ESP__FN void esp__process_close(esp__process *p); /* not in a forked child */
+/* Is this the process of esp__process_open, and not a forked child? Mostly without a system call: every push asks. */
+static inline bool esp__process_same(const esp__process *p) {
     return p->page ? *p->page != 0 : p->pid == (int32_t)getpid();
 }
 #endif

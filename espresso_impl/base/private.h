@@ -1,4 +1,4 @@
-/* private.h: how a private function is declared. The headers of base/ that need no context include only this one. */
+/* private.h: ESP__FN, which declares a private function, and the standard headers that all files use. */
 #ifndef ESP__PRIVATE_H
 #define ESP__PRIVATE_H
 #include "espresso.h"
@@ -17,7 +17,7 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-/* A private function: static in espresso.c, which defines this first; hidden where files are compiled alone. */
+/* A private function is static in espresso.c, which defines this before, and hidden where files are compiled alone. */
 #ifndef ESP__FN
 #if defined(__GNUC__)
 #define ESP__FN __attribute__((visibility("hidden")))
@@ -25,7 +25,7 @@
 #define ESP__FN
 #endif
 #endif
-#ifndef ESPRESSO_PREFIX /* where make installs: plugins and models are looked for there */
+#ifndef ESPRESSO_PREFIX /* where make installs plugins and models */
 #define ESPRESSO_PREFIX "/usr/local"
 #endif
 #endif

@@ -1,4 +1,4 @@
-/* quantile.c: medians and quantiles of numbers. Must not know what they are of. */
+/* quantile.c: see quantile.h. */
 #include "espresso_impl/base/quantile.h"
 
 static int esp__number_order(const void *a, const void *b) {

@@ -1,9 +1,8 @@
-/* status.c: status codes as words, the error text of each thread, the log, and the clock.
- * Must not know what any status means to its caller. */
+/* status.c: status codes as words, the error text of each thread, the log, the clock and a hash. */
 #include "espresso_impl/base/base.h"
 #include <time.h>
 
-/* One text for each thread, not for each context: a failing call reports to the thread that made it, and needs no lock. */
+/* The text of the last error of each thread, which needs no lock, unlike one of each context. */
 static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];
@@ -33,20 +32,22 @@ ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx) {
     return !ctx || !esp__error_ctx || esp__error_ctx == ctx ? esp__error_text : "";
 }
 
-/* The context's log level; without a context (before esp_open has one) the environment's. */
-static int32_t esp__log_level(const esp_ctx *ctx) {
-    static const char *const names[] = {"", "error", "warn", "info", "debug"};
-    const char *env;
-    if (ctx && esp__base_of(ctx)->log_level > 0) return esp__base_of(ctx)->log_level;
-    env = ctx ? NULL : getenv("ESPRESSO_LOG");
-    for (int32_t i = 1; env && i <= 4; i++)
-        if (!strcmp(env, names[i]) || (env[0] == '0' + i && !env[1])) return i;
-    return ESP_LOG_WARN;
+static const char *const esp__level_words[] = {"", "error", "warn", "info", "debug"};
+
+ESP__FN int32_t esp__log_level_read(const char *text) {
+    for (int32_t i = ESP_LOG_ERROR; text && i <= ESP_LOG_DEBUG; i++)
+        if (!strcmp(text, esp__level_words[i]) || (text[0] == '0' + i && !text[1])) return i;
+    return 0;
 }
 
-/* Hands one event to the user's log, or writes it to stderr in one piece, so that ranks do not mix inside a line. */
+/* The context's log level or, before esp_open has made a context, the environment's. */
+static int32_t esp__log_level(const esp_ctx *ctx) {
+    const int32_t level = ctx ? esp__base_of(ctx)->log_level : esp__log_level_read(getenv("ESPRESSO_LOG"));
+    return level > 0 ? level : ESP_LOG_WARN;
+}
+
+/* Passes an event to the user's log, or writes it to stderr in one piece, so that lines of several ranks do not mix. */
 static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
-    static const char *const words[] = {"", "error", "warn", "info", "debug"};
     char line[ESP__ERROR_MAX + 128];
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
@@ -58,8 +59,8 @@ static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
         n = snprintf(line, sizeof line, "espresso: rank %d: ", (int)esp__base_of(ctx)->rank);
     else
         n = snprintf(line, sizeof line, "espresso: ");
-    snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", words[ev->level], ev->component ? ev->component : "",
-             ev->component ? ": " : "", ev->message ? ev->message : "");
+    snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", esp__level_words[ev->level],
+             ev->component ? ev->component : "", ev->component ? ": " : "", ev->message ? ev->message : "");
     strcat(line, "\n");
     fputs(line, stderr);
 }
@@ -76,7 +77,7 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
 }
 
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
-    char text[ESP__ERROR_MAX]; /* not formatted in place: the arguments may point into the last error's text */
+    char text[ESP__ERROR_MAX]; /* the arguments may point into the last error's text */
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
     va_start(ap, fmt);
@@ -95,8 +96,8 @@ ESP__FN void esp__plugin_detail_set(const char *text) {
     snprintf(esp__detail_text, sizeof esp__detail_text, "%s", text);
 }
 
-/* Passes a plugin's event to the log. Keeps an error's text, which the call that fails adds to its own error. Without a log of the
- * user such an event is logged at INFO: the caller decides whether to print the error, and it is not printed twice. */
+/* Passes a plugin's event to the log, and keeps an error's text for esp__plugin_detail. To stderr, errors are logged at
+ * INFO only, since the caller's own error will contain the text. */
 ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};

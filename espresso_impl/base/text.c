@@ -1,12 +1,11 @@
-/* text.c: a string that grows, specs ("name:key=val,key=val"), and the known name that a wrong one was probably meant to be. Must not know
- * which names or keys exist. */
+/* text.c: a string that grows, specs ("name:key=val,key=val"), and suggestions for misspelt names. */
 #include "espresso_impl/base/text.h"
 #include "espresso_impl/base/base.h"
 #include <ctype.h>
 
-ESP__FN int esp__text_reserve(esp__text *t, size_t cap) {
+ESP__FN bool esp__text_reserve(esp__text *t, size_t cap) {
     char *data;
-    if (cap <= t->cap) return 1;
+    if (cap <= t->cap) return true;
     if (!t->ctx) {
         data = (char *)realloc(t->data, cap);
     } else {
@@ -14,15 +13,15 @@ ESP__FN int esp__text_reserve(esp__text *t, size_t cap) {
         if (data && t->data) memcpy(data, t->data, t->len + 1);
         if (data) esp__free(t->ctx, t->data);
     }
-    if (!data) return 0;
+    if (!data) return false;
     t->data = data;
     t->cap = cap;
-    return 1;
+    return true;
 }
 
 ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
     va_list ap;
-    va_start(ap, fmt); /* first tries the room that is there: most pieces fit */
+    va_start(ap, fmt);
     int n = vsnprintf(t->data ? t->data + t->len : NULL, t->cap - t->len, fmt, ap);
     va_end(ap);
     if (n >= 0 && t->len + (size_t)n + 1 > t->cap) {
@@ -37,8 +36,8 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
     if (n >= 0) {
         t->len += (size_t)n;
     } else {
-        t->failed = 1;
-        if (t->data) t->data[t->len] = 0; /* cuts off the part of the piece that fitted */
+        t->failed = true;
+        if (t->data) t->data[t->len] = 0; /* drops the part that fitted */
     }
 }
 
@@ -53,7 +52,7 @@ ESP__FN void esp__text_free(esp__text *t) {
 }
 
 /* ---- specs ---- */
-ESP__FN int esp__spec_name_char(char c) {
+ESP__FN bool esp__spec_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
            c == '.';
 }
@@ -64,7 +63,7 @@ ESP__FN size_t esp__spec_length(const char *list) {
     return n;
 }
 
-/* Checks the form of parameters, not their meaning. Returns what is wrong, and where in *at; NULL: nothing. */
+/* Checks the form of parameters, not their meaning. Returns NULL, or an error text and in *at its place. */
 static const char *esp__spec_check_params(const char *p, const char **at) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
     int more;
@@ -106,15 +105,15 @@ ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char na
 }
 
 /* ---- suggestions ---- */
-enum { ESP__NEAR_MAX = 64 }; /* longer names are not compared */
+enum { ESP__SUGGEST_MAX = 64 }; /* longer names are not compared */
 
-static int esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
+static bool esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
-/* The number of edits (insert, delete or replace a character, swap two neighbours) from a to b, which are short names. */
+/* The Damerau-Levenshtein distance of two short names, without regard to case. */
 static int esp__edits(const char *a, const char *b) {
-    int rows[3][ESP__NEAR_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
+    int rows[3][ESP__SUGGEST_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
     const int n = (int)strlen(b);
-    if (n >= ESP__NEAR_MAX) return ESP__NEAR_MAX;
+    if (n >= ESP__SUGGEST_MAX) return ESP__SUGGEST_MAX;
     for (int j = 0; j <= n; j++) rows[0][j] = j;
     int i = 1;
     for (; a[i - 1]; i++) {
@@ -124,7 +123,7 @@ static int esp__edits(const char *a, const char *b) {
             int best = before[j - 1] + !esp__same_letter(a[i - 1], b[j - 1]);
             if (before[j] + 1 < best) best = before[j] + 1;
             if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            int swapped =
+            const bool swapped =
                 i > 1 && j > 1 && esp__same_letter(a[i - 1], b[j - 2]) && esp__same_letter(a[i - 2], b[j - 1]);
             if (swapped && earlier[j - 2] + 1 < best) best = earlier[j - 2] + 1;
             now[j] = best;
@@ -133,11 +132,11 @@ static int esp__edits(const char *a, const char *b) {
     return rows[(i + 2) % 3][n];
 }
 
-ESP__FN int esp__suggests(const char *word, const char *known, unsigned *best) {
+ESP__FN bool esp__suggests(const char *word, const char *known, unsigned *best) {
     size_t nw = strlen(word), nk = strlen(known);
     unsigned d = (unsigned)esp__edits(word, known);
     if (nw >= 3 && (strncmp(word, known, nw) == 0 || (nk >= 3 && strncmp(word, known, nk) == 0))) d = d ? 1 : 0;
-    if (d > 2 || 3 * d > nk || d >= *best) return 0;
+    if (d > 2 || 3 * d > nk || d >= *best) return false;
     *best = d;
-    return 1;
+    return true;
 }

@@ -1,5 +1,4 @@
-/* workers.c: worker threads that run one loop at a time together with the caller. Must not know what the loop does. Allocates
- * nothing after esp__workers_open. */
+/* workers.c: worker threads that run one loop at a time together with the caller. A loop allocates nothing. */
 #include "espresso_impl/base/workers.h"
 #include "espresso_impl/base/os.h"
 
@@ -15,7 +14,7 @@ ESP__FN void esp__workers_pieces(esp__workers *w) {
     while ((begin = atomic_fetch_add(&w->next, w->piece)) < w->end) esp__workers_piece(w, begin);
 }
 
-/* The same, until a team has taken the loop over. */
+/* As esp__workers_pieces, until an OpenMP team takes over the loop. */
 static void esp__workers_pieces_untaken(esp__workers *w) {
     uint64_t begin;
     while (!atomic_load(&w->taken) && (begin = atomic_fetch_add(&w->next, w->piece)) < w->end)
@@ -28,7 +27,7 @@ static void *esp__workers_main(void *arg) {
     pthread_mutex_lock(&w->lock);
     for (;;) {
         if (!w->quit && (!w->open || seen == atomic_load(&w->loops))) {
-            /* the next loop often follows soon: spinning for a short time costs less than waking from sleep */
+            /* the next loop often follows soon, and a short spin costs less than a wake-up */
             unsigned now = atomic_load(&w->loops);
             pthread_mutex_unlock(&w->lock);
             for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->loops) == now; i++) esp__cpu_relax();
@@ -80,7 +79,7 @@ ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out
 ESP__FN void esp__workers_close(esp__workers *w) {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
-    w->quit = 1;
+    w->quit = true;
     pthread_cond_broadcast(&w->work);
     pthread_mutex_unlock(&w->lock);
     for (int32_t i = 0; i < w->n_threads; i++) pthread_join(w->threads[i], NULL);
@@ -92,13 +91,13 @@ ESP__FN void esp__workers_close(esp__workers *w) {
     esp__free(w->ctx, w);
 }
 
-/* How many threads may take part in a loop of the caller, the caller included. */
+/* The number of threads that may run a loop, including the caller. */
 static int32_t esp__workers_most(esp__workers *w) {
     if (!w) return 1;
     return w->offer ? esp__workers_team(w) : w->n_threads + 1;
 }
 
-/* Publishes the loop, so that threads may join it. w->one_loop held. */
+/* Publishes the loop, so that threads can join it. The caller has w->one_loop. */
 static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uint64_t grain,
                                void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     /* a few pieces for each thread, so that a slow thread delays the loop little */
@@ -110,7 +109,7 @@ static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uin
     w->piece = ((grains - 1) / pieces + 1) * grain;
     atomic_store(&w->next, 0);
     atomic_store(&w->taken, 0);
-    w->open = 1;
+    w->open = true;
     atomic_fetch_add(&w->loops, 1);
     pthread_cond_broadcast(&w->work);
     pthread_mutex_unlock(&w->lock);
@@ -119,7 +118,7 @@ static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uin
 static void esp__workers_end(esp__workers *w) {
     for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->inside); i++) esp__cpu_relax();
     pthread_mutex_lock(&w->lock);
-    w->open = 0; /* a thread that wakes only now finds nothing to do and is not waited for */
+    w->open = false; /* a thread that wakes up later finds nothing to do */
     while (atomic_load(&w->inside)) pthread_cond_wait(&w->done, &w->lock);
     pthread_mutex_unlock(&w->lock);
 }

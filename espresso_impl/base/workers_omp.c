@@ -1,24 +1,24 @@
-/* workers_omp.c: loops of the library on the trainer's OpenMP team. Must not know what a loop does. Allocates nothing after
- * esp__workers_open_omp; the OpenMP runtime may, when a team starts.
+/* workers_omp.c: loops of the library on the trainer's OpenMP team. Allocates nothing after esp__workers_open_omp; the
+ * OpenMP runtime may, when a team starts.
  *
- * An OpenMP runtime keeps one team for each thread that opens parallel regions. So a region that the cpu thread opened would start
- * a second team, as many threads again. Instead the cpu thread opens none. It offers its loop, and a thread of the trainer that
- * waits (esp_wait, esp_wait_all) runs the rest of it on its own team, which has nothing else to do at that time. While no thread
+ * An OpenMP runtime keeps one team for each thread that opens parallel regions. A region of the cpu thread would start
+ * a second team of as many threads. So the cpu thread opens no region. It offers its loop, and a thread of the trainer
+ * that waits (esp_wait, esp_wait_all) runs the rest of it on its own team, which is idle at that time. While no thread
  * waits, the cpu thread runs its loops alone.
  *
- * A region always has the size that the runtime gives it. With num_threads(n), libgomp would end the team's other threads, and
- * the trainer's next region would start them again. Threads beyond the most that were asked for leave the region at once. */
+ * A region always has the size that the runtime gives it, and surplus threads leave it at once. With num_threads(n),
+ * libgomp would end the team's other threads, and the trainer's next region would start them again. */
 #include "espresso_impl/base/workers.h"
 #include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
 
-static __thread int esp__omp_never;   /* this thread is the library's and opens no region */
-static __thread int32_t esp__omp_pid; /* the process in which this thread opened a region first */
+static __thread bool esp__omp_never;  /* a thread of the library, which opens no region */
+static __thread int32_t esp__omp_pid; /* the process in which it first opened a region */
 
-/* How large a team this thread may lend. 1: it is the library's thread, it is inside a parallel region of the trainer (a nested
- * region would start further threads), or the process was forked after the team was started, and has none of its threads. */
+/* The size of this thread's team. It is 1 for a thread of the library, inside a parallel region (a nested one would
+ * start threads), and in a process forked after the team started, which has none of its threads. */
 static int32_t esp__omp_team(const esp__workers *w) {
     if (esp__omp_never || omp_get_level() > 0) return 1;
     if (esp__omp_pid && esp__omp_pid != (int32_t)getpid()) return 1;
@@ -26,17 +26,17 @@ static int32_t esp__omp_team(const esp__workers *w) {
     return n < w->n ? n : w->n;
 }
 
-/* Joins the loop with the calling thread, which came with a team or alone. Does nothing if no piece is left, or if as many
- * threads run the loop as may. When a team has come, the caller of the loop stops and waits: no more threads run it than before. */
-static void esp__omp_join(esp__workers *w, int with_team) {
+/* Joins the loop with the calling thread, which is alone or one of a team. Does nothing if no piece is left, or w->n
+ * threads run the loop. When a team has joined, the caller of the loop stops and waits. */
+static void esp__omp_join(esp__workers *w, bool with_team) {
     pthread_mutex_lock(&w->lock);
     int others = atomic_load(&w->inside) + (with_team || atomic_load(&w->taken) ? 0 : 1);
-    int in = w->open && atomic_load(&w->next) < w->end && others < w->n;
+    const bool in = w->open && atomic_load(&w->next) < w->end && others < w->n;
     if (in) atomic_fetch_add(&w->inside, 1);
     if (in && with_team) atomic_store(&w->taken, 1);
     pthread_mutex_unlock(&w->lock);
     if (!in) return;
-    uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
+    uint64_t fp = esp__fp_default(); /* the trainer's thread may have another mode */
     esp__workers_pieces(w);
     esp__fp_restore(fp);
     pthread_mutex_lock(&w->lock);
@@ -55,11 +55,11 @@ ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offe
     *out = esp__workers_new(ctx, most > 0 ? most : INT32_MAX);
     if (!*out) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
     (*out)->offer = offer;
-    atomic_store(&(*out)->team, most == 1 ? 1 : 2); /* the first thread that waits tells its team's size */
+    atomic_store(&(*out)->team, most == 1 ? 1 : 2); /* a guess until a thread waits: more than 1 starts offers */
     return ESP_OK;
 }
 
-ESP__FN void esp__workers_never_lend(void) { esp__omp_never = 1; }
+ESP__FN void esp__workers_never_lend(void) { esp__omp_never = true; }
 
 ESP__FN int32_t esp__workers_team(esp__workers *w) { return esp__omp_never ? atomic_load(&w->team) : esp__omp_team(w); }
 
@@ -70,31 +70,31 @@ ESP__FN void esp__workers_call(esp__workers *w) {
         esp__omp_join_all(w);
 }
 
-ESP__FN int esp__workers_offered(esp__workers *w) {
-    if (!w || !w->offer || w->n < 2) return 0;
-    int alone = omp_get_level() > 0;
+ESP__FN bool esp__workers_offered(esp__workers *w) {
+    if (!w || !w->offer || w->n < 2) return false;
+    const bool alone = omp_get_level() > 0;
     int32_t team = alone ? 1 : esp__omp_team(w);
     if (!alone) atomic_store(&w->team, team);
     pthread_mutex_lock(&w->lock);
-    int some = w->open && atomic_load(&w->next) < w->end;
-    int room = alone || (team > 1 && !w->team_busy && !atomic_load(&w->taken));
+    const bool some = w->open && atomic_load(&w->next) < w->end;
+    const bool room = alone || (team > 1 && !w->team_busy && !atomic_load(&w->taken));
     pthread_mutex_unlock(&w->lock);
     return some && room;
 }
 
 ESP__FN void esp__workers_help(esp__workers *w) {
     if (omp_get_level() > 0) {
-        esp__omp_join(w, 0);
+        esp__omp_join(w, false);
         return;
     }
     pthread_mutex_lock(&w->lock);
-    int mine = !w->team_busy;
-    if (mine) w->team_busy = 1;
+    const bool mine = !w->team_busy;
+    w->team_busy = true;
     pthread_mutex_unlock(&w->lock);
     if (!mine) return;
     esp__omp_join_all(w);
     pthread_mutex_lock(&w->lock);
-    w->team_busy = 0;
+    w->team_busy = false;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -111,9 +111,9 @@ ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offe
 ESP__FN void esp__workers_never_lend(void) {}
 ESP__FN int32_t esp__workers_team(esp__workers *w) { return w->n; }
 ESP__FN void esp__workers_call(esp__workers *w) { (void)w; }
-ESP__FN int esp__workers_offered(esp__workers *w) {
+ESP__FN bool esp__workers_offered(esp__workers *w) {
     (void)w;
-    return 0;
+    return false;
 }
 ESP__FN void esp__workers_help(esp__workers *w) { (void)w; }
 #endif

@@ -1,5 +1,4 @@
-/* call.c: fills the arguments of a codec's compress and decompress, and does the feedback of codecs that do not
- * do it themselves. Must not know where memory comes from. */
+/* call.c: fills the arguments of compress and decompress, and keeps the residual for codecs that do not. */
 #include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
@@ -18,7 +17,7 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const 
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
-    memcpy(&c->part.data.ptr, &data, sizeof data); /* esp_tensor has no const: decompress writes to one */
+    memcpy(&c->part.data.ptr, &data, sizeof data); /* not const in esp_tensor, since decompress writes */
     c->part.data.bytes = count * 4u;
     c->part.data.dev.kind = ESP_CPU;
 }
@@ -28,7 +27,7 @@ ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream) {
     c->part.data.dev = stream.dev;
 }
 
-/* Sets one of the lists' buffers, and returns what the argument points to. */
+/* Sets a buffer. Returns it, or NULL if it is empty, for the member of esp_codec_args. */
 static const esp_buf *esp__call_buf(esp_buf *b, esp_device dev, const void *p, uint64_t bytes) {
     memcpy(&b->ptr, &p, sizeof p);
     b->bytes = bytes;
@@ -53,20 +52,20 @@ ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t
     c->args.reduced = esp__call_buf(&c->reduced.data, c->args.stream.dev, payload, bytes) ? &c->reduced : NULL;
 }
 
-ESP__FN int esp__payload_nonfinite(const esp_payload *p) {
+ESP__FN bool esp__payload_nonfinite(const esp_payload *p) {
     esp_payload_header h;
     memcpy(&h, p->data.ptr, sizeof h);
     return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ---- */
 ESP__FN uint64_t esp__call_list_bytes(uint64_t n) {
     const esp__codec_list *l = NULL;
     return n * (sizeof *l->part + sizeof *l->tensor + sizeof *l->offset + sizeof *l->residual + sizeof *l->state +
                 sizeof *l->payload + sizeof *l->reduced);
 }
 
-ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n) { /* all sizes are multiples of 8 */
+ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n) {
     l->part = memory;
     l->tensor = (esp_tensor **)(void *)(l->part + n);
     l->offset = (uint64_t *)(void *)(l->tensor + n);
@@ -93,7 +92,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     c->args.tensor = l->tensor;
     c->args.offset = l->offset;
     c->args.residual = c->args.state = NULL;
-    for (uint32_t i = 0; i < l->n; i++) { /* an empty part has neither */
+    for (uint32_t i = 0; i < l->n; i++) { /* empty parts have no residual and no state */
         if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
         if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
     }
@@ -101,8 +100,8 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     if (c->args.reduced) c->args.reduced = l->reduced;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------------- */
-/* Makes memory behind `at` the numbers of the parts, one part behind the other. */
+/* ---- calls ---- */
+/* Lets the parts' data point to the array at `at`, one part after another. */
 static void esp__call_numbers(const esp__codec_call *c, float *at) {
     for (uint32_t t = 0; t < c->args.n_tensors; t++) {
         c->args.tensor[t]->data.ptr = at;
@@ -110,7 +109,7 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-/* phi := beta * residual + gamma * number of all parts, one part behind the other. */
+/* phi = beta * residual + gamma * data, one part after another. */
 static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     const float beta = c->args.beta, gamma = c->args.gamma;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -122,7 +121,7 @@ static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     }
 }
 
-/* The payloads := phi compressed; the residuals := phi - decode(payload). */
+/* Compresses phi, and sets the residuals to phi - decode(payload). */
 static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
@@ -140,7 +139,7 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
     }
     for (uint32_t k = 0; k < saved.n_tensors && finite && !s; k++) {
         const uint64_t n = saved.tensor[k]->count;
-        /* NaN or Inf: the residual stays as it was */
+        /* a part with NaN or Inf keeps its residual */
         const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
         float *e = saved.residual[k].ptr;
         ESP_SIMD
@@ -160,7 +159,7 @@ ESP__FN esp_status esp__call_decompress(esp__codec_call *c) {
     return c->codec->table->decompress(c->codec->self, &c->args);
 }
 
-/* ---- alone ------------------------------------------------------------------------------------------------------------- */
+/* ---- alone ---- */
 ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
                                     uint32_t *first_round) {
     const uint32_t n = c->traits.n_rounds;

@@ -1,15 +1,12 @@
-/* describe.c: what an opened codec says of itself: its traits, and its model (payload sizes, times, error). Knows no codec and no
- * planner. */
+/* describe.c: an opened codec's traits, and its model: payload sizes, times and error. */
 #include "espresso_impl/codec/codec.h"
 #include <math.h>
 
-enum {
-    ESP__MODEL_SIDE = 1 << 10,
-    ESP__MODEL_ELEMENTS = ESP__MODEL_SIDE * ESP__MODEL_SIDE
-}; /* of the part that a codec describes: large, so that constants hardly count */
+/* The part for which a codec gives its model: large, so that constants hardly count. */
+enum { ESP__MODEL_SIDE = 1 << 10, ESP__MODEL_ELEMENTS = ESP__MODEL_SIDE * ESP__MODEL_SIDE };
 
-ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, int matrix, uint32_t n_reduced, esp_devkind kind,
-                                    esp_codec_model *out) {
+ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,
+                                    esp_devkind kind, esp_codec_model *out) {
     const uint64_t side = matrix ? ESP__MODEL_SIDE : 0;
     const esp_tensor like = esp__codec_like(ESP__MODEL_ELEMENTS, side, side);
     memset(out, 0, sizeof *out);
@@ -63,12 +60,27 @@ ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind 
                          "codec '%s': traits() %s ESP_CODEC_REDUCIBLE, but the op of its last round is %u: set both or "
                          "none",
                          c->spec, last.op ? "lacks" : "gives", (unsigned)last.op);
-    return esp__codec_model(ctx, c, 0, 1, kind, &c->model);
+    return esp__codec_model(ctx, c, false, 1, kind, &c->model);
 }
 
-ESP__FN int esp__codec_has_model(const esp__codec *c) { return ESP_HAS(esp_codec, c->table, model) != 0; }
+ESP__FN bool esp__codec_has_model(const esp__codec *c) { return ESP_HAS(esp_codec, c->table, model); }
 
-ESP__FN int esp__codec_lossy(const esp__codec *c) {
+ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
+    static const esp_round none = {0, 0, 0, 0};
+    return c->traits.rounds && round < c->traits.n_rounds ? c->traits.rounds[round] : none;
+}
+
+ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols) {
+    esp_tensor like;
+    memset(&like, 0, sizeof like);
+    like.struct_size = sizeof like;
+    like.dtype = ESP_F32;
+    like.count = count;
+    like.rows = rows, like.cols = cols;
+    return like;
+}
+
+ESP__FN bool esp__codec_lossy(const esp__codec *c) {
     return !esp__codec_has_model(c) || c->model.flags & ESP_MODEL_LOSSY;
 }
 
@@ -78,18 +90,7 @@ ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint
     return s->fixed + quantum * ceil(bytes / quantum);
 }
 
-ESP__FN int esp__codec_shrinks(const esp__codec *c) {
+ESP__FN bool esp__codec_shrinks(const esp__codec *c) {
     return !esp__codec_has_model(c) ||
            esp__payload_size(&c->model.sent, ESP__MODEL_ELEMENTS, 0, 0) < 4.0 * ESP__MODEL_ELEMENTS;
-}
-
-ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
-    const esp_codec *t = esp__registry_of(ctx)->codecs[i];
-    esp__codec *c = NULL;
-    const esp_status s = t->devices & ESP_BIT(ESP_CPU) ? esp__codec_make(ctx, t->name, NULL, &c) : ESP_E_UNSUPPORTED;
-    if (s) return s == ESP_E_NOMEM ? -1 : 0;
-    const int useful = !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) && esp__codec_shrinks(c);
-    if (lossy) *lossy = esp__codec_lossy(c);
-    esp__codec_free(ctx, c);
-    return useful;
 }

@@ -1,7 +1,7 @@
-/* instance.c: opens the codec of a spec, with its feedback settings. Units with the same spec share one. */
+/* instance.c: opens the codec of a spec, with its feedback settings. */
 #include "espresso_impl/codec/codec.h"
 
-/* Splits params into the codec's (into `own`) and the value of the library's key "feedback" (into `feedback`, "" if absent). */
+/* Splits params into the codec's own parameters and the value of the library's key "feedback", or "". */
 static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const char *params, char *own, size_t own_cap,
                                     char *feedback, size_t feedback_cap) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
@@ -19,7 +19,7 @@ static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const 
     return ESP_OK;
 }
 
-/* Reads a feedback setting: "", "none", "own", "residual", "residual:beta=1,gamma=1", with or without parentheses around it. */
+/* Reads a feedback setting: "", "none", "own", "residual" or "residual:beta=1,gamma=1", which may be in parentheses. */
 static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const char *text) {
     char buf[ESP__SPEC_MAX], name[ESP__NAME_MAX], key[ESP__NAME_MAX], val[ESP__NAME_MAX];
     const char *params;
@@ -35,14 +35,14 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
     s = esp__spec_split(ctx, buf, name, &params);
     if (s) return s;
     if (!strcmp(name, "none")) {
-        c->feedback = c->own_memory = 0;
+        c->feedback = c->own_memory = false;
     } else if (!strcmp(name, "own")) {
         if (!(c->traits.caps & ESP_CODEC_OWN_FEEDBACK))
             return esp__fail(ctx, ESP_E_ARG, "codec '%s' has no memory of its own: use feedback=residual or none",
                              c->spec);
     } else if (!strcmp(name, "residual")) {
-        c->feedback = 1;
-        c->own_memory = 0;
+        c->feedback = true;
+        c->own_memory = false;
         while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) == 1) {
             char *end;
             float v = strtof(val, &end);
@@ -69,28 +69,13 @@ ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     esp__free(ctx, c);
 }
 
-ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round) {
-    static const esp_round none = {0, 0, 0, 0};
-    return c->traits.rounds && round < c->traits.n_rounds ? c->traits.rounds[round] : none;
-}
-
-ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols) {
-    esp_tensor like;
-    memset(&like, 0, sizeof like);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.count = count;
-    like.rows = rows, like.cols = cols;
-    return like;
-}
-
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b) {
     memset(b, 0, sizeof *b);
     b->struct_size = sizeof *b;
     esp__plugin_detail_clear();
     esp_status s = c->table->bound(c->self, like, round, n_reduced, b);
-    const int skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
+    const bool skipped = !b->payload_bytes && round + 1 < c->traits.n_rounds;
     if (!s && b->payload_bytes < ESP_PAYLOAD_HEADER && !skipped) s = ESP_E_ABI;
     if (!s && b->state_bytes && !(c->traits.caps & ESP_CODEC_HAS_STATE))
         return esp__fail(ctx, ESP_E_ABI,
@@ -103,7 +88,7 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
              : ESP_OK;
 }
 
-/* Opens the codec's table for devices of one kind. *out stays NULL, without an error, if it has none for them. */
+/* Opens the codec's table for devices of one kind. *out stays NULL if a device other than the CPU has no table. */
 static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
                                       esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
@@ -135,8 +120,8 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     }
     if (s) {
         const char *detail = esp__plugin_detail();
-        int hint =
-            table->params && !strstr(detail, table->params) && strncmp(detail, "of=(", 4); /* of=(: not its own */
+        /* no hint if the detail has it, or is about the wrapped codec */
+        const bool hint = table->params && !strstr(detail, table->params) && strncmp(detail, "of=(", 4);
         s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
                       hint ? "; its parameters: " : "", hint ? table->params : "");
         c->self = NULL;
@@ -153,8 +138,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
-    if (s && spec &&
-        spec[esp__spec_length(spec)]) /* values may contain ';', so it is an error only if the codec does not open */
+    if (s && spec && spec[esp__spec_length(spec)]) /* no error if it opens: values may contain ';' */
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -162,7 +146,7 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* The tables agree (esp__tables_validate); do these instances? */
+/* Fails unless the instances of two tables agree, as the tables do (esp__tables_validate). */
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
     const esp_traits *a = &c->traits, *b = &other->traits;
     const char *what = NULL;
@@ -216,10 +200,21 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
     return ESP_OK;
 }
 
-/* ---- for wrappers ---------------------------------------------------------------------------------------------------- */
+ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
+    const esp_codec *t = esp__registry_of(ctx)->codecs.at[i].codec;
+    esp__codec *c = NULL;
+    const esp_status s = t->devices & ESP_BIT(ESP_CPU) ? esp__codec_make(ctx, t->name, NULL, &c) : ESP_E_UNSUPPORTED;
+    if (s) return s == ESP_E_NOMEM ? -1 : 0;
+    const bool useful = !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) && esp__codec_shrinks(c);
+    if (lossy) *lossy = esp__codec_lossy(c);
+    esp__codec_free(ctx, c);
+    return useful;
+}
+
+/* ---- for wrappers ---- */
 enum { ESP__WRAP_DEPTH = 4 };
 
-/* How deep a spec nests: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
+/* The nesting depth of a spec: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
 static int esp__spec_depth(const char *spec) {
     int depth = 1, most = 1;
     for (; *spec; spec++) {
@@ -229,11 +224,11 @@ static int esp__spec_depth(const char *spec) {
     return most;
 }
 
-static int esp__feedback_is_key(const char *params) {
+static bool esp__feedback_is_key(const char *params) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
     while (esp_params_next(&params, key, sizeof key, val, sizeof val) == 1)
-        if (!strcmp(key, "feedback")) return 1;
-    return 0;
+        if (!strcmp(key, "feedback")) return true;
+    return false;
 }
 
 static esp_status esp__inner_open(esp_ctx *ctx, const char *spec, const esp_codec **table, void **self) {
@@ -261,12 +256,11 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
     const size_t n = strlen(spec);
     *self = NULL;
     if (n >= sizeof inner) return esp__fail(ctx, ESP_E_ARG, "codec '%.60s...': the spec is too long", spec);
-    const int wrapped = n > 1 && spec[0] == '(' && spec[n - 1] == ')';
+    const bool wrapped = n > 1 && spec[0] == '(' && spec[n - 1] == ')';
     snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
     esp_status s = esp__inner_open(ctx, inner, table, self);
     if (!s) return ESP_OK;
-    snprintf(text, sizeof text, "of=(%s): %.1500s", inner,
-             esp_last_error(ctx)); /* the outer codec's error begins with its spec */
+    snprintf(text, sizeof text, "of=(%s): %.1500s", inner, esp_last_error(ctx)); /* the outer codec adds its spec */
     esp__plugin_detail_set(text);
     return s;
 }

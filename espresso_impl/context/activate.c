@@ -1,5 +1,5 @@
-/* activate.c: puts a strategy in force. Builds its program, memory and feedback beside the strategy in force. Then all ranks change
- * over, or none does and the strategy before stays in force. Until then both strategies have their memory. */
+/* activate.c: activates a strategy. Builds its program, memory and feedback beside those of the active strategy. Then
+ * all ranks switch to it, or all keep the active one. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -7,8 +7,8 @@ static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
     const esp__tensor *x = &ctx->model.tensors[i];
     esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u%s%s", i, x->name,
                   esp__dtype_word(x->dtype), (unsigned long long)x->count, (unsigned long long)x->rows,
-                  (unsigned long long)x->cols, x->flags, x->want_gather ? ", gather " : "",
-                  x->want_gather ? x->want_gather : "");
+                  (unsigned long long)x->cols, x->flags, x->gather_spec ? ", gather " : "",
+                  x->gather_spec ? x->gather_spec : "");
 }
 
 static void esp__agree_unit(const esp__unit *u, esp__text *t) {
@@ -18,7 +18,7 @@ static void esp__agree_unit(const esp__unit *u, esp__text *t) {
                   option);
 }
 
-/* Writes a line for each thing that must be the same on all ranks. */
+/* Writes a line for each setting that must be the same on all ranks. */
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
     if (!ctx->observers.table[ESP__OBSERVE_AUTO]) esp__text_add(t, ESP__NOT_AUTO);
@@ -42,7 +42,7 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Does everything that can fail on this rank alone. pending: memory for pending residuals, as in esp__feedback_pending_take. */
+/* Does everything that can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
 static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **pending) {
     const esp__active *now = &ctx->active;
     if (!pending) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
@@ -80,7 +80,7 @@ static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending)
     esp__active_free(ctx, &before);
 }
 
-ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, int files) {
+ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, bool files) {
     esp__active next;
     memset(&next, 0, sizeof next);
     next.discardable = (ctx->config.flags & ESP_DISCARDABLE) != 0;

@@ -1,4 +1,4 @@
-/* gather.c: parts of sharded tensors (ESP_SHARD) and how they become whole again: esp_part and esp_gather. */
+/* gather.c: esp_part and esp_gather: the ranks' parts of a sharded tensor (ESP_SHARD), and their allgather. */
 #include "espresso_impl/context/context.h"
 
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count) {
@@ -15,8 +15,8 @@ ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, 
     return ESP_OK;
 }
 
-/* ---- at esp_start: the codec of each tensor's parameters, and room for its payloads ---------------------------------------- */
-/* The largest part: every slot has room for it. */
+/* ---- at esp_start: codecs and memory ---- */
+/* The elements of the largest part. */
 static uint64_t esp__gather_largest(const esp_ctx *ctx, const esp__tensor *t) {
     uint64_t largest = 0, begin, n;
     for (int32_t r = 0; r < ctx->job.size; r++) {
@@ -29,7 +29,7 @@ static uint64_t esp__gather_largest(const esp_ctx *ctx, const esp__tensor *t) {
 static esp_status esp__gather_codec(esp_ctx *ctx, esp__tensor *t) {
     esp__codec *c;
     esp_bound b;
-    esp_status s = esp__codec_get(ctx, t->want_gather, &c);
+    esp_status s = esp__codec_get(ctx, t->gather_spec, &c);
     if (s) return esp__fail(ctx, s, "tensor '%s': gather: %s", t->name, esp_last_error(ctx));
     if (c->traits.n_rounds > 1 || c->traits.caps & (ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX))
         return esp__fail(
@@ -58,7 +58,7 @@ ESP__FN esp_status esp__gather_open(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         if (!(t->flags & ESP_SHARD)) continue;
-        if (t->want_gather) s = esp__gather_codec(ctx, t);
+        if (t->gather_spec) s = esp__gather_codec(ctx, t);
         if (t->device && t->count * 4u > g->host_bytes) g->host_bytes = t->count * 4u;
     }
     if (s) return s;
@@ -76,8 +76,8 @@ ESP__FN void esp__gather_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->gather.host);
 }
 
-/* ---- esp_gather -------------------------------------------------------------------------------------------------------------- */
-/* The allgathers that undo the cuts, the innermost first. `base` is element 0 of the tensor. */
+/* ---- esp_gather ---- */
+/* Undoes the cuts by uncompressed allgathers, the innermost first. `base` is element 0 of the tensor. */
 static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp__shard cuts = t->shard;
     const uint64_t width = cuts.width ? cuts.width : 1;
@@ -98,8 +98,7 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Where the slots of rank p->rank begin, and how many they are, before the cuts behind the first `n_cuts` are undone. Slots are in the
- * order of the parts. */
+/* The index and number *n of the slots that rank p->rank has when all cuts but the first `n_cuts` are undone. */
 static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;
@@ -123,7 +122,7 @@ static void esp__gather_call(esp_ctx *ctx, const esp__tensor *t, float *data, ui
     esp__call_payload(c, ctx->gather.slots + slot * t->gather_slot, t->gather_slot, used);
 }
 
-/* Every rank decodes every part, its own too: so all ranks have the same bits. */
+/* Decodes every part, this rank's own too, so that all ranks have the same bits. */
 static esp_status esp__gather_decode(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp_status s = ESP_OK;
     for (int32_t r = 0; r < ctx->job.size && !s; r++) {

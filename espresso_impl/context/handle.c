@@ -1,4 +1,4 @@
-/* handle.c: esp_codec_handle: a codec for one caller, without peers, lanes or strategy. */
+/* handle.c: esp_codec_handle: a codec for one caller, without other ranks and without a strategy. */
 #include "espresso_impl/context/context.h"
 
 struct esp_codec_handle {
@@ -6,7 +6,7 @@ struct esp_codec_handle {
     esp__codec *codec;
     uint64_t count, rows, cols, step;
     uint32_t first_round;
-    esp_bound bound; /* of all rounds together */
+    esp_bound bound; /* of all rounds */
     float *residual, *temp;
     uint8_t *state, *scratch;
 };
@@ -35,7 +35,7 @@ static esp_status esp__handle_open(esp_ctx *ctx, const char *spec, const esp_ten
     if (s == ESP_E_UNSUPPORTED && h->codec && h->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !like->rows)
         s = esp__fail(ctx, s, "codec '%s' needs rows and cols: open it by esp_codec_open_matrix", spec);
     if (!s) {
-        int unfused = h->codec->feedback && !(h->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL);
+        const bool unfused = h->codec->feedback && !(h->codec->traits.caps & ESP_CODEC_FUSED_RESIDUAL);
         if (h->codec->feedback) h->residual = esp__alloc(ctx, count * 4u + 4u);
         if (unfused) h->temp = esp__alloc(ctx, count * 8u + 8u);
         if (h->bound.state_bytes) h->state = esp__alloc(ctx, h->bound.state_bytes);

@@ -1,4 +1,4 @@
-/* helpers.c: the uncompressed helpers for memory of a device: through pinned memory of the host, a piece at a time. */
+/* helpers.c: esp_broadcast_on and esp_allreduce_on for device memory, which they copy to the host in pieces. */
 #include "espresso_impl/context/context.h"
 
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream) {
@@ -8,7 +8,7 @@ ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream 
     return s ? esp__device_failed(ctx, device, s, "work") : ESP_OK;
 }
 
-/* *index: the device of `stream`, whose work the call has waited for; 0: the host may touch the memory. */
+/* Waits for the work of `stream`, and sets *index to its device, or to 0 if the host can use the device's memory. */
 static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char *what, uint32_t *index) {
     esp_status s = esp__between_steps(ctx, what);
     *index = ESP__CPU_INDEX;
@@ -21,10 +21,9 @@ static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char 
     return s ? s : esp__stream_settle(ctx, *index, stream);
 }
 
-/* Where all of a collective's ranks use the device, its pieces are the same on all of them; ranks may also use their CPU. */
 enum { ESP__HELPER_BYTES = ESP__BOUNCE_BYTES / 4 };
 
-/* One of the two below. root -1: an allreduce. */
+/* Runs a broadcast from `root`, or for root -1 an allreduce. */
 static esp_status esp__helper_run(esp_ctx *ctx, esp_stream stream, const char *what, void *data, uint64_t bytes,
                                   int32_t root) {
     uint32_t on;

@@ -1,5 +1,4 @@
-/* open.c: the life of a context: open (meet the other ranks, choose a backend), add tensors, start, change the strategy,
- * close. Calls the other files of the library for each of these. */
+/* open.c: the life of a context: open (meet the other ranks), add tensors, start, change the strategy, close. */
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/context/context.h"
@@ -8,7 +7,6 @@
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
-/* ---- what the folders below ask of a context ------------------------------------------------------------------------- */
 ESP__FN void esp__base_parts(esp_ctx *ctx) {
     ctx->base.registry = &ctx->registry;
     ctx->base.devices = &ctx->devices;
@@ -16,7 +14,29 @@ ESP__FN void esp__base_parts(esp_ctx *ctx) {
     ctx->base.model = &ctx->model;
 }
 
-/* ---- what the watch thread reports -------------------------------------------------------------------------------- */
+/* ---- the table of services that plugins get ---- */
+static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
+                                   void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
+    const esp_ctx *ctx = (const esp_ctx *)user;
+    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, parallel_for))
+        esp__base_of(ctx)->user_host->parallel_for(esp__base_of(ctx)->user_host->user, n, grain, body, arg);
+    else
+        esp__workers_for(ctx ? esp__workers_of(ctx) : NULL, n, grain, body, arg);
+}
+
+ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {
+    memset(host, 0, sizeof *host);
+    host->struct_size = sizeof *host;
+    host->abi_major = ESP_ABI_MAJOR;
+    host->abi_minor = ESP_ABI_MINOR;
+    host->user = ctx;
+    host->alloc = esp__host_alloc;
+    host->free_ = esp__host_free;
+    host->log = esp__plugin_log;
+    host->parallel_for = esp__host_parallel_for;
+}
+
+/* ---- the watch thread's callbacks ---- */
 static void esp__on_lost(void *user, int32_t rank, int left) {
     esp_ctx *ctx = user;
     char text[ESP__ERROR_MAX];
@@ -54,7 +74,7 @@ static void esp__on_excluded(void *user) {
                "time: close this context, and start the job again to take part");
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
     esp_status s = ESP_OK;
     const esp_plugin_fn *own = esp__builtin_entries();
@@ -88,7 +108,7 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-/* The threads that compress: the library's own, or the team of the trainer's thread that waits. */
+/* Opens the threads that compress: the library's own, or the OpenMP team of the trainer's thread that waits. */
 static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
     int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
     char most[32] = "";
@@ -102,10 +122,10 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
     return esp__workers_open(ctx, n, &ctx->base.workers);
 }
 
-/* Who runs the ops: with less than two cores for each rank the trainer's threads, since computing needs them all. */
+/* Decides which threads run the ops: with less than two cores per rank the trainer's, which need all cores. */
 static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
-    const int openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
-    int only = 0;
+    const bool openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
+    bool only = false;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         only |= ctx->job.comms[k].handle && ctx->job.comms[k].backend->caps & ESP_BACKEND_CALLER;
     if (only && (openmp || (c->progress && strcmp(c->progress, "caller") != 0)))
@@ -114,7 +134,7 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
             "%s does not work with a backend that only the trainer's threads may call: leave it out, or let MPI "
             "be called by any thread (MPI_Init_thread with MPI_THREAD_MULTIPLE)",
             openmp ? "workers \"openmp\"" : "progress \"threads\"");
-    const int caller = only || (c->progress ? !strcmp(c->progress, "caller") : few && !openmp);
+    const bool caller = only || (c->progress ? !strcmp(c->progress, "caller") : few && !openmp);
     if (caller && openmp)
         return esp__fail(
             ctx, ESP_E_ARG,
@@ -131,7 +151,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
-    esp_config met = *c; /* with a backend's exchange, where ranks meet by one */
+    esp_config met = *c; /* a backend may set oob_allgather to its own */
     const char *spec = c->backend;
     char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
@@ -142,7 +162,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (s) return s;
     ctx->job.rank = ctx->base.rank = w.rank;
     ctx->job.silent = -1;
-    static int names_checked; /* one process of a job warns, and only once */
+    static int names_checked;
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
     s = esp__builtins_add(ctx, c);
@@ -175,7 +195,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-/* The context itself is memory of the user's allocator too, which esp__alloc finds in a context: this stands for one. */
+/* The context itself comes from the user's allocator, which esp__alloc finds in a context: this stands for one. */
 static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
 
 static esp_ctx *esp__ctx_new(const esp_host *user) {
@@ -189,7 +209,7 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     pthread_mutex_init(&ctx->lanes.lock, NULL);
-    pthread_condattr_t monotonic; /* esp__now_ns has this clock, and the lanes' threads sleep until times of it */
+    pthread_condattr_t monotonic; /* the clock of esp__now_ns */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ctx->lanes.done_cv, &monotonic);
@@ -206,8 +226,8 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     return ctx;
 }
 
-/* alone: without ranks and backend. */
-static esp_status esp__open_with(const esp_config *cfg, int alone, esp_ctx **out) {
+/* Opens a context; `alone` is as in esp__open_alone. */
+static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **out) {
     esp_config c;
     esp_status s = esp__env_config(cfg, &c);
     *out = NULL;
@@ -228,10 +248,10 @@ static esp_status esp__open_with(const esp_config *cfg, int alone, esp_ctx **out
 }
 
 ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out) {
-    return out ? esp__open_with(cfg, 0, out) : esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
+    return out ? esp__open_with(cfg, false, out) : esp__fail(NULL, ESP_E_ARG, "esp_open: out is NULL");
 }
 
-ESP__FN esp_status esp__open_alone(esp_ctx **out) { return esp__open_with(NULL, 1, out); }
+ESP__FN esp_status esp__open_alone(esp_ctx **out) { return esp__open_with(NULL, true, out); }
 
 static void esp__observers_list(esp__observers *o) {
     o->table[ESP__OBSERVE_TRACE] = esp__trace_observer();
@@ -243,7 +263,6 @@ static void esp__observers_list(esp__observers *o) {
     o->table[ESP__OBSERVE_AUTO] = esp__auto_observer();
 }
 
-/* *spec: the strategy that runs first. */
 static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
     *spec = ctx->config.strategy_spec;
     if (!ctx->observers.table[ESP__OBSERVE_AUTO] && esp__auto_asked(*spec))
@@ -254,10 +273,10 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
     return esp__observers_strategy(ctx, spec);
 }
 
-/* ---- closing ------------------------------------------------------------------------------------------------------------ */
+/* ---- closing ---- */
 static void esp__leave(esp_ctx *ctx) {
     esp__final *f = &ctx->job.last;
-    const esp_status why = ctx->health.fatal; /* a rank that lost another one is no cause */
+    const esp_status why = ctx->health.fatal; /* not reported if it follows from a lost rank */
     if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
@@ -269,9 +288,9 @@ static void esp__leave(esp_ctx *ctx) {
 
 static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
     esp__strfree(ctx, t->name);
-    esp__strfree(ctx, t->want_codec);
-    esp__strfree(ctx, t->want_option);
-    esp__strfree(ctx, t->want_gather);
+    esp__strfree(ctx, t->codec_override);
+    esp__strfree(ctx, t->option_override);
+    esp__strfree(ctx, t->gather_spec);
 }
 
 static void esp__tensors_free(esp_ctx *ctx) {
@@ -288,13 +307,13 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has none of the threads */
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has no threads */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);
     esp__arenas_withdraw(ctx, &ctx->active);
     esp__comms_close(ctx);
-    for (uint32_t k = 1; k < ctx->devices.n; k++) /* a step that nobody waited for may still be under way there */
+    for (uint32_t k = 1; k < ctx->devices.n; k++) /* devices may still run an unfinished step */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__active_free(ctx, &ctx->active);
     esp__gather_close(ctx);
@@ -324,7 +343,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(esp__ctx_of(&last), ctx);
 }
 
-/* ---- tensors, start ------------------------------------------------------------------------------------------------------ */
+/* ---- tensors, start ---- */
 static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d) {
     if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->model.n_tensors);
     if (strlen(d->name) >= ESP__SPEC_MAX)
@@ -365,7 +384,7 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
     return ESP_OK;
 }
 
-/* Opens the tensor's device, unless the host may touch its memory: then it is used as the CPU is. */
+/* Opens the tensor's device. Where the host can use the device's memory, the tensor is treated as one of the CPU. */
 static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
     char who[ESP__SPEC_MAX + 16];
     uint32_t index;
@@ -402,11 +421,11 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     esp__tensor *t = &ctx->model.tensors[ctx->model.n_tensors];
     memset(t, 0, sizeof *t);
     t->name = esp__strdup(ctx, d.name);
-    t->want_codec = esp__strdup(ctx, d.codec);
-    t->want_option = esp__strdup(ctx, d.option);
-    t->want_gather = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
-    if (!t->name || (d.codec && !t->want_codec) || (d.option && !t->want_option) ||
-        (d.gather && *d.gather && !t->want_gather)) {
+    t->codec_override = esp__strdup(ctx, d.codec);
+    t->option_override = esp__strdup(ctx, d.option);
+    t->gather_spec = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
+    if (!t->name || (d.codec && !t->codec_override) || (d.option && !t->option_override) ||
+        (d.gather && *d.gather && !t->gather_spec)) {
         esp__tensor_texts_free(ctx, t);
         return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
     }
@@ -425,7 +444,6 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     return ESP_OK;
 }
 
-/* What esp_start took, before the first step. */
 static void esp__memory_log(const esp_ctx *ctx) {
     const esp__active *f = &ctx->active;
     const double mib = 1048576.0, rest = (double)(f->memory_bytes - f->slots_bytes - f->feedback_bytes);
@@ -452,7 +470,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     const char *spec = NULL;
     esp__observers_list(&ctx->observers);
     if (!s) s = esp__first_strategy(ctx, &spec);
-    s = esp__activate(ctx, s, spec, 1);
+    s = esp__activate(ctx, s, spec, true);
     if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (s) {
@@ -472,22 +490,22 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* ---- change of strategy ---------------------------------------------------------------------------------------------------- */
+/* ---- change of strategy ---- */
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp__between_steps(ctx, "esp_strategy_set");
     if (s) return s;
     if (!ctx->started)
         return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
-    char *copy = esp__strdup(ctx, text); /* text may be what esp_strategy_text returned, which is about to be freed */
+    char *copy = esp__strdup(ctx, text); /* esp_strategy_text's result is about to be freed */
     s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-    s = esp__activate(ctx, s, copy, 0);
+    s = esp__activate(ctx, s, copy, false);
     esp__strfree(ctx, copy);
     if (!s) esp__observers_activated(ctx);
     return s;
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------------------------- */
+/* ---- getters ---- */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx) {
     return ctx && ctx->active.strategy.text ? ctx->active.strategy.text : "";
 }

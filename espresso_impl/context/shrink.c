@@ -1,10 +1,8 @@
-/* shrink.c: esp_shrink: the ranks that are left go on after others died or fell silent. They meet again (job/regroup.c), get new
- * ranks and comms, and the strategy is built anew for them beside the one before, so that feedback moves as in any change of
- * strategy. What a rank had in a step that did not end is dropped. If another rank dies meanwhile, all of this begins again. */
+/* shrink.c: esp_shrink: the remaining ranks continue after others died or fell silent. They regroup (job/regroup.c),
+ * get new numbers and comms, and activate the strategy again, built for the new number of ranks, so that feedback moves
+ * as in any change of strategy. The failed step is dropped. If another rank dies, all is repeated. */
 #include "espresso_impl/context/context.h"
 
-/* ---- may it? ----------------------------------------------------------------------------------------------------------- */
-/* The answers are the same on all ranks, but for those about this rank's own state. */
 static esp_status esp__shrink_check(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp__health h = ctx->health;
@@ -49,8 +47,8 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* ---- the ranks ----------------------------------------------------------------------------------------------------------- */
-/* Nothing runs any more, and nothing uses the trainer's memory or the comms. */
+/* ---- the ranks ---- */
+/* Stops all threads and devices, and closes the comms. */
 static void esp__shrink_quiet(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++)
@@ -64,13 +62,12 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     esp__comms_close(ctx);
 }
 
-/* The new members are the job. */
+/* Makes the survivors the job's ranks. */
 static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
     esp__health *h = &ctx->health;
     uint64_t step = 0;
-    esp__regroup_adopt(j->standby, j->peers,
-                       now); /* the watch thread before has ended: nobody else is in the context */
+    esp__regroup_adopt(j->standby, j->peers, now); /* also ends the old watch thread */
     j->peers = now->peers;
     j->rank = ctx->base.rank = now->rank;
     j->size = ctx->base.size = now->n;
@@ -86,7 +83,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
         if (t->pending_before && t->phase != ESP__IDLE)
             t->pending_residual = t->pending_before, t->pending_before = NULL;
     }
-    esp__step_forget(ctx);
+    esp__step_reset(ctx);
     ctx->steps.step = step;
     pthread_mutex_lock(&ctx->lanes.lock);
     memset(h, 0, sizeof *h);
@@ -96,50 +93,49 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* ---- the strategy -------------------------------------------------------------------------------------------------------- */
-/* A rank is lost, or does not answer: another strategy would not help. */
-static int esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
+/* ---- the strategy ---- */
+/* Was another rank lost, so that another strategy would not help? */
+static bool esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
 
-static void esp__shrink_says(const esp_ctx *ctx, const char *instead) {
+static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
     if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_WARN, "shrink", "the strategy does not fit the %d ranks that are left, so %s: %s",
                  ctx->job.size, instead, esp_last_error(ctx));
 }
 
-/* Options of tensors' descriptions may need groups that the job no longer has. */
-static int esp__shrink_free_options(esp_ctx *ctx) {
-    int any = 0;
+/* Drops the options of tensors' descriptions, which may need groups that the job no longer has. Were there any? */
+static bool esp__shrink_free_options(esp_ctx *ctx) {
+    bool any = false;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
-        any |= t->want_option != NULL;
-        esp__strfree(ctx, t->want_option);
-        t->want_option = NULL;
+        any |= t->option_override != NULL;
+        esp__strfree(ctx, t->option_override);
+        t->option_override = NULL;
     }
     return any;
 }
 
-/* Puts the strategy in force again, for the ranks that are left. If they do not allow its options, the built-in one with the same
- * codec, and at last fp32. All ranks get the same status from each attempt, and so make the same ones. */
+/* Activates the strategy for the new job or, if that does not allow its options, the built-in one with the same codec,
+ * and at last fp32. The autopilot starts with fp32. All ranks get the same status from each attempt. */
 static esp_status esp__shrink_activate(esp_ctx *ctx) {
     const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
-    const int begins_anew = esp__observers_chose(ctx);
-    char *text = esp__strdup(ctx, begins_anew ? "fp32" : ctx->active.strategy.text);
+    char *text = esp__strdup(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
     esp_status s = text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
-    s = esp__activate(ctx, s, text, 0);
+    s = esp__activate(ctx, s, text, false);
     esp__strfree(ctx, text);
     for (int again = 0; s && !esp__shrink_lost(s) && s != ESP_E_NOMEM && again < 2; again++) {
-        esp__shrink_says(ctx, "it is made anew");
-        s = esp__activate(ctx, ESP_OK, simple, 0);
+        esp__shrink_warn(ctx, "a built-in one replaces it");
+        s = esp__activate(ctx, ESP_OK, simple, false);
         if (s && !esp__shrink_lost(s) && strcmp(simple, "fp32") != 0) {
-            esp__shrink_says(ctx, "gradients are not compressed");
-            s = esp__activate(ctx, ESP_OK, "fp32", 0);
+            esp__shrink_warn(ctx, "gradients are not compressed");
+            s = esp__activate(ctx, ESP_OK, "fp32", false);
         }
         if (!s || !esp__shrink_free_options(ctx)) break;
     }
     return s;
 }
 
-/* Comms, threads, strategy and observers, for the new members. */
+/* Opens comms, threads, strategy and observers for the new job. */
 static esp_status esp__shrink_build(esp_ctx *ctx) {
     esp__comm_plan plans[ESP__SCOPES];
     esp_status s = esp__peers_watch(ctx->job.peers);
@@ -152,9 +148,8 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     return s;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------ */
-/* One attempt. *fewer: ranks were lost. */
-static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, int *fewer) {
+/* One attempt. *fewer: the job has lost ranks. */
+static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, bool *fewer) {
     const int32_t before = ctx->job.size;
     const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};
     esp__shrink_quiet(ctx);
@@ -176,12 +171,12 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     memset(&now, 0, sizeof now);
     now.who = esp__alloc(ctx, (uint64_t)before * sizeof *now.who);
     now.was = esp__alloc(ctx, (uint64_t)before * sizeof *now.was);
-    int again = now.who && now.was;
+    bool again = now.who && now.was;
     if (!again) s = esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
-    for (int fewer = 1; again; again = s == ESP_E_PEER && fewer) {
-        fewer = 0;
+    for (bool fewer = true; again; again = s == ESP_E_PEER && fewer) {
+        fewer = false;
         s = esp__shrink_once(ctx, &now, &fewer);
-        /* a rank died meanwhile: those that are left meet again, and find out whether it was so */
+        /* after ESP_E_PEER, another regroup finds out whether a rank has died; if not, this is the result */
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);

@@ -1,6 +1,6 @@
-/* state.c: writes what must survive a restart (step, seed, strategy, residuals, pending residuals, codec state) through a callback,
- * and reads it back. Changes nothing before everything is checked and all ranks agree. Must not know what feedback means.
- */
+/* state.c: writes the state that must survive a restart (step, seed, strategy, residuals, pending residuals, codec
+ * state) through a callback, and reads it back. Changes the context only when everything is checked and all ranks
+ * agree. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
@@ -21,7 +21,7 @@ static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
 
 /* ---- writing ---- */
 typedef struct esp__state_out {
-    esp_io_fn write; /* NULL: only count the bytes */
+    esp_io_fn write; /* NULL to count the bytes only */
     void *user;
     uint64_t bytes, sum;
     esp_status status;
@@ -37,9 +37,9 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
     if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
 }
 
-/* The same for memory of a device. */
+/* As esp__state_put, for device memory. */
 static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
-    uint8_t some[1 << 15]; /* a multiple of 8: pieces in the middle need no padding */
+    uint8_t some[1 << 15]; /* a multiple of 8, so that pieces need no padding */
     if (device == ESP__CPU_INDEX || !o->write) {
         esp__state_put(o, data, n);
         return;
@@ -89,7 +89,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     return h;
 }
 
-/* Writes this rank's state; all ranks agree afterwards, in esp_state_write. */
+/* Writes this rank's state. The callers let all ranks agree afterwards. */
 static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp__state_out o = {write, user, 0, 0, ESP_OK};
     esp__state_head h = esp__state_head_of(ctx);
@@ -108,14 +108,15 @@ static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes, at;       /* bytes: of `body` with the checksum; at: of the next piece */
+    uint64_t bytes;           /* of the body with the checksum */
+    uint64_t at;              /* offset of the next piece */
     char *text;               /* the strategy's */
-    float **pending_residual; /* [n_tensors] pending residuals; NULL: the tensor has none */
-    esp__feedback *feedback;  /* [head.n_feedback]; residuals and states point into the body */
-    int same;                 /* the saved Comps are those of the strategy in force, in the same order */
+    float **pending_residual; /* [n_tensors], NULL where there is none */
+    esp__feedback *feedback;  /* [head.n_feedback]; points into the body */
+    bool same;                /* the active strategy has the same Comps */
 } esp__state_in;
 
-/* The next piece of n bytes; NULL: the body ends before. */
+/* The next piece of n bytes, or NULL if the body ends before. */
 static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     const uint8_t *p = in->body + in->at;
     if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
@@ -199,7 +200,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Reads the pieces of one Comp. Checks them against the model, not against the strategy in force. */
+/* Reads the pieces of one Comp, and checks them against the model, but not against the active strategy. */
 static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
     const void *p = esp__state_take(in, sizeof(esp__state_comp));
     esp__state_comp x;
@@ -222,13 +223,13 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;
     if ((x.has & ESP__STATE_RESIDUAL && !residual) || (x.has & ESP__STATE_CODEC && !state))
         return esp__state_corrupt(ctx, "the state ends too early");
-    memcpy(&f->residual, &residual, sizeof residual); /* read only */
+    memcpy(&f->residual, &residual, sizeof residual); /* casts const away; nobody writes through it */
     memcpy(&f->state, &state, sizeof state);
     return ESP_OK;
 }
 
-/* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is an error:
- * nobody asked for that. */
+/* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is
+ * an error, since only esp_strategy_set may change the codec. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
         const esp__feedback *now = &ctx->active.feedback[i];
@@ -249,7 +250,7 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
     return ESP_OK;
 }
 
-/* Reads all Comps; the body must end behind them. */
+/* Reads all Comps, which must end the body. */
 static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
@@ -258,11 +259,11 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_take_comp(ctx, in, &in->feedback[i]);
-    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than it says");
+    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than its parts");
     return s;
 }
 
-/* Do the Comps fit the strategy in force? What has no place in it is added to what tensors pending. */
+/* Compares the saved Comps with the active ones. Residuals without a Comp become their tensors' pending residuals. */
 static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     in->same = in->head.n_feedback == ctx->active.n_feedback;
@@ -292,7 +293,7 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
     return s;
 }
 
-/* Copies the Comps' residuals and states into the context. Fails only where a device does. */
+/* Copies the Comps' residuals and states into the context. Fails only if a device fails. */
 static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++)
@@ -302,7 +303,7 @@ static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) 
                               in->pending_residual);
 }
 
-/* Reads the body, and takes memory as it comes: a damaged or foreign head may claim any size. */
+/* Reads the body. Takes memory as data arrives, since a damaged head may claim any size. */
 enum { ESP__STATE_AT_ONCE = 64 << 20 };
 static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     for (uint64_t have = 0, room; have < in->bytes; have = room) {
@@ -348,15 +349,14 @@ typedef struct esp__state_vote {
 } esp__state_vote;
 _Static_assert(sizeof(esp__state_vote) <= ESP__JOB_ROOM, "a vote must fit into the room of a rank");
 
-/* Collective: fails on all ranks if one of them failed, or (when loading) if their steps differ. `mine` is this rank's status,
- * with the error's text set. */
+/* Collective: fails on all ranks if one of them failed, or if the `loaded` states are not of one save. `mine` is this
+ * rank's status, with the error's text set. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
     esp__state_vote vote = {mine, 0, 0, 0, 0}, *all = ctx->job.room;
     char text[ESP__ERROR_MAX];
     esp_status s;
     if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
-    snprintf(text, sizeof text, "%s",
-             mine == ESP_OK ? "" : esp_last_error(ctx)); /* a copy, as the exchange may overwrite the error's text */
+    snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
     s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
     if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
     for (int32_t r = 0; s == ESP_OK && r < ctx->job.size; r++)
@@ -396,7 +396,7 @@ static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_argument) {
+static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_argument) {
     esp_status s = esp__between_steps(ctx, what);
     if (s != ESP_OK) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
@@ -404,8 +404,8 @@ static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, int has_arg
     return ESP_OK;
 }
 
-/* Where the autopilot chooses the strategy, puts the saved one in force, on all ranks: they have agreed that all of them read
- * it. *before gets the text of the strategy to go back to. */
+/* Activates the saved strategy where the autopilot chooses strategies; all ranks have read the same one. *before gets
+ * the text of the active strategy, to return to it after an error. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
     if (in->head.strategy_hash == ctx->active.strategy.hash) return ESP_OK;
     *before = esp__strdup(ctx, ctx->active.strategy.text);
@@ -414,22 +414,22 @@ static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in,
     return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
 }
 
-/* Collective: reads this rank's state, unless `s` is an error. Then all ranks apply theirs, or none does. */
+/* Collective: reads this rank's state, unless its status `s` is an error. Then all ranks apply theirs, or none does. */
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
     char *before = NULL, text[ESP__ERROR_MAX];
-    const int chosen = esp__observers_chose(ctx); /* the same on all ranks */
+    const bool chosen = esp__observers_chose(ctx); /* the same on all ranks */
     memset(&in, 0, sizeof in);
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
     if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
     if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
-    const int asked = !chosen || s == ESP_OK; /* else the exchange above has told all ranks of the failure */
+    const bool undecided = !chosen || s == ESP_OK; /* else all ranks have failed above */
     if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
-    if (asked) s = esp__state_agree(ctx, s, &in.head, "load");
+    if (undecided) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);
     if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
-    if (s != ESP_OK && before && asked && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
+    if (s != ESP_OK && before && undecided && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
     esp__strfree(ctx, before);
     esp__state_in_free(ctx, &in);
@@ -446,7 +446,7 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
     return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
 }
 
-/* ---- files: PATH.r<rank>of<size>, one a rank. All ranks save their file, or all keep the one saved before. ---- */
+/* ---- files: PATH.r<rank>of<size>. All ranks save their file, or all keep the previous one. ---- */
 static esp_status esp__state_file_put(void *user, void *data, uint64_t bytes) {
     esp__file *f = (esp__file *)user;
     esp__file_put(f, data, bytes);
@@ -462,7 +462,7 @@ static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *ou
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
-/* The directory part of `path`, with its last '/', or "./". Returns where the name begins. */
+/* Writes the directory of `path`, with its last '/', or "./". Returns the name. */
 static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     const char *slash = strrchr(path, '/');
     snprintf(dir, cap, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");
@@ -498,7 +498,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
 }
 
-/* The error for a missing file. Looks for a file that a job of another size saved, and names it. */
+/* The error for a missing file. Names a file that a job of another size has saved, if there is one. */
 static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
     char dir[4096], other[64] = "";
     const char *base = esp__path_split(path, dir, sizeof dir);

@@ -17,10 +17,11 @@ typedef struct esp__state_head {
     char magic[8];
     uint32_t version;
     int32_t rank, size;
-    uint32_t n_tensors, n_feedback, text_bytes; /* text_bytes: of the strategy's text */
+    uint32_t n_tensors, n_feedback;
+    uint32_t text_bytes; /* of the strategy's text */
     uint64_t step, seed, strategy_hash;
-    uint64_t body_bytes; /* between the head and the checksum at the end */
-    uint64_t head_sum;   /* checksum of the fields above, so that body_bytes can be trusted before the body is read */
+    uint64_t body_bytes; /* from the head to the checksum at the end */
+    uint64_t head_sum;   /* checksum of the fields above */
 } esp__state_head;
 
 typedef struct esp__state_tensor {
@@ -28,10 +29,10 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_pending;
 } esp__state_tensor;
 
-/* The feedback of one Comp, with the place of its unit's elements: the units may be others when it is read. */
+/* The feedback of one Comp, with the elements of its unit, since the strategy that reads it may have other units. */
 typedef struct esp__state_comp {
     esp__extent place;
-    uint64_t codec, option; /* hashes of their texts */
+    uint64_t codec, option; /* hashes of the texts */
     uint32_t comp_index, n_ranges, raw, owner_replica;
     uint64_t offset, count, state_bytes;
     uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
@@ -39,8 +40,8 @@ typedef struct esp__state_comp {
 
 static inline uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 
-/* A checksum over 8-byte words, since a state may have gigabytes. Every step maps sums one to one, so that a single wrong word
- * always changes the result. */
+/* A checksum over 8-byte words, which is fast enough for gigabytes. Each step maps sums one to one, so that a single
+ * wrong word always changes the result. */
 static inline uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
     const uint8_t *p = (const uint8_t *)data;
     for (uint64_t i = 0; i < n; i += 8) {

@@ -1,8 +1,8 @@
-/* step.c: the calls of a trainer in every step (push, wait, end) and the helpers between steps. A step allocates nothing, unless
- * a tensor is never pushed, which is an error. */
+/* step.c: the trainer's calls in every step (push, wait, end), and the helpers between steps. A step allocates nothing,
+ * unless a tensor is never pushed, which is an error. Below, "lock held" means that the caller has lanes.lock. */
 #include "espresso_impl/context/context.h"
 
-/* Starts the chains of tensor `id`'s units, or continues that of a group that waited for this tensor. Lock held. */
+/* Starts the ops of tensor `id`'s units, or continues those of a group that waits for this tensor. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
@@ -30,7 +30,7 @@ ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t) {
     t->pending_before = NULL;
 }
 
-/* Reserves the tensor for this call: a second push of it fails. Lock held. */
+/* Reserves the tensor for this push, so that a second one fails. Lock held. */
 static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (t->phase != ESP__IDLE)
@@ -58,7 +58,7 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
         what, t->name, (unsigned)t->where.kind, (int)t->where.ordinal, (unsigned)d->kind, (int)d->ordinal);
 }
 
-/* zero: fills `grad` with zeros. Loops over elements run without the lock. */
+/* Pushes `grad`, filled with zeros if `zero`. Loops over elements run without the lock. */
 static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, bool zero) {
     esp__tensor *t = &ctx->model.tensors[id];
     esp_status s = esp__stream_check(ctx, t, stream, "esp_push");
@@ -103,30 +103,30 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
     return esp__push(ctx, id, out, stream, true);
 }
 
-/* ---- waiting: lock held ------------------------------------------------------------------------------------------- */
-/* The caller subtracts itself from lanes.waiters when it has waited. */
+/* ---- waiting ---- */
+/* Adds the caller to lanes.waiters, from which it subtracts itself after the wait. Lock held. */
 static void esp__wait_begin(esp_ctx *ctx) {
     esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
-        /* an idle link thread must check for late ranks from now on */
+        /* the link thread, which may be idle, must now check for timeouts */
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
     }
 }
 
-/* Sleeps until something changed, or helps with a loop of the cpu thread. 0: the context has failed, and no lane touches the
- * caller's memory any more. */
-static int esp__wait_more(esp_ctx *ctx) {
+/* Sleeps until something changed, or helps with a loop of the cpu thread. Returns false when the context has failed and
+ * no lane uses the caller's memory any more. Lock held. */
+static bool esp__wait_more(esp_ctx *ctx) {
     if (ctx->lanes.caller_drives) return esp__drive_wait(ctx);
-    if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return 0;
+    if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return false;
     if (esp__workers_offered(ctx->base.workers)) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp__workers_help(ctx->base.workers);
         pthread_mutex_lock(&ctx->lanes.lock);
-        return 1;
+        return true;
     }
     pthread_cond_wait(&ctx->lanes.done_cv, &ctx->lanes.lock);
-    return 1;
+    return true;
 }
 
 /* Waits until all ops of the tensor have run, or are enqueued on its device. */
@@ -152,8 +152,7 @@ static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
-/* What the units of a tensor whose ops are all issued still do on their device: `on` NULL: blocks until it is done; else lets that
- * stream wait for it. */
+/* When all ops of the tensor are enqueued on its device: lets stream `on` or, if NULL, the caller wait for them. */
 static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_stream *on) {
     const esp__tensor *t = &ctx->model.tensors[id];
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
@@ -168,17 +167,18 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     return s;
 }
 
-/* The context has failed while a stream of a device may have had a collective, which abort() ended: the device has done all, but its
- * numbers may be no result. Lock held. */
-static int esp__in_doubt(const esp_ctx *ctx) {
+/* Has the context failed while a device may have run a collective? The backend's abort() has ended that, so that the
+ * device has done all its work, but with wrong numbers. Lock held. */
+static bool esp__in_doubt(const esp_ctx *ctx) {
     for (uint32_t i = 0; ctx->health.fatal && i < ctx->active.program.n_ops; i++) {
-        if (esp__stream_ordered(&ctx->active.program.ops[i])) return 1;
+        if (esp__stream_ordered(&ctx->active.program.ops[i])) return true;
     }
-    return 0;
+    return false;
 }
 
-/* All ops of these units are enqueued: waits until their device has done the collectives, or the context has failed; the backend's
- * abort() ends them then. A wait inside the device has no timeout, and hears of no peer that leaves. Lock held, but released meanwhile. */
+/* Waits until the devices have done the collectives of these units, whose ops are all enqueued, or until the context
+ * has failed. Then the backend's abort() ends the collectives. The host waits here, since a wait inside of the device
+ * would have no timeout and would not notice that a rank dies. Lock held, but released while waiting. */
 static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
     if (!esp__devices_any(ctx) || ctx->health.fatal || !esp__collective_behind(&ctx->active, first, n)) return;
     esp__wait_begin(ctx);
@@ -201,7 +201,7 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
     const esp_status dead = s && ctx && esp__devices_any(ctx) ? esp__alive(ctx) : ESP_OK;
-    if (dead) { /* no device may use the caller's memory any more */
+    if (dead) { /* ends the devices' use of the caller's memory */
         esp__devices_step_end(ctx);
         return esp__alive(ctx);
     }
@@ -217,7 +217,7 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
     if (!s) s = esp__tensor_after(ctx, id, esp__stream_async(stream) ? &stream : NULL);
-    /* the trainer may wait for the stream outside of the library: a late rank must end that, too */
+    /* the trainer may wait for the stream outside of the library: the timeout applies to that, too */
     if (!s && esp__stream_async(stream)) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
@@ -227,7 +227,7 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     return s;
 }
 
-/* Has the device done all that was issued for the tensor? Lock held. */
+/* ESP_OK if the device has done all of the tensor's ops, else ESP_PENDING. Lock held. */
 static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     esp_status s = ESP_OK;
@@ -256,7 +256,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
-/* Tensors that were not pushed contribute zeros, so that the other ranks' collectives complete. Lock held. */
+/* Pushes zeros for tensors that were not pushed, so that the other ranks' collectives complete. Lock held. */
 static esp_status esp__push_missing(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
     ctx->steps.missing_text[0] = 0;
@@ -314,7 +314,7 @@ ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     return s;
 }
 
-ESP__FN void esp__step_forget(esp_ctx *ctx) {
+ESP__FN void esp__step_reset(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
@@ -335,8 +335,7 @@ ESP__FN void esp__step_forget(esp_ctx *ctx) {
     ctx->steps.missing_text[0] = 0;
 }
 
-/* Waits for the devices, also after an error: they may still use the caller's memory. Lock held, but released meanwhile: nothing
- * else runs now. */
+/* Waits for the devices, which may use the caller's memory even after an error. Lock held, but not while waiting. */
 static esp_status esp__devices_end(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     const esp_status s = esp__devices_step_end(ctx);
@@ -365,7 +364,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     } else if (!s) {
         missing = ctx->steps.missing_text[0] ? esp__missing_error(ctx) : ESP_OK;
         esp__meter_step(ctx);
-        esp__step_forget(ctx);
+        esp__step_reset(ctx);
         ctx->steps.step++;
         ctx->steps.stats.steps++;
         s = missing;
@@ -373,7 +372,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     const esp_status dead = ctx->health.fatal;
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (dead) return s;
-    /* observers exchange with other ranks, so they are called even if this rank missed a push; its error is kept for later */
+    /* observers exchange data with other ranks, so they are called even if this rank missed a push */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
@@ -393,7 +392,7 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
     return ESP_OK;
 }
 
-/* ---- between steps ----------------------------------------------------------------------------------------------------- */
+/* ---- between steps ---- */
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
     if (!s) s = esp__alive(ctx);
@@ -480,7 +479,7 @@ ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t 
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root) {
     esp_coll c;
     esp_status s = esp__usable(ctx);
-    float tail = 0.0f; /* the last bytes, where their number does not divide by 4 */
+    float tail = 0.0f; /* the last bytes % 4 bytes */
     if (s) return s;
     if (root < 0 || root >= ctx->job.size)
         return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->job.size - 1);

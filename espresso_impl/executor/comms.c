@@ -10,8 +10,8 @@ enum { ESP__SLEEP_SHORT_US = 200 }; /* in a backend without wait_fd, while other
 static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {
     int32_t best_score = 0;
     *out = NULL;
-    for (uint32_t i = 0; i < ctx->registry.n_backends; i++) {
-        const esp_backend *b = ctx->registry.backends[i];
+    for (uint32_t i = 0; i < ctx->registry.backends.n; i++) {
+        const esp_backend *b = ctx->registry.backends.at[i].backend;
         int32_t score = 0;
         if (!b->probe(&ctx->host, &score) && score > best_score) *out = b, best_score = score;
     }
@@ -113,7 +113,7 @@ static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
     { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
     static const char *const by_levels[2][ESP__LEVELS + 1] = {ESP__BETWEEN("gloo"), ESP__BETWEEN("mpi")};
 #undef ESP__BETWEEN
-    if (!w->hosts || w->n_levels > ESP__LEVELS) return NULL;
+    if (!w->several_hosts || w->n_levels > ESP__LEVELS) return NULL;
     if (esp__registry_backend(ctx, w->by_mpi ? "mpi" : "gloo")) return by_levels[w->by_mpi][w->n_levels];
     if (!w->rank)
         esp__log(
@@ -156,8 +156,8 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
                                       esp_config *cfg) {
     const esp__comm_plan *p = esp__backend_that_meets(plans);
     esp_meeting m;
-    if (cfg->oob_allgather || (*w->root && !w->implied)) return ESP_OK;
-    if (!p) return w->nowhere ? esp__env_nowhere(ctx, w) : ESP_OK;
+    if (cfg->oob_allgather || (*w->root && !w->default_root)) return ESP_OK;
+    if (!p) return w->no_root ? esp__env_no_root(ctx, w) : ESP_OK;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
     esp__plugin_detail_clear();
@@ -168,11 +168,11 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     if (m.size < 1 || m.rank < 0 || m.rank >= m.size || !m.oob_allgather)
         return esp__fail(ctx, ESP_E_ABI, "backend '%s': meet() gives rank %d of %d", p->backend->name, (int)m.rank,
                          (int)m.size);
-    if (w->asked && (m.rank != w->rank || m.size != w->size))
+    if (w->explicit_rank && (m.rank != w->rank || m.size != w->size))
         return esp__fail(ctx, ESP_E_MISMATCH,
                          "this is rank %d of %d (from %s), but rank %d of %d in backend '%s': leave one of them out",
                          (int)w->rank, (int)w->size, w->launcher, (int)m.rank, (int)m.size, p->backend->name);
-    w->rank = m.rank, w->size = m.size, w->root[0] = 0, w->nowhere = 0;
+    w->rank = m.rank, w->size = m.size, w->root[0] = 0, w->no_root = false;
     cfg->oob_allgather = m.oob_allgather, cfg->oob_user = m.user;
     return ESP_OK;
 }

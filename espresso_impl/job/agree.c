@@ -1,22 +1,22 @@
-/* agree.c: before any gradient is sent, all ranks compare what they are about to do, line by line, and all report the first
- * difference. For this file a line is only a text. */
+/* agree.c: before they send gradients, ranks compare their settings line by line, and report the first difference. */
 #include "espresso_impl/job/job.h"
 
 typedef struct esp__digest {
-    uint64_t hash, lines; /* lines: UINT64_MAX - n: the rank has failed with status -n */
+    uint64_t hash;
+    uint64_t lines; /* UINT64_MAX - n if the rank failed with status -n */
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
 
-/* A rank's line that differs. */
+/* A rank's version of the line that differs. */
 typedef struct esp__differing {
     uint64_t hash;
-    char text[504]; /* as much of it as is shown */
+    char text[504]; /* its beginning */
 } esp__differing;
 
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
-    if (s) return s; /* the text is that of the exchange: this rank's own error probably has the same cause */
+    if (s) return s; /* this rank's own error probably has the same cause */
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
         if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
     return mine ? mine : s;
@@ -25,11 +25,11 @@ ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room) {
     const esp__job *job = esp__job_of(ctx);
     esp_status s = esp__peers_allgather(job->peers, NULL, job->size, v, room, n * sizeof *v);
-    for (int32_t r = 0; r < job->size && !s; r++) esp__later(v, room + (uint64_t)r * n, n);
+    for (int32_t r = 0; r < job->size && !s; r++) esp__raise_to(v, room + (uint64_t)r * n, n);
     return s;
 }
 
-/* Line `k` of the text, and its length; behind the last line, nothing. */
+/* Line `k` of the text, and its length; empty after the last line. */
 static const char *esp__line(const char *text, uint64_t k, size_t *length) {
     for (; k && *text; k--) {
         text += strcspn(text, "\n");
@@ -39,7 +39,7 @@ static const char *esp__line(const char *text, uint64_t k, size_t *length) {
     return text;
 }
 
-/* Finds the first line that is not the same on all ranks, by hashes of the lines up to a middle one: no rank sends its text. */
+/* Finds the first line that differs between ranks by bisection, over hashes of the lines up to a middle one. */
 static esp_status esp__agree_first(esp_ctx *ctx, const char *text, uint64_t lines, uint64_t *first) {
     const esp__job *job = esp__job_of(ctx);
     const uint64_t *all = job->room;
@@ -61,7 +61,7 @@ static esp_status esp__agree_first(esp_ctx *ctx, const char *text, uint64_t line
     return s;
 }
 
-/* The error of texts that differ: the first line that does, and all ranks that differ from rank 0 in it. */
+/* The error of texts that differ: names the first line that differs, and the ranks that differ from rank 0 in it. */
 static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lines) {
     const esp__job *job = esp__job_of(ctx);
     esp__differing mine = {0}, *all = esp__alloc(ctx, (uint64_t)job->size * sizeof mine);
@@ -70,7 +70,7 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lin
     size_t length;
     int32_t other = 0;
     esp_status s = esp__agree_ok(
-        ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to say on what"));
+        ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ranks disagree, and there is no memory to find out on what"));
     if (!s) s = esp__agree_first(ctx, text, lines, &first);
     const char *line = esp__line(text, first, &length);
     mine.hash = esp__hash64(ESP__HASH0, line, length);

@@ -1,5 +1,5 @@
-/* env.c: reads rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* variables that override
- * esp_config. Must not know how ranks talk to each other. */
+/* env.c: reads rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* variables that
+ * override esp_config. Must not know how ranks talk to each other. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
@@ -24,14 +24,14 @@ static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64
     return ESP_OK;
 }
 
-/* One launcher's pair of variables. */
+/* A launcher's variables. */
 typedef struct esp__launcher {
     const char *name, *rank, *size, *local_size;
-    const char *proof; /* a further variable that must be set, or NULL */
+    const char *required; /* a further variable that must be set, or NULL */
 } esp__launcher;
 
-/* The first launcher whose variables are set counts. torchrun is here twice. With its own variable it goes first, since an MPI or
- * Slurm job may have started it. Without, it goes last, since RANK and WORLD_SIZE are common names. */
+/* The first launcher whose variables are set counts. torchrun with its own variable comes first, since an MPI or Slurm
+ * job may have started it; without it comes last, since RANK and WORLD_SIZE are common names. */
 static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
@@ -41,8 +41,8 @@ static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
 };
 
-/* 1 if srun started this process. Slurm sets a rank in batch scripts and interactive shells too, with step ids near 2^32. */
-static int esp__env_slurm_step(void) {
+/* Did srun start this process? Slurm sets a rank in batch scripts and shells too, with step ids near 2^32. */
+static bool esp__env_slurm_step(void) {
     int64_t step = 0;
     const char *s = esp__env_get("SLURM_STEP_ID");
     char *end = NULL;
@@ -69,7 +69,7 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Rank and size: from ESPRESSO_* variables, esp_config or a launcher. *found: the launcher's row, if it was a launcher. */
+/* Reads rank and size from ESPRESSO_* variables, esp_config or a launcher's variables. *found: that launcher. */
 static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
     if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
         out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
@@ -87,9 +87,9 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     }
     for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
         const esp__launcher *l = &esp__launchers[i];
-        int slurm = !strcmp(l->name, "Slurm");
+        const bool slurm = !strcmp(l->name, "Slurm");
         if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
-        if (l->proof && !esp__env_get(l->proof)) continue;
+        if (l->required && !esp__env_get(l->required)) continue;
         if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
         *found = l;
         out->launcher = l->name;
@@ -98,7 +98,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     if (cfg && cfg->rank)
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.rank is %d, but size is 0: set both, or neither (then a launcher's environment "
-                         "says who this rank is: espresso run, mpirun, srun or torchrun)",
+                         "has the rank: espresso run, mpirun, srun or torchrun)",
                          (int)cfg->rank);
     out->launcher = "nothing: one rank alone";
     out->rank = 0;
@@ -106,7 +106,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     return ESP_OK;
 }
 
-/* Reads a place, "rack1/machine0": names of units, the outermost first. `what` names where the text comes from. */
+/* Reads a place, such as "rack1/machine0", the outermost unit first. `what` names the text's source in errors. */
 static esp_status esp__env_place(const char *what, const char *place, esp__where *out) {
     uint32_t parts = 1;
     size_t n = strlen(place);
@@ -151,13 +151,13 @@ ESP__FN uint64_t esp__env_host(void) {
     unsigned long cores[128] = {0};
     esp__boot_id(boot);
     if (!*boot) gethostname(boot, sizeof boot - 1);
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0; /* containers differ in it */
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0; /* differs between containers */
     esp__cores_mask(cores);
     return esp__hash64(esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), space, strlen(space)), cores,
                        sizeof cores);
 }
 
-/* Checks "unix:NAME" or "HOST:PORT". `what` names where the text comes from. */
+/* Checks "unix:NAME" or "HOST:PORT". `what` names the text's source in errors. */
 static esp_status esp__env_check_root(const char *what, const char *root) {
     const char *colon = strrchr(root, ':');
     char *end = NULL;
@@ -173,8 +173,8 @@ static esp_status esp__env_check_root(const char *what, const char *root) {
     return ESP_OK;
 }
 
-/* A text that identifies an MPICH job on this host. MPICH sets no job id, but one proxy process starts all its ranks on a host:
- * its pid and start time identify the job. If no proxy is found, the parent process stands for it. */
+/* Writes a text that identifies an MPICH job on this host. MPICH sets no job id, but one proxy process starts all ranks
+ * of a host: its pid and start time identify the job. Without a proxy, the parent process does. */
 static int esp__env_proxy(char *out, size_t cap) {
     long pid = (long)getppid(), parent = pid, first = pid;
     unsigned long long start = 0, first_start = 0;
@@ -196,7 +196,7 @@ static int esp__env_proxy(char *out, size_t cap) {
     return first_start ? snprintf(out, cap, "pmi-%ld-%llu", first, first_start) : 0;
 }
 
-/* The job's name: the same on all of its ranks on this host, and different from other jobs' names there; "": unknown. */
+/* Writes the job's name, the same on all its ranks on this host and different from other jobs' names there, or "". */
 static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
     out[0] = 0;
     if (!strcmp(l->name, "Open MPI")) {
@@ -210,13 +210,14 @@ static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
     }
 }
 
-/* What the launcher says of the ranks: 1: all are on this host; 2: they are on several; 0: nothing. */
+enum { ESP__HOSTS_UNKNOWN, ESP__HOSTS_ONE, ESP__HOSTS_SEVERAL };
+/* The hosts on which the launcher has started ranks. */
 static int esp__env_hosts(const esp__launcher *l, int32_t size) {
     const char *local = l->local_size ? esp__env_get(l->local_size) : NULL;
     const char *step = esp__env_get("SLURM_STEP_NUM_NODES"), *job = esp__env_get("SLURM_NNODES");
     const int n = local ? atoi(local) : 0, nodes = atoi(step ? step : job ? job : "0");
-    if (l->local_size) return n == size ? 1 : n > 0 && n < size ? 2 : 0;
-    return nodes == 1 ? 1 : step && nodes > 1 ? 2 : 0;
+    if (l->local_size) return n == size ? ESP__HOSTS_ONE : n > 0 && n < size ? ESP__HOSTS_SEVERAL : ESP__HOSTS_UNKNOWN;
+    return nodes == 1 ? ESP__HOSTS_ONE : step && nodes > 1 ? ESP__HOSTS_SEVERAL : ESP__HOSTS_UNKNOWN;
 }
 
 /* Meets at MASTER_ADDR and MASTER_PORT + 1: torchrun's store uses MASTER_PORT itself. */
@@ -248,19 +249,19 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
     }
     if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c agrees on an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
-    if (l && esp__env_hosts(l, out->size) == 1) esp__env_job(l, job, sizeof job);
+    if (l && esp__env_hosts(l, out->size) == ESP__HOSTS_ONE) esp__env_job(l, job, sizeof job);
     if (!job[0]) {
-        out->nowhere = 1;
+        out->no_root = true;
         return ESP_OK;
     }
-    if (strlen(job) > 64) /* a long name is replaced by its hash: an address has room for about 100 characters */
+    if (strlen(job) > 64) /* an address has room for about 100 characters */
         snprintf(job, sizeof job, "%016llx", (unsigned long long)esp__hash64(ESP__HASH0, job, strlen(job)));
     snprintf(out->root, sizeof out->root, "unix:espresso-%u-%s", (unsigned)getuid(), job);
-    out->implied = 1;
+    out->default_root = true;
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__env_nowhere(esp_ctx *ctx, const esp__where *w) {
+ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w) {
     return esp__fail(
         ctx, ESP_E_ARG,
         "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the same on "
@@ -269,7 +270,7 @@ ESP__FN esp_status esp__env_nowhere(esp_ctx *ctx, const esp__where *w) {
         (int)w->rank, (int)w->size, w->launcher);
 }
 
-/* The job's secret. Set but empty is an error here: it would be a job without one, which nobody asked for. */
+/* Reads the job's secret. An empty one is an error: the user meant to set a secret. */
 static esp_status esp__env_secret(esp__where *out) {
     const char *s = getenv("ESPRESSO_SECRET");
     size_t n = s ? strlen(s) : 0;
@@ -289,11 +290,11 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     memset(out, 0, sizeof *out);
     s = esp__env_rank(cfg, out, &l);
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
-    out->asked = !l && out->size > 1;
+    out->explicit_rank = !l && out->size > 1;
     out->by_mpi = l != NULL;
-    out->hosts = l ? esp__env_hosts(l, out->size) == 2 : hosts && atoi(hosts) > 1;
+    out->several_hosts = l ? esp__env_hosts(l, out->size) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* also of one rank: a backend may know of more */
+    if (s == ESP_OK) s = esp__env_secret(out); /* even of one rank: a backend may know others */
     return s;
 }
 
@@ -303,18 +304,14 @@ ESP__FN esp__env_links esp__env_links_get(void) {
 }
 
 static esp_status esp__env_log(int32_t *level) {
-    static const char *const names[] = {"", "error", "warn", "info", "debug"};
     const char *s = esp__env_get("ESPRESSO_LOG");
-    for (int32_t i = 1; s && i <= 4; i++)
-        if (!strcmp(s, names[i]) || (s[0] == '0' + i && !s[1])) {
-            *level = i;
-            return ESP_OK;
-        }
-    return s ? esp__fail(NULL, ESP_E_ARG, "ESPRESSO_LOG is \"%s\": it must be error, warn, info, debug or 1 to 4", s)
-             : ESP_OK;
+    if (s && !esp__log_level_read(s))
+        return esp__fail(NULL, ESP_E_ARG, "ESPRESSO_LOG is \"%s\": it must be error, warn, info, debug or 1 to 4", s);
+    if (s) *level = esp__log_level_read(s);
+    return ESP_OK;
 }
 
-/* Empty texts count as not set, as in the environment: a program may pass on the value of a flag that was not given. */
+/* Empty texts count as not set, as in the environment: they may come from an unset flag of the program. */
 static void esp__config_empty(esp_config *c) {
     const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path, &c->root,
                                   &c->trace,   &c->stats, &c->workers,  &c->progress};
@@ -323,13 +320,13 @@ static void esp__config_empty(esp_config *c) {
 }
 
 static const char *const esp__optimizers[] = {"unknown", "sgd", "momentum", "adam"};
-static const float esp__momentum_usual = 0.9f;
+static const float esp__momentum_default = 0.9f;
 
 ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizers[optimizer]; }
 
-/* Checks optimizer and momentum, and sets the momentum that is meant: 0 is none from here on. */
+/* Checks optimizer and momentum. A momentum of 0 stands for the default before, and for no momentum after. */
 static esp_status esp__config_optimizer(esp_config *c) {
-    const int has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
+    const bool has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
     if (c->optimizer > ESP_OPTIMIZER_ADAM)
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.optimizer is %u: it must be ESP_OPTIMIZER_UNKNOWN (0), _SGD (1), _MOMENTUM (2) or "
@@ -338,24 +335,24 @@ static esp_status esp__config_optimizer(esp_config *c) {
     if (!(c->momentum == -1.0f || (c->momentum >= 0.0f && c->momentum < 1.0f)))
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.momentum is %g: it must be a number from 0 (for %g) to below 1, or -1 (for none)",
-                         (double)c->momentum, (double)esp__momentum_usual);
+                         (double)c->momentum, (double)esp__momentum_default);
     if (!has && c->momentum > 0.0f)
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.momentum is %g, but optimizer %s has none: set ESP_OPTIMIZER_MOMENTUM or "
                          "ESP_OPTIMIZER_ADAM",
                          (double)c->momentum, esp__optimizers[c->optimizer]);
-    if (c->momentum == 0.0f && has) c->momentum = esp__momentum_usual;
+    if (c->momentum == 0.0f && has) c->momentum = esp__momentum_default;
     if (c->momentum < 0.0f || !has) c->momentum = 0.0f;
     return ESP_OK;
 }
 
-/* Reads "unknown", "sgd", "momentum" or "adam", the last two with ":0.9" behind or not. */
+/* Reads "unknown", "sgd", "momentum", "adam", "momentum:0.9" or "adam:0.9". */
 static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     const size_t n = strcspn(text, ":");
     char *end = NULL;
     uint32_t k = 0;
     while (k <= ESP_OPTIMIZER_ADAM && (strlen(esp__optimizers[k]) != n || memcmp(esp__optimizers[k], text, n))) k++;
-    const float m = text[n] ? strtof(text + n + 1, &end) : esp__momentum_usual;
+    const float m = text[n] ? strtof(text + n + 1, &end) : esp__momentum_default;
     if (k > ESP_OPTIMIZER_ADAM ||
         (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || end == text + n + 1 || *end || !(m >= 0.0f && m < 1.0f))))
         return esp__fail(NULL, ESP_E_ARG,
@@ -386,17 +383,16 @@ static esp_status esp__config_check(const esp_config *c) {
     return ESP_OK;
 }
 
-/* Reads "pthreads" or "openmp", each with ":N" behind it or not; from the environment also "N". Afterwards out->workers is
- * "openmp" or NULL. */
-static esp_status esp__env_workers(const char *what, const char *text, int bare, esp_config *out) {
+/* Reads "pthreads", "openmp", "pthreads:N", "openmp:N" or, if `bare`, "N". Sets out->workers to "openmp" or NULL. */
+static esp_status esp__env_workers(const char *what, const char *text, bool bare, esp_config *out) {
     static const char *const names[] = {"pthreads", "openmp"};
     const char *number = bare ? text : NULL;
     char *end = NULL;
-    int omp = 0, known = bare;
+    bool omp = false, known = bare;
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(names[i]);
         if (strncmp(text, names[i], n) || (text[n] && text[n] != ':')) continue;
-        omp = i, known = 1;
+        omp = i == 1, known = true;
         number = text[n] ? text + n + 1 : NULL;
     }
     long v = number ? strtol(number, &end, 10) : 0;
@@ -475,13 +471,13 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    uint64_t memory_max; /* arena.c reads it again */
+    uint64_t memory_max; /* only checked here: program/memory.c reads it again */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
-    if ((status = esp__env_straggler(&v)) != ESP_OK) return status; /* observe/stragglers.c reads it again */
-    if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, 0, out)) != ESP_OK)
+    if ((status = esp__env_straggler(&v)) != ESP_OK) return status;
+    if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, false, out)) != ESP_OK)
         return status;
-    if ((s = esp__env_get("ESPRESSO_WORKERS")) && (status = esp__env_workers("ESPRESSO_WORKERS", s, 1, out)) != ESP_OK)
-        return status;
+    s = esp__env_get("ESPRESSO_WORKERS");
+    if (s && (status = esp__env_workers("ESPRESSO_WORKERS", s, true, out)) != ESP_OK) return status;
     if (out->progress && (status = esp__env_progress("esp_config.progress", out->progress)) != ESP_OK) return status;
     if ((s = esp__env_get("ESPRESSO_PROGRESS"))) out->progress = s;
     if (s && (status = esp__env_progress("ESPRESSO_PROGRESS", s)) != ESP_OK) return status;

@@ -1,22 +1,21 @@
-/* env_names.c: lists every ESPRESSO_* variable that is read anywhere (tests/compile/test_env_names.sh compares), and warns of a
- * set variable whose name looks misspelt: otherwise it would be ignored silently. */
+/* env_names.c: lists every ESPRESSO_* variable that any source reads (tests/compile/test_env_names.sh checks the list),
+ * and warns of variables that look misspelt and would be ignored silently. */
 #include "espresso_impl/job/job.h"
 extern char **environ;
 
 static const char *const esp__env_names[] = {
-    /* the library; docs/use/using.md and docs/use/launching.md say what they mean */
+    /* the library's; see docs/use/using.md and docs/use/launching.md */
     "ESPRESSO_BACKEND", "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", "ESPRESSO_TRACE",
     "ESPRESSO_PROFILE", "ESPRESSO_PROGRESS", "ESPRESSO_STATS", "ESPRESSO_TIMEOUT_MS", "ESPRESSO_WORKERS",
     "ESPRESSO_SIMD", "ESPRESSO_RANK", "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_PLACE", "ESPRESSO_ROOT",
     "ESPRESSO_INTER_LINK", "ESPRESSO_OUTER_LINK", "ESPRESSO_TOKENS", "ESPRESSO_NCCL",
     "ESPRESSO_CUDA_SMS", "ESPRESSO_CUDA_PRIORITY", "ESPRESSO_MIN_COMPRESS_ELEMENTS", "ESPRESSO_OPTIMIZER",
     "ESPRESSO_STRAGGLER_MS", "ESPRESSO_MEMORY_MAX", "ESPRESSO_SECRET",
-    /* the command, and what it sets for programs */
+    /* the command's, and those that it sets for programs */
     "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
 
-/* The known name that `name` (of `length` characters) was probably meant to be, or NULL. The part before the first '_'
- * may be misspelt too: EXPRESSO_CODEC. */
-static const char *esp__env_meant(const char *name, size_t length) {
+/* The known name most similar to `name`, or NULL. The part before the first '_' may be misspelt too: EXPRESSO_CODEC. */
+static const char *esp__env_suggestion(const char *name, size_t length) {
     static const char ours[] = "ESPRESSO";
     char head[ESP__NAME_MAX], tail[ESP__NAME_MAX];
     const char *meant = NULL, *dash = memchr(name, '_', length);
@@ -30,17 +29,17 @@ static const char *esp__env_meant(const char *name, size_t length) {
     return meant;
 }
 
-static int esp__env_known(const char *name, size_t length) {
+static bool esp__env_known(const char *name, size_t length) {
     for (size_t i = 0; i < sizeof esp__env_names / sizeof *esp__env_names; i++)
-        if (strlen(esp__env_names[i]) == length && !memcmp(esp__env_names[i], name, length)) return 1;
-    return 0;
+        if (strlen(esp__env_names[i]) == length && !memcmp(esp__env_names[i], name, length)) return true;
+    return false;
 }
 
-/* Warns of each misspelt variable. A name that resembles none is no error: scripts and plugins have variables of their own. */
+/* A name that resembles none of the list is no error: scripts and plugins have variables of their own. */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
     for (char **v = environ; v && *v; v++) {
         size_t length = strcspn(*v, "=");
-        const char *meant = esp__env_known(*v, length) ? NULL : esp__env_meant(*v, length);
+        const char *meant = esp__env_known(*v, length) ? NULL : esp__env_suggestion(*v, length);
         if (meant)
             esp__log(ctx, ESP_LOG_WARN, "environment",
                      "%.*s is set, but no variable of that name is read: did you mean %s?", (int)length, *v, meant);

@@ -1,14 +1,14 @@
-/* exchange.c: allgather among any set of ranks, which rank 0 collects. An exchange is identified by its set of members (`tag`) and the
- * number of exchanges that this set made before (`seq`), so that different sets do not wait for each other. What ranks exchange is
- * mostly equal, so rank 0 answers with the difference of each member's data from the member's before it: what it sends grows with the
- * number of ranks, and not with its square. */
+/* exchange.c: allgather among any set of ranks, which rank 0 collects. An exchange is identified by its set of members
+ * (`tag`) and the number of exchanges that this set made before (`seq`), so that different sets do not wait for each
+ * other. Ranks mostly exchange equal data, so rank 0 answers with the differences between members: it sends bytes in
+ * proportion to the number of ranks and not to its square. */
 #include "espresso_impl/job/peers.h"
 
 typedef struct esp__tag {
     uint64_t tag, next_seq;
 } esp__tag;
 
-/* ---- packed data: bytes that differ from the member's before it, and for runs of equal ones a zero and their number ---- */
+/* ---- packed data: each byte XOR that of the previous member; a run of zeros is a zero and its length ---- */
 static uint8_t esp__difference(const uint8_t *data, uint64_t each, uint64_t at) {
     return (uint8_t)(data[at] ^ (at < each ? 0 : data[at - each]));
 }
@@ -26,12 +26,12 @@ ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uin
     return n;
 }
 
-ESP__FN int esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
+ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
     const uint8_t *end = bytes ? packed + bytes : packed; /* an empty message has no memory */
     for (uint64_t at = 0; at < all;) {
         const uint8_t differs = packed < end ? *packed++ : 0;
         uint64_t run = differs ? 1 : packed < end ? *packed++ : 0;
-        if (!run || run > all - at) return 0;
+        if (!run || run > all - at) return false;
         for (; run; run--, at++) out[at] = (uint8_t)(differs ^ (at < each ? 0 : out[at - each]));
     }
     return packed == end;
@@ -48,9 +48,9 @@ ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const
                                 int32_t failed) {
     esp__waiter *w = esp__waiter_find(p, tag, seq);
     if (!w) return; /* the wait ended by timeout */
-    if (failed == -2 && !esp__unpack(packed, bytes, w->out, w->each, w->bytes)) failed = -1;
+    if (failed == ESP__NOT_FAILED && !esp__unpack(packed, bytes, w->out, w->each, w->bytes)) failed = ESP__SIZES_DIFFER;
     w->failed = failed;
-    w->done = 1;
+    w->done = true;
     pthread_cond_broadcast(&p->changed);
 }
 
@@ -67,7 +67,7 @@ ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x) {
     esp__free(p->ctx, x);
 }
 
-/* members NULL: all ranks. */
+/* Members NULL means all ranks. */
 static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                         uint64_t bytes) {
     const uint64_t each = sizeof(int32_t) + 1;
@@ -76,7 +76,7 @@ static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t se
         p->n_exchanges < (int64_t)ESP__EXCHANGES_EACH * p->size)
         x = (esp__exchange *)esp__alloc(p->ctx, sizeof *x);
     if (!x) return NULL;
-    *x = (esp__exchange){.tag = tag, .seq = seq, .n = n, .bytes = bytes, .failed = -2};
+    *x = (esp__exchange){.tag = tag, .seq = seq, .n = n, .bytes = bytes, .failed = ESP__NOT_FAILED};
     x->members = (int32_t *)esp__alloc(p->ctx, (uint64_t)n * each);
     x->data = (uint8_t *)esp__alloc(p->ctx, (uint64_t)n * bytes);
     if (!x->members || !x->data) {
@@ -94,7 +94,7 @@ static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t se
     return x;
 }
 
-/* Sends member i the reason of the failure, or (packed) all data. */
+/* Sends member i all data or, if packed is NULL, the failure. */
 static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t i, const uint8_t *packed,
                                  uint64_t bytes) {
     const int32_t r = x->members[i];
@@ -105,12 +105,12 @@ static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t 
         esp__conn_send(p->ctx, &p->conns[r], m, packed, bytes);
 }
 
-/* Every member has been answered, or is now. */
+/* All members' data has come. Answers those that have no answer yet, and frees the exchange. */
 static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange **at = &p->exchanges;
     uint8_t *packed = NULL;
     uint64_t bytes = 0;
-    if (x->failed == -2) {
+    if (x->failed == ESP__NOT_FAILED) {
         const uint64_t all = (uint64_t)x->n * x->bytes;
         bytes = esp__pack(x->data, x->bytes, all, NULL);
         packed = (uint8_t *)esp__alloc(p->ctx, bytes);
@@ -125,25 +125,25 @@ static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange_free(p, x);
 }
 
-/* Enters the data of member `from`. 0: the message is malformed, or (p->no_memory) memory is short. */
-static int esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
-                                 int32_t from, const void *data, uint64_t bytes) {
+/* Adds the data of member `from`. Returns false if it is malformed or, with p->no_memory set, memory is short. */
+static bool esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
+                                  int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     int32_t at = members ? 0 : from;
     while (members && at < n && members[at] != from) at++;
-    if (at == n) return 0; /* not a member: it must not even begin an exchange */
+    if (at == n) return false; /* only members may start an exchange */
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
-    if (!x) return p->no_memory = true, 0;
+    if (!x) return p->no_memory = true, false;
     if (n != x->n || x->got[at] || x->members[at] != from ||
         (members && memcmp(x->members, members, (uint64_t)n * sizeof *members) != 0))
-        return 0;
+        return false;
     x->got[at] = 1;
     x->n_got++;
     if (x->failed >= 0) esp__exchange_answer(p, x, at, NULL, 0); /* the exchange failed before this data came */
-    if (x->failed == -2 && bytes != x->bytes) x->failed = -1;    /* all members learn it when all have come */
-    if (x->failed == -2 && bytes) memcpy(x->data + (uint64_t)at * bytes, data, bytes);
+    if (x->failed == ESP__NOT_FAILED && bytes != x->bytes) x->failed = ESP__SIZES_DIFFER;
+    if (x->failed == ESP__NOT_FAILED && bytes) memcpy(x->data + (uint64_t)at * bytes, data, bytes);
     if (x->n_got == x->n) esp__exchange_end(p, x);
-    return 1;
+    return true;
 }
 
 ESP__FN void esp__exchange_left(esp__peers *p, int32_t r) {
@@ -164,14 +164,15 @@ ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq)
     return -1;
 }
 
-ESP__FN int esp__exchange_message(esp__peers *p, const esp__conn *c) {
+ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c) {
     int32_t n = -1;
     if (c->head.bytes >= sizeof n) memcpy(&n, c->body, sizeof n);
     const uint64_t head = sizeof n + (uint64_t)(n > 0 ? n : 0) * sizeof n;
-    if (n < 0 || n > p->size || c->head.bytes < head || c->head.tag != esp__hash64(ESP__HASH0, c->body, head)) return 0;
+    if (n < 0 || n > p->size || c->head.bytes < head || c->head.tag != esp__hash64(ESP__HASH0, c->body, head))
+        return false;
     const int32_t *members = n ? (const int32_t *)(const void *)c->body + 1 : NULL;
     for (int32_t i = 0; i < n; i++)
-        if (members[i] < 0 || members[i] >= p->size) return 0;
+        if (members[i] < 0 || members[i] >= p->size) return false;
     return esp__exchange_deposit(p, c->head.tag, c->head.seq, n ? n : p->size, members, c->rank, c->body + head,
                                  c->head.bytes - head);
 }
@@ -184,50 +185,49 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* 0: the deadline has passed. */
-static int esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
-    while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == -2)
-        if (!esp__peers_sleep(p, deadline_ns)) return 0;
-    return 1;
+/* Waits for the exchange's end or rank 0's answer to WHO; false if the deadline passes. */
+static bool esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
+    while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == ESP__NOT_ANSWERED)
+        if (!esp__peers_sleep(p, deadline_ns)) return false;
+    return true;
 }
 
-/* Asks rank 0 which member is missing, and waits for the answer or the exchange's end. 0: the deadline has passed. */
-static int esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
-    w->missing = -2;
+/* Asks rank 0 which member is missing, and waits. */
+static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
+    w->missing = ESP__NOT_ANSWERED;
     if (p->rank == 0) return esp__exchange_wait(p, w, deadline_ns);
     esp__send(p, 0, (esp__msg){ESP__MSG_WHO, p->rank, w->tag, w->seq, 0});
     esp__peers_kick(p);
     return esp__exchange_wait(p, w, deadline_ns);
 }
 
-/* Waits until the exchange ends or the time is over: then ESP_E_TIMEOUT, and w->missing is the first member that is missing. Asks
- * some time before, too, to know whether rank 0 answers. */
+/* Waits until the exchange ends. After the timeout returns ESP_E_TIMEOUT, and w->missing is the first missing member.
+ * Asks rank 0 some time before the timeout, too, to know whether it answers. */
 static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     const uint64_t end = esp__now_ns() + p->timeout_ms * 1000000ull;
     if (esp__exchange_wait(p, w, end - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return ESP_OK;
-    const int woken = esp__exchange_ask(p, w, end);
-    const bool hub = w->missing != -2; /* rank 0 answers */
-    w->missing = -2;
-    if (woken && (!hub || esp__exchange_wait(p, w, end))) return ESP_OK;
+    const bool woken = esp__exchange_ask(p, w, end), hub_answers = w->missing != ESP__NOT_ANSWERED;
+    w->missing = ESP__NOT_ANSWERED;
+    if (woken && (!hub_answers || esp__exchange_wait(p, w, end))) return ESP_OK;
     if (p->rank == 0)
         w->missing = esp__exchange_missing(p, w->tag, w->seq);
-    else if (!esp__exchange_ask(p, w, esp__now_ns() + (hub ? 300000000u : 50000000u)))
+    else if (!esp__exchange_ask(p, w, esp__now_ns() + (hub_answers ? 300000000u : 50000000u)))
         w->missing = 0;
     return w->done || p->dead >= 0 || p->hub_left || p->no_memory ? ESP_OK : ESP_E_TIMEOUT;
 }
 
-/* The status of a wait that ended, and the text of its error. */
+/* The status of a wait that has ended, and its error text. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
-    if (w->done && w->failed == -2) return ESP_OK;
+    if (w->done && w->failed == ESP__NOT_FAILED) return ESP_OK;
     if (p->no_memory) {
         snprintf(text, cap, "no memory for an exchange of %llu bytes", (unsigned long long)w->bytes);
         return ESP_E_NOMEM;
     }
-    if (p->dead >= 0) { /* reported first: other failures follow from a death */
+    if (p->dead >= 0) { /* a death is the cause of other failures */
         snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
         return ESP_E_PEER;
     }
-    if (w->done && w->failed == -1) {
+    if (w->done && w->failed == ESP__SIZES_DIFFER) {
         snprintf(text, cap, "ranks exchange different amounts of data: they are not at the same call");
         return ESP_E_MISMATCH;
     }
@@ -239,7 +239,7 @@ static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes) {
     int32_t few[64], *list = few;
-    esp__waiter w = {.each = bytes, .out = out, .failed = -2, .missing = -2};
+    esp__waiter w = {.each = bytes, .out = out, .failed = ESP__NOT_FAILED, .missing = ESP__NOT_ANSWERED};
     char text[160] = "";
     bool known = true;
     if (!members) n = p->size;

@@ -1,10 +1,10 @@
-/* hmac.c: see hmac.h. A few hundred bytes are hashed when a job meets, so this is short and not fast. */
+/* hmac.c: see hmac.h. Short rather than fast, since a meeting hashes only a few hundred bytes. */
 #include "espresso_impl/job/hmac.h"
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The first 32 bits of the fractions of the cube roots of the first 64 primes. */
+/* The fractional parts of the cube roots of the first 64 primes, 32 bits each. */
 static const uint32_t esp__sha256_k[64] = {
     0x428a2f98u, 0x71374491u, 0xb5c0fbcfu, 0xe9b5dba5u, 0x3956c25bu, 0x59f111f1u, 0x923f82a4u, 0xab1c5ed5u,
     0xd807aa98u, 0x12835b01u, 0x243185beu, 0x550c7dc3u, 0x72be5d74u, 0x80deb1feu, 0x9bdc06a7u, 0xc19bf174u,
@@ -15,21 +15,21 @@ static const uint32_t esp__sha256_k[64] = {
     0x19a4c116u, 0x1e376c08u, 0x2748774cu, 0x34b0bcb5u, 0x391c0cb3u, 0x4ed8aa4au, 0x5b9cca4fu, 0x682e6ff3u,
     0x748f82eeu, 0x78a5636fu, 0x84c87814u, 0x8cc70208u, 0x90befffau, 0xa4506cebu, 0xbef9a3f7u, 0xc67178f2u};
 
-static uint32_t esp__turn(uint32_t x, int bits) { return x >> bits | x << (32 - bits); }
+static uint32_t esp__rotate(uint32_t x, int bits) { return x >> bits | x << (32 - bits); }
 
 static void esp__sha256_block(esp__sha256 *s, const uint8_t *p) {
     uint32_t w[64], v[8];
     for (int i = 0; i < 16; i++)
         w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (int i = 16; i < 64; i++) {
-        uint32_t a = esp__turn(w[i - 15], 7) ^ esp__turn(w[i - 15], 18) ^ w[i - 15] >> 3;
-        uint32_t b = esp__turn(w[i - 2], 17) ^ esp__turn(w[i - 2], 19) ^ w[i - 2] >> 10;
+        uint32_t a = esp__rotate(w[i - 15], 7) ^ esp__rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
+        uint32_t b = esp__rotate(w[i - 2], 17) ^ esp__rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
         w[i] = w[i - 16] + a + w[i - 7] + b;
     }
     memcpy(v, s->h, sizeof v);
     for (int i = 0; i < 64; i++) {
-        uint32_t big1 = esp__turn(v[4], 6) ^ esp__turn(v[4], 11) ^ esp__turn(v[4], 25);
-        uint32_t big0 = esp__turn(v[0], 2) ^ esp__turn(v[0], 13) ^ esp__turn(v[0], 22);
+        uint32_t big1 = esp__rotate(v[4], 6) ^ esp__rotate(v[4], 11) ^ esp__rotate(v[4], 25);
+        uint32_t big0 = esp__rotate(v[0], 2) ^ esp__rotate(v[0], 13) ^ esp__rotate(v[0], 22);
         uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]), most = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
         uint32_t t1 = v[7] + big1 + choice + esp__sha256_k[i] + w[i], t2 = big0 + most;
         memmove(v + 1, v, 7 * sizeof *v);
@@ -40,7 +40,7 @@ static void esp__sha256_block(esp__sha256 *s, const uint8_t *p) {
 }
 
 ESP__FN void esp__sha256_start(esp__sha256 *s) {
-    /* the same of the square roots of the first 8 primes */
+    /* the fractional parts of the square roots of the first 8 primes */
     static const uint32_t first[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
                                       0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
     memset(s, 0, sizeof *s);
@@ -99,7 +99,7 @@ ESP__FN void esp__hmac_end(esp__hmac *m, uint8_t out[ESP__SHA256_BYTES]) {
     esp__sha256_end(&m->outer, out);
 }
 
-ESP__FN int esp__same_bytes(const void *a, const void *b, size_t bytes) {
+ESP__FN bool esp__same_bytes(const void *a, const void *b, size_t bytes) {
     const volatile uint8_t *x = (const volatile uint8_t *)a, *y = (const volatile uint8_t *)b;
     uint8_t differ = 0;
     for (size_t i = 0; i < bytes; i++) differ = (uint8_t)(differ | (x[i] ^ y[i]));

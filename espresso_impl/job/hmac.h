@@ -1,5 +1,4 @@
-/* hmac.h: SHA-256, HMAC-SHA256, a comparison whose time does not depend on the bytes, and random bytes from the kernel. Must not
- * know what they protect. */
+/* hmac.h: SHA-256, HMAC-SHA256, comparison in constant time, and random bytes from the kernel. */
 #ifndef ESP__HMAC_H
 #define ESP__HMAC_H
 #include "espresso_impl/base/private.h"
@@ -7,7 +6,7 @@
 enum { ESP__SHA256_BYTES = 32, ESP__SHA256_BLOCK = 64 };
 typedef struct esp__sha256 {
     uint32_t h[8];
-    uint64_t bytes; /* taken so far                                       */
+    uint64_t bytes; /* hashed so far */
     uint8_t block[ESP__SHA256_BLOCK];
 } esp__sha256;
 
@@ -24,11 +23,11 @@ ESP__FN void esp__hmac_start(esp__hmac *m, const void *key, size_t key_bytes);
 ESP__FN void esp__hmac_add(esp__hmac *m, const void *data, size_t bytes);
 ESP__FN void esp__hmac_end(esp__hmac *m, uint8_t out[ESP__SHA256_BYTES]);
 
-/* 1 if both are the same. Its time depends on `bytes` only, so that it does not tell how many bytes of a guess are right. */
-ESP__FN int esp__same_bytes(const void *a, const void *b, size_t bytes);
+/* Are both equal? Its time depends on `bytes` only, so that it does not show how many bytes of a guess are right. */
+ESP__FN bool esp__same_bytes(const void *a, const void *b, size_t bytes);
 /* Overwrites memory that held a secret; the compiler does not leave this out. */
 ESP__FN void esp__wipe(void *data, size_t bytes);
-/* Fills `data` with random bytes that nobody can guess. 0, or an errno. */
+/* Fills `data` with cryptographically random bytes. Returns 0 or an errno. */
 ESP__FN int esp__random_bytes(void *data, size_t bytes);
 /* Writes 2 * bytes hexadecimal digits and a NUL. */
 ESP__FN void esp__hex(const void *data, size_t bytes, char *out);

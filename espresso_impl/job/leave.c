@@ -1,16 +1,16 @@
-/* leave.c: how a rank leaves: it says why, rank 0 collects the final messages, and passes on who has left. */
+/* leave.c: a rank closes: it announces that it leaves, and rank 0 collects the final messages. */
 #include "espresso_impl/job/peers.h"
 #include <unistd.h>
 
-ESP__FN int esp__peers_left(esp__peers *p, int32_t rank) {
-    if (p->size == 1 || rank < 0 || rank >= p->size) return 0;
+ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank) {
+    if (p->size == 1 || rank < 0 || rank >= p->size) return false;
     pthread_mutex_lock(&p->lock);
-    const int left = p->left[rank];
+    const bool left = p->left[rank];
     pthread_mutex_unlock(&p->lock);
     return left;
 }
 
-/* Rank 0: waits for all other ranks' final messages. They come soon, except from ranks that are stopped. */
+/* Rank 0 waits for all other ranks' final messages, and collects them. */
 static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
     const uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
     for (bool waiting = true; waiting;) {
@@ -28,8 +28,7 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
-/* Rank 0 leaves, but passes on the others' messages until they have left too, for a second at most. Most jobs end on all ranks at
- * about the same time, and ranks learn of each other only through rank 0. */
+/* Rank 0 leaves, but still passes on who leaves, for a second at most, since only it knows all ranks. */
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
@@ -49,7 +48,7 @@ ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {
     if (p) p->cause = (uint64_t)-why;
 }
 
-/* A forked child shares the sockets with its parent, which goes on: the child closes its copies and sends nothing. */
+/* A forked child shares the sockets with its parent, which continues: the child closes its copies and sends nothing. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
     if (!p) return;

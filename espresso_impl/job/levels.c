@@ -20,8 +20,8 @@ ESP__FN uint8_t esp__scope_of(uint32_t first, uint32_t last, uint32_t n_levels) 
     return scope;
 }
 
-ESP__FN int esp__scope_exists(uint32_t scope, uint32_t n_levels) {
-    if (scope == ESP__FLAT) return 1;
+ESP__FN bool esp__scope_exists(uint32_t scope, uint32_t n_levels) {
+    if (scope == ESP__FLAT) return true;
     return scope < ESP__SCOPES && esp__scopes[scope].last <= n_levels &&
            (uint32_t)(esp__scopes[scope].last - esp__scopes[scope].first) + 1 < n_levels;
 }

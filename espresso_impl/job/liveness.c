@@ -1,9 +1,9 @@
-/* liveness.c: the watch thread of a rank. It reads every message, and so sees at once when a connection ends: without a LEAVE before,
- * that rank has died. A rank that is only silent or slow is found by an inquiry: rank 0 asks all ranks how far they are, and what they
- * wait for. An inquiry has two uses. After a timeout it decides which rank has failed: the rank that another one waits for may itself
- * wait for a third one, so rank 0 follows the chain to a rank that does not wait, or does not answer. And long before, it reports the
- * stragglers, while the job goes on. No other thread reads sockets or changes a connection's state. The thread has the lock while it
- * does this, but never while it calls the context. */
+/* liveness.c: the watch thread of a rank. It alone reads the sockets and changes a connection's state, under the lock,
+ * but it calls the context without the lock. A connection that ends without a LEAVE message before means that the rank
+ * has died. Ranks that are only silent or slow are found by an inquiry, in which rank 0 asks all ranks for their state.
+ * After a timeout, the inquiry decides which rank has failed. The rank that another one waits for may itself wait for a
+ * third one, so rank 0 follows the chain of waits to a rank that does not wait, or does not answer. Long before a
+ * timeout, an inquiry reports stragglers, and the job continues. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
@@ -11,18 +11,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* ANSWER: long enough for a healthy rank on a machine that has more work than cores. A rank that has been silent since LEAD, or half
- * the timeout, before a suspicion is not waited for longer than SOON after it. */
 enum {
+    /* How long rank 0 waits for answers: long enough for a healthy rank on a machine with more threads than cores. */
     ESP__ANSWER_MS = 300,
-    ESP__DECISION_MS = 800,
-    ESP__LEAD_MS = 1000,
-    ESP__SOON_MS = 50,
-    ESP__LOOK_NS = 50000000,        /* between looks at a long wait */
+    ESP__DECISION_MS = 800,         /* how long the others wait for its decision */
+    ESP__SILENCE_GRACE_MS = 50,     /* for ranks silent from the check to the timeout */
+    ESP__WAIT_POLL_NS = 50000000,   /* between checks of a long wait */
     ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that left */
-    ESP__HUB_SILENT_NS = 2000000000 /* after a long wait, a rank 0 that asks nothing is silent */
+    ESP__HUB_SILENT_NS = 2000000000 /* rank 0 asks about a long wait before */
 };
-enum { ESP__CAUSES = 64 }; /* of LEAVE: more are none */
+enum { ESP__CAUSES = 64 }; /* a larger cause in LEAVE is no esp_status */
 
 /* Calls the context, without the lock; not while this rank closes. */
 #define ESP__CALL(p, callback, arguments)                                                                              \
@@ -45,19 +43,18 @@ static void esp__report_end(esp__peers *p) {
 }
 
 /* ---- deaths ---- */
-/* Rank `rank` has died or left, after error -`cause` (0: none): wakes the threads that wait, and notifies the context of the first
- * death, and, unless a death came before, of the first rank that leaves and of the first after an error: after one, all ranks leave. */
+/* Rank `rank` has died, or has left after error -cause (0 for none). Wakes waiting threads. Notifies the context of the
+ * first death and, before any death, of the first rank that leaves and the first that leaves after an error. */
 static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t cause) {
-    const int known = cause && cause < ESP__CAUSES ? 2 : 1;
-    const bool first = p->dead < 0 && (state == ESP__DIED || p->left_known < known);
-    if (state == ESP__DIED && first) p->dead = rank;
-    if (state == ESP__LEFT) p->left[rank] = 1;
-    if (state == ESP__LEFT && p->left_known < known) p->left_known = known;
+    const bool died = state == ESP__DIED, error = cause && cause < ESP__CAUSES;
+    const bool known = p->error_known || (p->left_known && !error), first = p->dead < 0 && (died || !known);
+    if (died && first) p->dead = rank;
+    if (!died) p->left[rank] = 1, p->left_known = true, p->error_known |= error;
     pthread_cond_broadcast(&p->changed);
-    if (first) ESP__CALL(p, lost, (p->ev.user, rank, state == ESP__DIED ? 0 : known == 1 ? 1 : -(int)cause));
+    if (first) ESP__CALL(p, lost, (p->ev.user, rank, died ? 0 : error ? -(int)cause : 1));
 }
 
-/* The other ranks took this one for dead or silent, and went on without it. */
+/* The other ranks took this one for dead or silent, and continue without it. */
 static void esp__watch_excluded(esp__peers *p) {
     if (p->excluded) return;
     p->excluded = true;
@@ -74,8 +71,8 @@ ESP__FN void esp__watch_pass_on(esp__peers *p) {
     p->pass_on_ns = esp__now_ns() + ESP__PASS_ON_NS;
 }
 
-/* At the end of a job all ranks leave at about the same time: a message for each to all others would be n^2 messages. The first rank
- * that leaves, and the first for another cause, is passed on at once. */
+/* Ranks that leave are passed on in groups: all ranks leave at the end of a job, and one message for each to all others
+ * would be n^2 messages. The first rank that leaves, and the first for another cause, is passed on at once. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     const bool other = cause != p->leaving_cause;
     if (other) esp__watch_pass_on(p);
@@ -84,7 +81,7 @@ ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     if (other) esp__watch_pass_on(p);
 }
 
-/* A connection has ended: `state` and `cause` say how. Rank 0 notifies all other ranks. */
+/* A connection has ended. Rank 0 notifies all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
@@ -101,7 +98,8 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cau
     esp__watch_notify(p, c->rank, state, cause);
 }
 
-/* This rank had no memory for a message: it leaves the job, as if it had died. Its own waits end with ESP_E_NOMEM. */
+/* A rank without memory for a message or an exchange cannot continue. It shuts its connections, so that the others see
+ * it die. Its own waits end with ESP_E_NOMEM. */
 static void esp__watch_no_memory(esp__peers *p) {
     for (int32_t i = 0; i < p->n_conns; i++) p->no_memory |= p->conns[i].no_memory;
     if (!p->no_memory || p->left_job) return;
@@ -115,7 +113,7 @@ static void esp__watch_no_memory(esp__peers *p) {
 }
 
 /* ---- the inquiry: any rank ---- */
-/* How far this rank is. */
+/* This rank's state. */
 static esp__answer esp__answer_own(esp__peers *p) {
     esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY, .tensor = UINT32_MAX};
     ESP__CALL(p, answer, (p->ev.user, &a));
@@ -129,35 +127,35 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Until when a suspicion, at the time `now`, waits for a rank that has not answered since `asked`. UINT64_MAX: it was not asked. */
-static uint64_t esp__soon(const esp__peers *p, uint64_t asked, uint64_t now) {
-    const uint64_t soon = now + ESP__SOON_MS * 1000000ull;
-    const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SOON_MS) * 1000000ull;
+/* Until when a timeout at `now` waits for a rank that has been silent since `asked`. UINT64_MAX if it was not asked. */
+static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
+    const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
+    const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
     if (!asked || asked + 3000000000u < now) return UINT64_MAX;
     return silent > soon ? silent : soon;
 }
 
 /* ---- the inquiry: rank 0 ---- */
 static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *a) {
-    esp__asked *r = &p->asked[from];
+    esp__rank_state *r = &p->asked[from];
     const int32_t waits_for = r->answer.waits_for;
     const uint32_t tensor = r->answer.tensor;
     r->answered = true;
     r->answer = *a;
     if (r->answer.waits_for < ESP__WAITS_FOR_NOBODY || r->answer.waits_for >= p->size) r->answer.waits_for = -1;
-    /* the suspicion stands, even if the wait has ended since */
+    /* the rank whose timeout this is keeps waiting in the chain, even if its wait has ended since */
     if (p->inquiry.decide && from == p->inquiry.suspecting && a->waits_for == ESP__WAITS_FOR_NOBODY)
         r->answer.waits_for = waits_for, r->answer.tensor = tensor;
 }
 
-/* Asks all ranks. An inquiry that runs begins again. */
+/* Asks all ranks. Restarts an inquiry that runs. */
 static void esp__inquiry_begin(esp__peers *p) {
     const uint64_t now = esp__now_ns();
     p->inquiry.number++;
     p->inquiry.until_ns = now + ESP__ANSWER_MS * 1000000ull;
-    p->inquiry.soon_ns = esp__soon(p, p->checked_ns, now);
+    p->inquiry.silence_ns = esp__silence_end(p, p->checked_ns, now);
     for (int32_t r = 0; r < p->size; r++) {
-        p->asked[r].here = r == 0 || p->conns[r].state == ESP__HERE;
+        p->asked[r].connected = r == 0 || p->conns[r].state == ESP__HERE;
         p->asked[r].answered = false;
     }
     esp__send_all(p, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
@@ -165,7 +163,7 @@ static void esp__inquiry_begin(esp__peers *p) {
     esp__inquiry_answer(p, 0, &own);
 }
 
-/* A rank has waited too long. Others that do so while the inquiry runs, or later, get the same decision. */
+/* Rank `from` reports a timeout. Ranks that report one during the inquiry or later get the same decision. */
 static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, uint64_t tensor) {
     esp__inquiry *q = &p->inquiry;
     const esp__msg known = {ESP__MSG_DECISION, q->failed, q->tensor, 0, 0};
@@ -181,13 +179,13 @@ static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, u
     p->asked[from].answered = true;
 }
 
-/* Follows the chain of waits to a rank that does not wait, or has not answered (*silent). -1: a rank does not know what it waits for,
- * or the chain is a circle. */
+/* Follows the chain of waits to a rank that does not wait, or has not answered (*silent). Returns -1 if a rank does not
+ * know whom it waits for, or the chain is a circle. */
 static int32_t esp__inquiry_chain(esp__peers *p, uint64_t *tensor, bool *silent) {
     int32_t at = p->inquiry.suspecting;
     for (int32_t r = 0; r < p->size; r++) p->asked[r].kind = 0;
     for (;;) {
-        esp__asked *r = &p->asked[at];
+        esp__rank_state *r = &p->asked[at];
         *silent = !r->answered;
         if (!r->answered || r->answer.waits_for == ESP__WAITS_FOR_NOBODY) return at;
         if (r->answer.tensor != UINT32_MAX) *tensor = r->answer.tensor;
@@ -202,7 +200,7 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     bool silent = false;
     int32_t failed = esp__inquiry_chain(p, &tensor, &silent);
     if (!final && (silent || failed < 0)) return;
-    for (int32_t r = 0; r < p->size && failed < 0; r++) /* the chain has no end: a silent rank is the likeliest */
+    for (int32_t r = 0; r < p->size && failed < 0; r++) /* without an end of the chain, suspect a silent rank */
         if (!p->asked[r].answered) failed = r;
     p->inquiry.decide = false;
     p->inquiry.decided = failed >= 0;
@@ -214,13 +212,13 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
 
 /* A wait that was reported has ended. */
 static void esp__watchdog_ended(esp__peers *p) {
-    p->report.said = false;
+    p->report.reported = false;
     esp__report_begin(p);
     p->report.ev.ended(p->report.ev.user, p->report.longest_ns);
     esp__report_end(p);
 }
 
-/* All answers for a report are here, or it is time: reports them, when the wait has doubled again, or ends the report. */
+/* Ends an inquiry for a report: reports if the wait has doubled since the last report, or has ended. */
 static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     esp__reporter *s = &p->report;
     p->inquiry.report = false;
@@ -231,33 +229,33 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
         s->open |= p->asked[r].waits_long;
         if (p->asked[r].waits_long && a->waited_ns > s->longest_ns) s->longest_ns = a->waited_ns;
     }
-    s->ask_ns = now + (s->ev.after_ns / 8 > ESP__LOOK_NS ? s->ev.after_ns / 8 : ESP__LOOK_NS);
-    if (s->open && now >= s->say_ns) {
-        s->said = true;
-        s->say_ns = now + s->gap_ns;
-        s->gap_ns *= 2;
+    s->ask_ns = now + (s->ev.after_ns / 8 > ESP__WAIT_POLL_NS ? s->ev.after_ns / 8 : ESP__WAIT_POLL_NS);
+    if (s->open && now >= s->report_ns) {
+        s->reported = true;
+        s->report_ns = now + s->interval_ns;
+        s->interval_ns *= 2;
         esp__report_begin(p);
         s->ev.report(s->ev.user, p->asked, p->size, s->longest_ns);
         esp__report_end(p);
-    } else if (!s->open && s->said) {
+    } else if (!s->open && s->reported) {
         esp__watchdog_ended(p);
     }
 }
 
-/* `quiet`: no message is left to read. Only then is time over: otherwise this thread itself may have been slow. */
+/* Deadlines count only if no message is left to read (`quiet`): otherwise this thread may have been slow. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
-    bool missing = false, awaited = false; /* awaited: one that has answered since the check, and may do so again */
+    bool missing = false, awaited = false; /* awaited: a rank that answered the last check has not answered this time */
     for (int32_t r = 1; r < p->size; r++) {
         if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
         missing = true;
-        awaited |= p->conns[r].heard_ns >= p->checked_ns;
+        awaited |= p->conns[r].answered_ns >= p->checked_ns;
     }
     const bool over = !missing || (quiet && now >= p->inquiry.until_ns);
-    if (p->inquiry.decide) esp__inquiry_decide(p, over || (quiet && now >= p->inquiry.soon_ns && !awaited));
+    if (p->inquiry.decide) esp__inquiry_decide(p, over || (quiet && now >= p->inquiry.silence_ns && !awaited));
     if (p->inquiry.report && over) esp__inquiry_report(p, now);
 }
 
-/* A rank waits for long: asks all ranks, so that their answers are here before the suspicion. */
+/* Asks all ranks for rank `from`, at most every 100 ms, and otherwise only `from` itself. */
 static void esp__inquiry_check(esp__peers *p, int32_t from) {
     const uint64_t now = esp__now_ns();
     const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
@@ -266,20 +264,20 @@ static void esp__inquiry_check(esp__peers *p, int32_t from) {
         if (all || r == from) esp__send(p, r, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
 }
 
-/* ---- suspicions: any rank, any thread ---- */
+/* ---- timeouts: any rank, any thread ---- */
 ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor) {
-    if (p->size == 1) { /* there is no other rank, and no thread */
+    if (p->size == 1) { /* a job of one rank has no watch thread */
         if (p->ev.decided) p->ev.decided(p->ev.user, on_rank, tensor);
         return;
     }
     pthread_mutex_lock(&p->lock);
     if (!p->suspecting && !p->closing) {
-        const uint64_t now = esp__now_ns(), soon = esp__soon(p, p->check_ns, now);
+        const uint64_t now = esp__now_ns(), soon = esp__silence_end(p, p->check_ns, now);
         p->suspecting = true;
         p->suspect = on_rank;
         p->suspect_tensor = tensor;
         p->decide_ns = now + ESP__DECISION_MS * 1000000ull;
-        if (p->rank && p->hub_ns < p->check_ns && soon < p->decide_ns) p->decide_ns = soon;
+        if (p->rank && p->hub_asked_ns < p->check_ns && soon < p->decide_ns) p->decide_ns = soon;
         p->suspect_now = p->rank == 0;
         if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_SUSPECT, on_rank, tensor, 0, 0});
         esp__peers_wake(p);
@@ -287,24 +285,20 @@ ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor)
     pthread_mutex_unlock(&p->lock);
 }
 
-ESP__FN uint32_t esp__peers_lead_ms(uint32_t timeout_ms) {
-    return timeout_ms / 2 < ESP__LEAD_MS ? timeout_ms / 2 : ESP__LEAD_MS;
-}
-
 ESP__FN void esp__peers_check(esp__peers *p) {
     if (!p || p->size == 1) return;
     pthread_mutex_lock(&p->lock);
-    if (p->check_ns <= p->hub_ns || esp__now_ns() - p->check_ns > 3000000000u) p->check_ns = esp__now_ns();
+    if (p->check_ns <= p->hub_asked_ns || esp__now_ns() - p->check_ns > 3000000000u) p->check_ns = esp__now_ns();
     p->check_now = p->rank == 0;
     if (p->rank) esp__send(p, 0, (esp__msg){ESP__MSG_CHECK, p->rank, 0, 0, 0});
     esp__peers_wake(p);
     pthread_mutex_unlock(&p->lock);
 }
 
-ESP__FN int esp__peers_hub_silent(esp__peers *p) {
+ESP__FN bool esp__peers_hub_silent(esp__peers *p) {
     if (!p || p->size == 1 || p->rank == 0) return 0;
     pthread_mutex_lock(&p->lock);
-    const int silent = p->hub_ns < p->check_ns && !p->hub_left && p->dead < 0;
+    const int silent = p->hub_asked_ns < p->check_ns && !p->hub_left && p->dead < 0;
     pthread_mutex_unlock(&p->lock);
     return silent;
 }
@@ -315,36 +309,36 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
     if (p->check_now) esp__inquiry_check(p, 0);
     p->suspect_now = p->check_now = false;
     if (p->inquiry.decide || p->inquiry.report) esp__inquiry_turn(p, quiet, now);
-    /* rank 0 asks at once and decides soon: if no decision comes, rank 0 is the one that is stopped */
+    /* rank 0 would have decided by now, so it is rank 0 that has stopped */
     if (p->suspecting && quiet && now >= p->decide_ns)
         esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
 }
 
-/* ---- stragglers: the watch thread looks at this rank's wait from time to time, and notifies rank 0 when it is long ---- */
-/* Rank 0: some rank waits long. */
+/* ---- stragglers: a rank's watch thread polls its trainer's wait, and notifies rank 0 of a long one ---- */
+/* On rank 0: some rank has waited for long. */
 static void esp__watchdog_open(esp__peers *p) {
     esp__reporter *s = &p->report;
     if (!s->on || s->open) return;
     s->open = true;
-    s->said = false;
+    s->reported = false;
     s->longest_ns = 0;
-    s->ask_ns = s->say_ns = esp__now_ns();
-    s->gap_ns = s->ev.after_ns;
+    s->ask_ns = s->report_ns = esp__now_ns();
+    s->interval_ns = s->ev.after_ns;
 }
 
-/* This rank's trainer has waited for `waited` ns; 0: it does not wait. */
+/* This rank's trainer has waited for `waited` ns, or does not wait (0). */
 static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
     esp__reporter *s = &p->report;
     const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
     if (waited < after) {
-        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* most likely the others go on, too */
-        if (p->rank && s->said) esp__watchdog_ended(p);
+        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* most likely the others' waits have ended, too */
+        if (p->rank && s->reported) esp__watchdog_ended(p);
         s->long_ns = 0;
-        s->look_ns = now + (look < 1000000u ? 1000000u : look);
+        s->poll_ns = now + (look < 1000000u ? 1000000u : look);
         return;
     }
-    s->look_ns = now + ESP__LOOK_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* again, where rank 0 had no answer of this one */
+    s->poll_ns = now + ESP__WAIT_POLL_NS;
+    if (!s->long_ns || now - s->long_ns > after) { /* reminds rank 0, which may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);
@@ -352,9 +346,10 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
             esp__send(p, 0, (esp__msg){ESP__MSG_LONG_WAIT, p->rank, 0, 0, 0});
     }
     if (p->rank) s->longest_ns = waited;
-    /* one rank is enough to say that rank 0 reports nothing */
-    if (p->rank != 1 || s->said || waited < after + ESP__HUB_SILENT_NS || p->hub_ns > now - waited + after) return;
-    s->said = true;
+    /* rank 1 alone reports that rank 0 is silent */
+    if (p->rank != 1 || s->reported || waited < after + ESP__HUB_SILENT_NS || p->hub_asked_ns > now - waited + after)
+        return;
+    s->reported = true;
     esp__report_begin(p);
     s->ev.silent(s->ev.user, waited);
     esp__report_end(p);
@@ -362,9 +357,9 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
 
 static void esp__watchdog_turn(esp__peers *p) {
     esp__reporter *s = &p->report;
-    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* the context says why */
+    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* errors end the reports */
     if (!s->on || p->closing) return;
-    if (esp__now_ns() >= s->look_ns) {
+    if (esp__now_ns() >= s->poll_ns) {
         const esp__answer own = esp__answer_own(p);
         if (s->on) esp__watchdog_look(p, own.started ? own.waited_ns : 0);
     }
@@ -375,19 +370,19 @@ static void esp__watchdog_turn(esp__peers *p) {
 
 ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
     pthread_mutex_lock(&p->lock);
-    p->report = (esp__reporter){.ev = *ev, .on = true, .look_ns = esp__now_ns() + ev->after_ns / 4};
+    p->report = (esp__reporter){.ev = *ev, .on = true, .poll_ns = esp__now_ns() + ev->after_ns / 4};
     esp__peers_wake(p);
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A wait that has ended less than a look ago is still reported. */
+/* Reports the end of a wait that the watch thread has not noticed yet. */
 ESP__FN void esp__peers_report_off(esp__peers *p) {
     esp__reporter *s = &p->report;
     pthread_mutex_lock(&p->lock);
-    const bool said = s->on && s->said;
+    const bool reported = s->on && s->reported;
     s->on = p->inquiry.report = false;
     while (s->inside) pthread_cond_wait(&p->changed, &p->lock);
-    const esp__answer own = said ? esp__answer_own(p) : (esp__answer){0};
+    const esp__answer own = reported ? esp__answer_own(p) : (esp__answer){0};
     pthread_mutex_unlock(&p->lock);
     if (own.started) s->ev.ended(s->ev.user, s->longest_ns);
 }
@@ -399,14 +394,14 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     switch (m->type) {
     case ESP__MSG_GATHER:
         if (!esp__exchange_message(p, c) && !p->no_memory)
-            esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d makes no sense here", (int)c->rank);
+            esp__log(p->ctx, ESP_LOG_ERROR, "peers", "an exchange with rank %d is malformed", (int)c->rank);
         break;
     case ESP__MSG_WHO:
         esp__send(p, c->rank,
                   (esp__msg){ESP__MSG_MISSING, esp__exchange_missing(p, m->tag, m->seq), m->tag, m->seq, 0});
         break;
     case ESP__MSG_FINAL:
-        if (c->last_done) break; /* there is one */
+        if (c->last_done) break;
         if (!esp__bytes_add(p->ctx, &c->last, c->body, m->bytes)) c->last.len = 0;
         c->last_done = true;
         pthread_cond_broadcast(&p->changed);
@@ -414,7 +409,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     case ESP__MSG_SUSPECT: esp__inquiry_suspect(p, c->rank, m->rank, m->tag); break;
     case ESP__MSG_CHECK: esp__inquiry_check(p, c->rank); break;
     case ESP__MSG_ANSWER:
-        c->heard_ns = esp__now_ns();
+        c->answered_ns = esp__now_ns();
         if (m->bytes == sizeof answer) memcpy(&answer, c->body, sizeof answer);
         if ((p->inquiry.decide || p->inquiry.report) && m->seq == p->inquiry.number)
             esp__inquiry_answer(p, c->rank, &answer);
@@ -429,19 +424,19 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
-    const bool is_rank = m->rank >= -1 && m->rank < p->size; /* -1: none, or not known */
+    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 for none or unknown */
     int32_t left;
     esp__waiter *w;
     esp__answer answer;
     switch (m->type) {
-    case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, -2); break;
-    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, is_rank ? m->rank : -1); break;
+    case ESP__MSG_SHARED: esp__waiter_finish(p, m->tag, m->seq, c->body, m->bytes, ESP__NOT_FAILED); break;
+    case ESP__MSG_FAILED: esp__waiter_finish(p, m->tag, m->seq, NULL, 0, valid ? m->rank : ESP__SIZES_DIFFER); break;
     case ESP__MSG_MISSING:
-        if (is_rank && (w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
+        if (valid && (w = esp__waiter_find(p, m->tag, m->seq))) w->missing = m->rank;
         pthread_cond_broadcast(&p->changed);
         break;
     case ESP__MSG_DIED:
-        if (m->rank >= 0 && is_rank) esp__watch_notify(p, m->rank, ESP__DIED, 0);
+        if (m->rank >= 0 && valid) esp__watch_notify(p, m->rank, ESP__DIED, 0);
         break;
     case ESP__MSG_LEFT:
         for (uint64_t at = 0; at + sizeof left <= m->bytes; at += sizeof left) {
@@ -451,11 +446,11 @@ ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         break;
     case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_ASK:
-        p->hub_ns = esp__now_ns();
+        p->hub_asked_ns = esp__now_ns();
         answer = esp__answer_own(p);
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, p->rank, 0, m->seq, 0}, &answer, sizeof answer);
         break;
-    case ESP__MSG_DECISION: esp__decided(p, is_rank ? m->rank : -1, m->tag); break;
+    case ESP__MSG_DECISION: esp__decided(p, valid ? m->rank : -1, m->tag); break;
     case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
     }
@@ -487,8 +482,7 @@ static void esp__earlier(uint64_t *deadline, bool counts, uint64_t ns) {
     if (counts && ns < *deadline) *deadline = ns;
 }
 
-/* Fills the list for poll(), under the lock: two entries for each connection, its socket and its process. Returns the poll's
- * timeout in milliseconds. */
+/* Fills the list for poll(): two entries for each connection, its socket and its process. Returns the timeout in ms. */
 static int esp__watch_prepare(esp__peers *p) {
     const esp__reporter *s = &p->report;
     const bool inquires = p->inquiry.decide || p->inquiry.report, reports = s->on && !p->closing;
@@ -503,16 +497,16 @@ static int esp__watch_prepare(esp__peers *p) {
     if (p->suspect_now || p->check_now) return 0;
     esp__earlier(&deadline, p->suspecting, p->decide_ns);
     esp__earlier(&deadline, inquires, p->inquiry.until_ns);
-    esp__earlier(&deadline, inquires && esp__now_ns() < p->inquiry.soon_ns, p->inquiry.soon_ns);
+    esp__earlier(&deadline, inquires && esp__now_ns() < p->inquiry.silence_ns, p->inquiry.silence_ns);
     esp__earlier(&deadline, p->quit, p->quit_ns);
     esp__earlier(&deadline, p->n_leaving, p->pass_on_ns);
-    esp__earlier(&deadline, reports, s->look_ns);
+    esp__earlier(&deadline, reports, s->poll_ns);
     esp__earlier(&deadline, reports && s->open && !p->inquiry.report, s->ask_ns);
     return esp__poll_ms(deadline);
 }
 
-/* While closing: shuts down each socket for writing once all is sent. 1: done, because the other sides have closed too, or have not
- * within 200 ms (a rank is stopped). Data that another rank has not yet read may take longer. */
+/* While closing, shuts down each socket for writing once all is sent. Returns true when the other sides have closed
+ * too, or 200 ms after all was sent: such a rank is stopped. */
 static bool esp__watch_done(esp__peers *p) {
     int open = 0, unsent = 0;
     if (!p->quit) return false;
@@ -557,7 +551,7 @@ static void *esp__watch_main(void *arg) {
             }
             if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
-            /* the process has ended and all that it wrote is read; no end-of-file comes if a child of it has the socket */
+            /* the process has ended, and all that it wrote is read. A child of it may hold the socket open */
             pthread_mutex_lock(&p->lock);
             esp__watch_gone(p, c, ESP__DIED, 0);
             pthread_mutex_unlock(&p->lock);
@@ -572,21 +566,4 @@ ESP__FN esp_status esp__watch_start(esp__peers *p) {
     if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", strerror(rc));
     p->has_thread = true;
     return ESP_OK;
-}
-
-ESP__FN void esp__peers_wake(esp__peers *p) {
-    const uint64_t one = 1;
-    if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
-        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
-}
-
-ESP__FN void esp__peers_kick(esp__peers *p) {
-    bool left = p->no_memory;
-    for (int32_t i = 0; i < p->n_conns && !left; i++) left = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
-    if (left) esp__peers_wake(p);
-}
-
-ESP__FN int esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
-    const struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-    return pthread_cond_timedwait(&p->changed, &p->lock, &t) == 0 || esp__now_ns() < deadline_ns;
 }

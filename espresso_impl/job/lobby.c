@@ -1,15 +1,16 @@
-/* lobby.c: who has connected and not yet proven to be a rank: candidates, when ranks meet and when they regroup. Where all places are
- * taken, the candidate that has said least for longest goes. */
+/* lobby.c: candidates, which have connected and not yet proven to be ranks of this job, when ranks meet or regroup. In
+ * a full lobby, a new connection displaces the oldest candidate, first one without a hello. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 
 enum {
-    ESP__CANDIDATE_NEW_MS = 20,    /* where all places are taken, a candidate keeps its place so long, and ...     */
-    ESP__CANDIDATE_SPOKE_MS = 250, /* ... if its hello came, so long: a rank needs some time to answer          */
-    ESP__ACCEPTS_AT_ONCE = 32,     /* connections that are accepted before messages are read again              */
+    /* In a full lobby, a candidate is safe this long. After its hello it needs time to compute the response. */
+    ESP__CANDIDATE_NEW_MS = 20,
+    ESP__CANDIDATE_HELLO_MS = 250,
+    ESP__ACCEPTS_AT_ONCE = 32, /* before messages are read again */
 };
 
-ESP__FN int esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
+ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
     l->listen_fd = listen_fd;
     l->most = ESP__CANDIDATES + ranks;
     l->candidates = (esp__candidate *)esp__alloc(ctx, sizeof *l->candidates * (uint64_t)l->most);
@@ -27,10 +28,10 @@ ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int
     *c = l->candidates[--l->n];
 }
 
-/* Until then a candidate keeps its place, where all are taken. There is a place for each rank. */
+/* Until when a candidate cannot be displaced. Never for ranks of a regroup: each has a place of its own. */
 static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
     if (c->member >= 0) return UINT64_MAX;
-    return c->since_ns + (c->spoke ? ESP__CANDIDATE_SPOKE_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;
+    return c->since_ns + (c->greeted ? ESP__CANDIDATE_HELLO_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;
 }
 
 ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l) {
@@ -40,7 +41,6 @@ ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l) {
     return found;
 }
 
-/* When there is room for another candidate; 0: now. Until then connections wait in the socket's backlog. */
 ESP__FN uint64_t esp__lobby_room_ns(const esp__lobby *l) {
     const uint64_t safe = l->n < l->most ? 0 : esp__candidate_safe_ns(esp__lobby_first_to_go(l));
     return safe > esp__now_ns() ? safe : 0;
@@ -50,10 +50,10 @@ ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l) {
     for (int i = 0; i < ESP__ACCEPTS_AT_ONCE && !esp__lobby_room_ns(l); i++) {
         int pidfd = -1;
         const int fd = esp__accept(l->listen_fd, &pidfd);
-        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__USER]++;
+        if (fd < 0 && errno == ECONNREFUSED) l->refused[ESP__REFUSED_USER]++;
         if (fd < 0 && errno != ECONNREFUSED) return errno;
         if (fd < 0) continue;
-        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__DISPLACED);
+        if (l->n == l->most) esp__lobby_drop(ctx, l, esp__lobby_first_to_go(l), ESP__REFUSED_DISPLACED);
         esp__candidate *c = &l->candidates[l->n++];
         memset(c, 0, sizeof *c);
         esp__conn_init(&c->conn, fd, -1);

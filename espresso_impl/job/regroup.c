@@ -1,45 +1,45 @@
-/* regroup.c: how the ranks that are left meet again, and agree on who they are. Every rank listens at a standby socket from esp_open to
- * esp_close. Nobody is expected there until ranks are lost. Because a rank listens as long as its context lives, a refused connection
- * proves that the rank is gone.
+/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. Every rank listens
+ * at a standby socket from esp_open to esp_close, so a refused connection proves that a rank is gone.
  *
- * The lowest rank that is left is the host. A rank finds it by calling the lower ranks one after another. The host waits for every rank
- * that may still come, and sends all that came the list of the new members: the decision is its alone. If it dies before all have the
- * list, those without it call the next rank, and those with it find their new connections broken and meet again. Ranks are known by the
- * numbers that they had when the job began, so both meet at the same host.
+ * The lowest remaining rank is the host. The others find it by connecting to the lower ranks one after another. The
+ * host waits for every rank that may still come, and alone decides on the list, which it sends to all that came. If it
+ * dies before all have the list, those without it connect to the next rank, and those with it find their new
+ * connections broken and regroup again. Ranks are known by their numbers from the job's start, so both find the same
+ * host.
  *
- * A rank is gone where its socket refuses or breaks a connection, or its process has ended. One that is only silent may be running:
- * then the ranks go on if they are more than half of those before, or half with the lowest of them. So no two groups go on. */
+ * A rank is gone where its socket refuses or breaks a connection, or its process has ended. A rank that is only silent
+ * may be running: then only a group with more than half of the old ranks, or half with the lowest, continues. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
 
 enum { ESP__ENDPOINT_HOSTS = 4, ESP__REGROUP_TICK_MS = 10, ESP__REGROUP_CONNECT_NS = 1000000000 };
 
-/* Where a rank of a job on several hosts listens: port 0: nowhere. */
+/* The addresses at which a rank of a job on several hosts listens; port is 0 if there are none. */
 typedef struct esp__endpoint {
     uint16_t port, n;
     char host[ESP__ENDPOINT_HOSTS][ESP__ROOT_MAX];
 } esp__endpoint;
 
 struct esp__standby {
-    int fd;            /* listens; -1: this rank or another one cannot */
-    uint64_t number;   /* a random number that only ranks of this job know */
-    esp__endpoint *at; /* of each rank that the job began with; NULL: all are on one host, and have names */
-    int32_t *members;  /* the ranks that the job has now, as they were numbered when it began */
+    int fd;            /* or -1, if some rank cannot listen */
+    uint64_t number;   /* random; only ranks of this job know it */
+    esp__endpoint *at; /* [origin]; NULL if all ranks are on one host */
+    int32_t *members;  /* [n]: the origin of each current rank */
     int32_t n;
     uint32_t epoch;
 };
 
 /* ---- the standby socket ---- */
-ESP__FN int esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]) {
+ESP__FN bool esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]) {
     if (!s->at) {
         snprintf(out, ESP__ROOT_MAX, "unix:espresso-%016llx-%d", (unsigned long long)s->number, (int)origin);
         return i == 0;
     }
     const esp__endpoint *e = &s->at[origin];
-    if (i >= e->n || i >= ESP__ENDPOINT_HOSTS) return 0;
+    if (i >= e->n || i >= ESP__ENDPOINT_HOSTS) return false;
     snprintf(out, ESP__ROOT_MAX, "%.*s:%u", (int)sizeof e->host[0] - 8, e->host[i], (unsigned)e->port);
-    return 1;
+    return true;
 }
 
 /* Listens at an abstract name, or at a port of all this host's addresses that other hosts can reach. */
@@ -52,7 +52,7 @@ static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *
     s->fd = esp__listen_roots(s->at ? NULL : name, &roots, &error);
     mine->port = s->fd >= 0 && !s->at;
     for (int32_t i = 0; s->at && i < roots.n && mine->n < ESP__ENDPOINT_HOSTS; i++) {
-        /* another host would take a loopback address for its own */
+        /* for another host, a loopback address means that host itself */
         if (!strncmp(roots.at[i], "127.", 4) || !strncmp(roots.at[i], "[::1]", 5)) continue;
         char *colon = strrchr(roots.at[i], ':');
         *colon = 0;
@@ -61,7 +61,7 @@ static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *
     }
 }
 
-ESP__FN int esp__standby_ready(const esp__standby *s) { return s && s->fd >= 0; }
+ESP__FN bool esp__standby_ready(const esp__standby *s) { return s && s->fd >= 0; }
 
 ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s) {
     if (!s) return;
@@ -95,10 +95,9 @@ ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_hos
 }
 
 /* ---- connections to standby sockets ---- */
-/* A connection to another rank's standby socket. */
 typedef struct esp__reach {
     esp__conn conn;
-    int32_t root, refused; /* addresses tried; those that refused */
+    int32_t root, refused; /* addresses tried, and refused */
     bool open;
     uint64_t since_ns;
 } esp__reach;
@@ -108,9 +107,9 @@ enum { ESP__MEMBER_AWAITED, ESP__MEMBER_SILENT, ESP__MEMBER_GONE, ESP__MEMBER_HE
 typedef struct esp__group {
     esp__standby *at;
     esp__peers *old;
-    esp__peers me; /* by what this rank proves itself: the number as the secret */
+    esp__peers me; /* for the handshake: its secret is `number` */
     uint64_t deadline_ns;
-    uint8_t *state;    /* [n] ESP__MEMBER_* of each rank before */
+    uint8_t *state;    /* [n] ESP__MEMBER_* of each old rank */
     esp__reach *reach; /* [n] */
     esp__lobby lobby;  /* at this rank's standby socket */
     struct pollfd *polls;
@@ -124,7 +123,7 @@ static void esp__reach_close(esp_ctx *ctx, esp__reach *d) {
     esp__conn_init(&d->conn, -1, -1);
 }
 
-/* Takes the next step towards a connection to `root`: 0, EINPROGRESS, or an errno. */
+/* Starts or continues to connect to `root`. Returns 0, EINPROGRESS, or another errno. */
 static int esp__reach_step(esp__reach *d, const char *root) {
     const char *text = "";
     struct pollfd ready = {d->conn.fd, POLLOUT, 0};
@@ -142,11 +141,11 @@ static int esp__reach_step(esp__reach *d, const char *root) {
     if (error) return error;
     errno = 0;
     if (!esp__socket_peer(d->conn.fd, &d->conn.pidfd)) return errno ? errno : EPERM;
-    /* the process has ended, and a child of it has the socket */
+    /* the process has ended, and a child of it holds the socket */
     return d->conn.pidfd < 0 && errno == ESRCH ? ECONNREFUSED : 0;
 }
 
-/* Connects to rank `to` (before), without blocking; call it again while it returns ESP__REACH_TRYING. */
+/* Connects to old rank `to` without blocking; call it again while it returns ESP__REACH_TRYING. */
 static int esp__reach_try(esp__group *m, int32_t to) {
     esp__reach *d = &m->reach[to];
     char root[ESP__ROOT_MAX];
@@ -163,10 +162,10 @@ static int esp__reach_try(esp__group *m, int32_t to) {
     return ESP__REACH_OPEN;
 }
 
-/* 1: a message is there; 0: none yet; -1: the connection or the process has ended. */
+/* As esp__conn_read, but returns -1 also when the process has ended: a child of it may hold the socket. */
 static int esp__group_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     struct pollfd ended = {c->pidfd, POLLIN, 0};
-    const bool dead = c->pidfd >= 0 && poll(&ended, 1, 0) > 0; /* before reading: what it wrote is there */
+    const bool dead = c->pidfd >= 0 && poll(&ended, 1, 0) > 0; /* first, so that reading finds all that it wrote */
     const int rc = esp__conn_read(ctx, c, limit);
     return rc == 0 && dead ? -1 : rc;
 }
@@ -202,7 +201,7 @@ static esp_status esp__group_peers(const esp__group *m, int32_t rank, int32_t si
     return ESP_OK;
 }
 
-/* The rank before that began the job as `origin`; -1: none. */
+/* The old rank that began the job as `origin`, or -1. */
 static int32_t esp__group_find(const esp__group *m, int32_t origin) {
     for (int32_t i = 0; i < m->at->n; i++)
         if (m->at->members[i] == origin) return i;
@@ -210,7 +209,7 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
 }
 
 /* ---- ranks that are not the host ---- */
-/* The host's list. */
+/* Reads the host's list of survivors, and takes over the connection to it. */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
     const bool fits = n <= (uint64_t)m->at->n && n * sizeof *out->who == c->head.bytes;
@@ -225,7 +224,7 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     }
     esp__conn_next(m->old->ctx, c);
     if (!out->n || out->rank < 1)
-        return esp__fail(m->old->ctx, ESP_E_COMM, "the ranks that are left sent a list of members that makes no sense");
+        return esp__fail(m->old->ctx, ESP_E_COMM, "the ranks that are left sent a malformed list of members");
     const esp_status s = esp__group_peers(m, out->rank, out->n, &out->peers);
     if (s) return s;
     out->peers->conns[0] = *c;
@@ -234,19 +233,19 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     return ESP_OK;
 }
 
-/* A message from the rank that was called. ESP_PENDING: it is the host, which waits for others, or has not proven to be one. */
+/* Handles a message from old rank `to`. ESP_PENDING: another message follows, or m->state[to] is set. */
 static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to, esp__survivors *out) {
     const int before = j->stage;
     esp_status s = esp__join_message(&m->me, j);
     if (s == ESP_OK && j->conn->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, j->conn, out);
     if (s == ESP_OK) s = j->conn->head.type == ESP__MSG_EXCLUDED ? esp__group_exclude(m) : ESP_PENDING;
     if (before == 1 && j->stage == 2) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
-    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* it may be anybody */
+    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* not a host */
     esp__conn_next(m->old->ctx, j->conn);
     return s;
 }
 
-/* Calls rank `to` (before), and waits for its list. ESP_PENDING: it is gone or silent, and m->state says which. */
+/* Connects to old rank `to`, and waits for its list. ESP_PENDING: it is gone or silent, as m->state[to] says. */
 static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp__reach *d = &m->reach[to];
@@ -271,23 +270,23 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 }
 
 /* ---- the host ---- */
-/* A candidate is a rank of this job. 0: it has no place in it any more. */
-static int esp__host_admit(esp__group *m, esp__candidate *c) {
+/* Admits a candidate that is a rank of this job. Returns false if the job has excluded it. */
+static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
-        /* given up before, or a lower rank, which this one took for gone or silent */
+        /* excluded in an earlier regroup, or a lower rank that this one took for gone or silent */
         esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
-        return 0;
+        return false;
     }
     c->member = member;
     m->state[member] = ESP__MEMBER_HERE;
-    return 1;
+    return true;
 }
 
-/* Reads from all candidates. A rank that came and ended is called again at its standby socket. */
+/* Reads from all candidates. If an admitted rank's connection ended, esp__host_await tries it again. */
 static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
-    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* one that leaves gives its place to the last */
+    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* downwards: the last candidate replaces a dropped one */
         esp__candidate *c = &m->lobby.candidates[i];
         const bool came = c->member >= 0;
         int unused;
@@ -304,7 +303,7 @@ static void esp__host_read(esp__group *m) {
     }
 }
 
-/* Looks after the ranks that have not come. Returns how many may still come; -1: this rank is excluded. */
+/* Checks the ranks that have not come. Returns the number of those that may come, or -1 if this rank is excluded. */
 static int32_t esp__host_await(esp__group *m) {
     int32_t awaited = 0;
     for (int32_t i = 0; i < m->at->n; i++) {
@@ -320,7 +319,7 @@ static int32_t esp__host_await(esp__group *m) {
     return esp__group_excluded(m) ? -1 : awaited;
 }
 
-/* Sends all candidates (but those that have moved on) the failure of this thread, and returns it. */
+/* Sends all candidates this thread's error text, and returns `s`. */
 static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     const char *text = esp_last_error(NULL);
     for (int32_t i = 0; i < m->lobby.n; i++)
@@ -329,7 +328,7 @@ static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     return s;
 }
 
-/* May those that are here go on? */
+/* May the ranks that have come continue without the others? */
 static esp_status esp__host_check(const esp__group *m) {
     int32_t here = 0, gone = 0, silent = -1;
     for (int32_t i = 0; i < m->at->n; i++) {

@@ -1,6 +1,7 @@
-/* rendezvous.c: how ranks meet at a socket of rank 0, and prove to each other that they know the job's secret. A joining rank and rank
- * 0 send each other a random number, and a code that only a process with the secret can compute from both (HMAC-SHA256). Rank 0 checks
- * the code before it believes anything else. A code is of no use in another meeting, nor in the other direction.
+/* rendezvous.c: how ranks meet at a socket of rank 0, and prove to each other that they know the job's secret. A
+ * joining rank and rank 0 send each other a random number, and a code that only a process with the secret can compute
+ * from both (HMAC-SHA256). Rank 0 checks the code before it believes anything else. A code is of no use in another
+ * meeting, nor in the other direction.
  *
  *     joining rank                                    rank 0
  *     HELLO      version                       ->
@@ -9,32 +10,33 @@
  *                                              <-     PROOF      its code
  *                                              <-     WELCOME    when all ranks are here
  *
- * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted (docs/use/security.md). Who connects
- * is a candidate until it has proven itself. Candidates get little: a fixed number of places, a few hundred bytes each, ten seconds. */
+ * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted
+ * (docs/use/security.md). A connection is a candidate until it has proven itself. The number of candidates, their
+ * messages' bytes and their time are limited. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
 
 enum {
-    ESP__CANDIDATE_MS = 10000, /* a candidate that has not proven itself by then is dropped                   */
-    ESP__FULL_MS = 300         /* so long rank 0 goes on without a descriptor for a further connection      */
+    ESP__CANDIDATE_MS = 10000, /* a candidate's time to prove itself */
+    ESP__FULL_MS = 300         /* rank 0's time without free descriptors */
 };
-/* The first ones may be ranks of this job, so the log warns of them. */
-static const char *const esp__reasons[ESP__REASONS] = {"with another ESPRESSO_SECRET",
-                                                       "without ESPRESSO_SECRET, which rank 0 has",
-                                                       "with ESPRESSO_SECRET, which rank 0 lacks",
-                                                       "of another version of espresso",
-                                                       "of another user",
-                                                       "that are no ranks of this job",
-                                                       "that did not say all in 10 s",
-                                                       "to make room for others"};
-static const char *const esp__refusals[] = {
+/* For the log. The kinds up to ESP__REFUSED_USER may be ranks of this job, so they are warnings. */
+static const char *const esp__refused_texts[ESP__REFUSALS] = {"with another ESPRESSO_SECRET",
+                                                              "without ESPRESSO_SECRET, which rank 0 has",
+                                                              "with ESPRESSO_SECRET, which rank 0 lacks",
+                                                              "of another version of espresso",
+                                                              "of another user",
+                                                              "that are no ranks of this job",
+                                                              "that did not prove themselves in 10 s",
+                                                              "to make room for others"};
+static const char *const esp__secret_errors[] = {
     "ESPRESSO_SECRET differs from rank 0's. Set the same on all ranks (or do two jobs meet there?)",
     "rank 0 has an ESPRESSO_SECRET, and this process has none. Set the same on all ranks",
     "rank 0 has no ESPRESSO_SECRET, and this process has one. Set the same on all ranks, or on none"};
 
-/* Makes text from another process fit to be printed: it may be anybody's. */
+/* Replaces control characters in a text from another process, before it is printed. */
 static void esp__printable(char *text, size_t cap) {
     text[cap - 1] = 0;
     for (; *text; text++)
@@ -44,13 +46,15 @@ static void esp__printable(char *text, size_t cap) {
 /* ---- rank 0 ---- */
 typedef struct esp__meeting {
     esp__lobby lobby;
-    int32_t n_here, full_here;
-    uint64_t full_ns; /* a further connection had no descriptor then, when n_here was full_here; 0: never */
-    uint64_t job, deadline_ns, logged[ESP__REASONS];
+    int32_t n_here;
+    /* when a connection first found no free descriptor (0: never), and n_here then */
+    uint64_t full_ns;
+    int32_t full_here;
+    uint64_t job, deadline_ns, logged[ESP__REFUSALS];
     struct pollfd *polls; /* the listening socket, the ranks, the candidates */
 } esp__meeting;
 
-/* Sends a candidate, or (NULL) every rank that has joined, this thread's error text, and returns `s`. */
+/* Sends this thread's error text to a candidate or, if that is NULL, to every rank that has joined. Returns `s`. */
 static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_status s) {
     const char *text = esp_last_error(NULL);
     esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
@@ -59,136 +63,136 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_stat
     return s;
 }
 
-/* " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
+/* Writes " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
 static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
     size_t at = 0;
     out[0] = 0;
-    for (int i = 0; i < ESP__REASONS; i++)
+    for (int i = 0; i < ESP__REFUSALS; i++)
         if (l->refused[i] && at < cap)
             at += (size_t)snprintf(out + at, cap - at, "%s%llu %s",
                                    at ? ", " : " Refused connections: ", (unsigned long long)l->refused[i],
-                                   esp__reasons[i]);
+                                   esp__refused_texts[i]);
 }
 
-/* The log has the first of each kind, and then only when they have doubled: there may be thousands. */
+/* Logs the first refused connection of each kind, and again when their number has doubled: there may be thousands. */
 static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
-    for (int i = 0; i < ESP__REASONS; i++) {
+    for (int i = 0; i < ESP__REFUSALS; i++) {
         const uint64_t n = meet->lobby.refused[i];
         if (n == 0 || n < 2 * meet->logged[i]) continue;
         meet->logged[i] = n;
-        esp__log(p->ctx, i <= ESP__USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
+        esp__log(p->ctx, i <= ESP__REFUSED_USER ? ESP_LOG_WARN : ESP_LOG_INFO, "peers",
                  "%s: refused %llu connection%s %s so far", p->where, (unsigned long long)n, n > 1 ? "s" : "",
-                 esp__reasons[i]);
+                 esp__refused_texts[i]);
     }
 }
 
-/* A candidate's hello. ESP_PENDING: refuse it, because of *why. On a Unix socket it is of this user, so another version is a mistake
- * that ends the meeting. */
-static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *g, esp_status failed, int *why) {
-    esp__conn *c = &g->conn;
-    esp__hello *k = &g->hello, own;
-    if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof *k) return ESP_PENDING;
-    memcpy(k, c->body, sizeof *k);
-    if (memcmp(k->magic, ESP__HELLO_MAGIC, sizeof k->magic) != 0) return ESP_PENDING;
+/* Handles a candidate's hello. ESP_PENDING: refuse it, because of *why. The other end of a Unix socket is of this user,
+ * so another version there is a mistake that ends the meeting. */
+static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_status failed, int *why) {
+    esp__conn *c = &cand->conn;
+    esp__hello *hello = &cand->hello, own;
+    if (c->head.type != ESP__MSG_HELLO || c->head.bytes != sizeof *hello) return ESP_PENDING;
+    memcpy(hello, c->body, sizeof *hello);
+    if (memcmp(hello->magic, ESP__HELLO_MAGIC, sizeof hello->magic) != 0) return ESP_PENDING;
     if (failed) return esp__meet_refuse(p, c, failed);
     esp__hello_make(p, 0, &own);
-    if (strncmp(k->version, own.version, sizeof own.version) != 0) {
-        esp__printable(k->version, sizeof k->version);
-        *why = ESP__VERSION;
+    if (strncmp(hello->version, own.version, sizeof own.version) != 0) {
+        esp__printable(hello->version, sizeof hello->version);
+        *why = ESP__REFUSED_VERSION;
         esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d runs espresso %s, rank 0 runs %s: install one version everywhere",
-                  (int)k->rank, k->version, own.version);
+                  (int)hello->rank, hello->version, own.version);
         esp__meet_refuse(p, c, ESP_E_MISMATCH);
         return strncmp(p->where, "unix:", 5) ? ESP_PENDING : ESP_E_MISMATCH;
     }
-    if (!esp__challenge_make(p, &g->challenge))
+    if (!esp__challenge_make(p, &cand->challenge))
         return esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot challenge the ranks: no random numbers");
     esp__conn_next(p->ctx, c);
-    g->spoke = true;
-    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_CHALLENGE, 0, 0, 0, 0}, &g->challenge, sizeof g->challenge);
+    cand->greeted = true;
+    esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_CHALLENGE, 0, 0, 0, 0}, &cand->challenge, sizeof cand->challenge);
     return ESP_OK;
 }
 
-/* A candidate's response: checks its code before all else. ESP_PENDING: refuse it, because of *why. */
-static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *g, int *why) {
-    esp__conn *c = &g->conn;
+/* Handles a candidate's response, its code first. ESP_PENDING: refuse it, because of *why. */
+static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *cand, int *why) {
+    esp__conn *c = &cand->conn;
     esp__proof proof;
-    esp__response *h = &g->response;
-    if (c->head.type != ESP__MSG_RESPONSE || c->head.bytes != sizeof *h) return ESP_PENDING;
-    memcpy(h, c->body, sizeof *h);
-    if (!esp__code_check(p, 0, &g->hello, &g->challenge, h, h->code)) {
-        const bool with = h->secured != 0, here = p->secret[0] != 0;
-        if (memcmp(h->magic, ESP__MEET_MAGIC, sizeof h->magic) != 0) return ESP_PENDING;
-        *why = with == here ? ESP__DIFFERS : with ? ESP__WITH : ESP__WITHOUT;
-        esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, esp__refusals[*why]);
+    esp__response *resp = &cand->response;
+    if (c->head.type != ESP__MSG_RESPONSE || c->head.bytes != sizeof *resp) return ESP_PENDING;
+    memcpy(resp, c->body, sizeof *resp);
+    if (!esp__code_check(p, 0, &cand->hello, &cand->challenge, resp, resp->code)) {
+        const bool with = resp->secured != 0, here = p->secret[0] != 0;
+        if (memcmp(resp->magic, ESP__MEET_MAGIC, sizeof resp->magic) != 0) return ESP_PENDING;
+        *why = with == here ? ESP__REFUSED_OTHER_SECRET : with ? ESP__REFUSED_HAS_SECRET : ESP__REFUSED_NO_SECRET;
+        esp__fail(p->ctx, ESP_E_MISMATCH, "rank 0 at %s refused this process: %s", p->where, esp__secret_errors[*why]);
         esp__meet_refuse(p, c, ESP_E_MISMATCH);
         return ESP_PENDING;
     }
-    if (h->job != job) return ESP_PENDING;
-    esp__code(p->secret, 1, &g->hello, &g->challenge, h, proof.code);
+    if (resp->job != job) return ESP_PENDING;
+    esp__code(p->secret, 1, &cand->hello, &cand->challenge, resp, proof.code);
     esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_PROOF, 0, 0, 0, 0}, &proof, sizeof proof);
     esp__conn_next(p->ctx, c);
-    g->proven = true;
+    cand->proven = true;
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *g, esp_status failed, int *why) {
+ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *cand, esp_status failed, int *why) {
     esp_status s = ESP_OK;
     int rc = 0;
-    *why = ESP__UNKNOWN;
-    while (s == ESP_OK && !g->proven && (rc = esp__conn_read(p->ctx, &g->conn, sizeof(esp__response))) == 1) {
-        if (failed && g->spoke)
-            s = esp__meet_refuse(p, &g->conn, failed);
+    *why = ESP__REFUSED_UNKNOWN;
+    while (s == ESP_OK && !cand->proven && (rc = esp__conn_read(p->ctx, &cand->conn, sizeof(esp__response))) == 1) {
+        if (failed && cand->greeted)
+            s = esp__meet_refuse(p, &cand->conn, failed);
         else
-            s = g->spoke ? esp__candidate_response(p, job, g, why) : esp__candidate_hello(p, g, failed, why);
+            s = cand->greeted ? esp__candidate_response(p, job, cand, why) : esp__candidate_hello(p, cand, failed, why);
     }
     return s == ESP_OK && rc < 0 ? ESP_PENDING : s;
 }
 
-/* A candidate that has proven itself becomes a rank. */
-static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *g) {
-    const esp__response *h = &g->response;
-    if (h->size != p->size)
-        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d says that the job has %d ranks, rank 0 says %d", (int)h->rank,
-                         (int)h->size, (int)p->size);
-    if (h->rank < 0 || h->rank >= p->size)
-        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process says that it is rank %d of %d", (int)h->rank, (int)p->size);
-    if (h->rank == 0 || p->conns[h->rank].fd >= 0)
-        return esp__fail(p->ctx, ESP_E_MISMATCH,
-                         "two processes say that they are rank %d of %d: do two jobs meet at %s?", (int)h->rank,
-                         (int)p->size, p->where);
-    g->conn.rank = h->rank;
-    p->conns[h->rank] = g->conn;
-    esp__conn_init(&g->conn, -1, -1);
+/* Makes a candidate that has proven itself a rank. */
+static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *cand) {
+    const esp__response *resp = &cand->response;
+    if (resp->size != p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d was started in a job of %d ranks, rank 0 in a job of %d",
+                         (int)resp->rank, (int)resp->size, (int)p->size);
+    if (resp->rank < 0 || resp->rank >= p->size)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "a process joined as rank %d of %d", (int)resp->rank, (int)p->size);
+    if (resp->rank == 0 || p->conns[resp->rank].fd >= 0)
+        return esp__fail(p->ctx, ESP_E_MISMATCH, "two processes joined as rank %d of %d: do two jobs meet at %s?",
+                         (int)resp->rank, (int)p->size, p->where);
+    cand->conn.rank = resp->rank;
+    p->conns[resp->rank] = cand->conn;
+    esp__conn_init(&cand->conn, -1, -1);
     meet->n_here++;
     return ESP_OK;
 }
 
-/* Reads what a candidate has sent. One that became a rank, is refused, or said too little in its time, leaves the list. Returns an
- * error where the meeting fails now. */
-static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *g, esp_status failed) {
+/* Reads a candidate's messages. Removes it when it has become a rank, is refused, or its time is over. */
+static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *cand, esp_status failed) {
     int why;
-    esp_status s = esp__candidate_read(p, meet->job, g, failed, &why);
-    if (s == ESP_OK && g->proven) s = esp__meet_admit(p, meet, g);
-    if (s < 0 && !failed) { /* this candidate, and all ranks that have joined, learn why */
-        esp__meet_refuse(p, &g->conn, s);
+    esp_status s = esp__candidate_read(p, meet->job, cand, failed, &why);
+    if (s == ESP_OK && cand->proven) s = esp__meet_admit(p, meet, cand);
+    if (s < 0 && !failed) {
+        esp__meet_refuse(p, &cand->conn, s);
         esp__meet_refuse(p, NULL, s);
     }
-    const bool silent = esp__now_ns() - g->since_ns > ESP__CANDIDATE_MS * 1000000ull, gone = s < 0 || g->conn.fd < 0;
-    if (s || gone || silent) esp__lobby_drop(p->ctx, &meet->lobby, g, gone ? -1 : s == ESP_PENDING ? why : ESP__SILENT);
+    const bool silent = esp__now_ns() - cand->since_ns > ESP__CANDIDATE_MS * 1000000ull,
+               gone = s < 0 || cand->conn.fd < 0;
+    if (s || gone || silent)
+        esp__lobby_drop(p->ctx, &meet->lobby, cand, gone ? -1 : s == ESP_PENDING ? why : ESP__REFUSED_SILENT);
     return failed || s == ESP_PENDING ? ESP_OK : s;
 }
 
-/* Accepts connections. Without a descriptor or memory for another one, a candidate gives its own back. */
+/* Accepts connections. Where the process has no descriptor left for another one, it drops a candidate. */
 static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     const uint64_t now = esp__now_ns();
     const int full = esp__lobby_accept(p->ctx, &meet->lobby);
     if (!full) return ESP_OK;
     if (!meet->full_ns || meet->n_here > meet->full_here) meet->full_ns = now, meet->full_here = meet->n_here;
     if (meet->lobby.n && now - meet->full_ns < ESP__FULL_MS * 1000000ull) {
-        esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__DISPLACED);
+        esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__REFUSED_DISPLACED);
         return ESP_OK;
     }
-    /* no rank can come, and waiting for the timeout would blame the ranks */
+    /* no further rank can connect; after the timeout the error would name innocent ranks */
     esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)", (int)p->size,
               strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
@@ -206,7 +210,7 @@ static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *pol
     return ESP_OK;
 }
 
-/* Sleeps until a connection is made, has data or ends, or until `wake_ns`, and handles what there is. */
+/* Sleeps until something happens on a socket, at most until `wake_ns`, and handles it. */
 static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wake_ns, esp_status failed) {
     esp__lobby *l = &meet->lobby;
     struct pollfd *ranks = meet->polls, *news = ranks + p->size;
@@ -217,7 +221,7 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
     for (int32_t i = 0; i < l->n; i++) news[i] = (struct pollfd){l->candidates[i].conn.fd, POLLIN, 0};
     if (room_ns && room_ns < wake_ns) wake_ns = room_ns;
     if (poll(ranks, (nfds_t)(p->size + l->n), esp__poll_ms(wake_ns)) < 0) return ESP_OK;
-    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--) /* one that leaves gives its place to the last */
+    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--) /* downwards: the last candidate replaces a removed one */
         if (news[i].revents || esp__now_ns() - l->candidates[i].since_ns > ESP__CANDIDATE_MS * 1000000ull)
             s = esp__meet_read(p, meet, &l->candidates[i], failed);
     if (s == ESP_OK && !failed) s = esp__meet_check_joined(p, ranks);
@@ -246,12 +250,12 @@ static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
     esp_status s = ESP_OK;
     meet->n_here = 1;
     while (s == ESP_OK && meet->n_here < p->size) {
-        const uint64_t wake = esp__now_ns() + 1000000000u; /* looks for silent candidates once a second */
+        const uint64_t wake = esp__now_ns() + 1000000000u; /* drops silent candidates once a second */
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         s = esp__meet_round(p, meet, wake < meet->deadline_ns ? wake : meet->deadline_ns, ESP_OK);
     }
     if (s == ESP_OK) return s;
-    /* ranks that come a little later get the error too: otherwise they would wait for their whole timeout */
+    /* ranks that connect within 500 ms get the error too: otherwise they would wait for their whole timeout */
     for (int32_t r = 1; r < p->size; r++) esp__socket_close(&p->conns[r].fd);
     for (const uint64_t until = esp__now_ns() + 500000000u; esp__now_ns() < until;) esp__meet_round(p, meet, until, s);
     return s;
@@ -268,8 +272,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
     esp__lobby_close(p->ctx, &meet.lobby);
     if (meet.polls) esp__free(p->ctx, meet.polls);
-    /* closed before the welcome: a rank that connects after it wants the next context's listener, not this one. While the job runs,
-     * this socket accepts no connections */
+    /* closed before the welcome: a rank that connects after it wants to meet for its next context */
     close(listen_fd);
     if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
     return s;
@@ -289,7 +292,7 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* What rank 0, or whoever answers, says instead of the next message. */
+/* The error that REFUSE carries. */
 static esp_status esp__join_refused(esp__peers *p, esp__conn *c) {
     const bool known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
     if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
@@ -333,11 +336,9 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Meets rank 0 over a new connection. ESP_PENDING: it was not rank 0, or ended; try again. unsure: there are other addresses to try, so
- * until it has proven itself, it may be anybody. */
+/* Joins over a new connection. ESP_PENDING: try again, as it ended or, if `unsure`, is not to rank 0. */
 static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
-    /* rank 0 started before this moment, and gives up timeout_ms after its start: its answer, which names the missing
-     * ranks, comes before this deadline */
+    /* rank 0 started earlier: its error, which names the missing ranks, comes before this deadline */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
     esp__conn *c = &p->conns[0];
     esp__join_begin(p, j, c, job);
@@ -348,7 +349,7 @@ static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, u
         if (rc < 0) return ESP_PENDING;
         if (rc == 0 && esp__now_ns() >= deadline)
             return esp__fail(p->ctx, ESP_E_TIMEOUT,
-                             "rank %d reached %s, but heard nothing for %u ms: is that rank 0 of this job?",
+                             "rank %d reached %s, but received nothing for %u ms: is that rank 0 of this job?",
                              (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
         if (rc == 0) poll(&ready, 1, esp__poll_ms(deadline));
         if (rc == 0) continue;
@@ -381,7 +382,7 @@ static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, u
     return s;
 }
 
-/* Joins the meeting: tries one root after another, with growing pauses, until rank 0 sends welcome. */
+/* Tries one root after another, with growing pauses, until rank 0 sends WELCOME. */
 static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job) {
     const uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull;
     const char *error = "";
@@ -404,8 +405,8 @@ static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_
     }
 }
 
-/* ---- by the caller's own allgather (esp_config.oob_allgather): ranks need no address to meet ---- */
-/* What ranks exchange first: they can meet at an abstract name only if all run in one network namespace of one kernel. */
+/* ---- meeting by the caller's allgather, esp_config.oob_allgather, which needs no address ---- */
+/* What ranks exchange first. They can meet at an abstract name only if all run in one network namespace. */
 typedef struct esp__attendance {
     int32_t rank, size;
     uint64_t network;
@@ -428,7 +429,7 @@ ESP__FN uint64_t esp__network_id(void) {
     return esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), net, strlen(net));
 }
 
-/* Rank 0: makes a secret for a job that has none. Whoever gets the invitation is a rank. Returns 0, or an errno. */
+/* Makes a secret for a job that has none: only its ranks get the invitation. Returns 0 or an errno. */
 static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
     uint8_t bytes[ESP__SECRET_MADE];
     const int error = p->secret[0] ? 0 : esp__random_bytes(bytes, sizeof bytes);
@@ -470,9 +471,8 @@ static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
     esp_status s = esp__oob_call(p, cfg, &me, all, sizeof me);
     for (int32_t r = 0; s == ESP_OK && r < p->size; r++) {
         if (here[r].rank != r || here[r].size != p->size)
-            s = esp__fail(p->ctx, ESP_E_MISMATCH,
-                          "the rank at place %d of esp_config.oob_allgather says it is %d of %d", (int)r,
-                          (int)here[r].rank, (int)here[r].size);
+            s = esp__fail(p->ctx, ESP_E_MISMATCH, "the rank at place %d of esp_config.oob_allgather is rank %d of %d",
+                          (int)r, (int)here[r].rank, (int)here[r].size);
         one_host = one_host && here[r].network == here[0].network;
     }
     memset(&mine, 0, sizeof mine);
@@ -556,7 +556,7 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
     if (p->size == 1) return p;
     const int32_t n = p->rank == 0 ? p->size : 1;
     p->conns = (esp__conn *)esp__alloc(ctx, sizeof *p->conns * (uint64_t)n);
-    p->asked = (esp__asked *)esp__alloc(ctx, sizeof *p->asked * (uint64_t)n);
+    p->asked = (esp__rank_state *)esp__alloc(ctx, sizeof *p->asked * (uint64_t)n);
     p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
     p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
     p->leaving = (int32_t *)esp__alloc(ctx, sizeof *p->leaving * (uint64_t)n);

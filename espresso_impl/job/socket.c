@@ -1,5 +1,5 @@
-/* socket.c: addresses, sockets, and messages over them. No call here blocks: bytes that a socket does not take at once stay in the
- * connection's buffer for the watch thread. Must not know what a message means. */
+/* socket.c: addresses, sockets, and messages over them. No call here blocks: bytes that a socket does not take at once
+ * stay in the connection's buffer for the watch thread. Must not know what a message means. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <ifaddrs.h>
@@ -11,11 +11,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-ESP__FN int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
+ESP__FN bool esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
     if (b->len + n > b->cap) {
         uint64_t cap = (b->len + n) * 2;
         uint8_t *bigger = (uint8_t *)esp__alloc(ctx, cap);
-        if (!bigger) return 0;
+        if (!bigger) return false;
         if (b->len) memcpy(bigger, b->data, b->len);
         if (b->data) esp__free(ctx, b->data);
         b->data = bigger;
@@ -23,7 +23,7 @@ ESP__FN int esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64
     }
     if (n) memcpy(b->data + b->len, data, n);
     b->len += n;
-    return 1;
+    return true;
 }
 
 ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
@@ -87,7 +87,7 @@ ESP__FN void esp__socket_close(int *fd) {
     *fd = -1;
 }
 
-/* Sends small messages at once, and notices within 20 s a host that vanished without reset or end-of-file. */
+/* Disables Nagle's algorithm, and sets keepalive so that a vanished host is noticed within 20 s. */
 static void esp__socket_tune(int fd, int family) {
     int one = 1, idle = 5, interval = 5, count = 3, timeout_ms = 20000;
     if (family == AF_UNIX) return;
@@ -99,7 +99,7 @@ static void esp__socket_tune(int fd, int family) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
 }
 
-/* A listening socket at `a`, or -1 and errno. Port 0: any free one. */
+/* A listening socket at `a`, or -1 and errno. Port 0 stands for any free port. */
 static int esp__listen_at(const esp__addr *a) {
     int fd = esp__socket(a->sa.ss_family), one = 1, zero = 0, saved;
     if (fd < 0) return -1;
@@ -131,8 +131,8 @@ static int esp__listen_any(uint16_t port) {
     return esp__listen_at(&a);
 }
 
-/* /etc/hosts may map this host's name to a loopback address, which other hosts cannot reach. So a name stands for all addresses;
- * only an address that is a loopback, or the name localhost, restricts the socket to it. */
+/* A host name listens at all addresses, since /etc/hosts may map this host's name to a loopback address, which other
+ * hosts cannot reach. Only localhost and loopback addresses restrict the socket to themselves. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
@@ -182,17 +182,17 @@ ESP__FN int esp__listen_roots(const char *name, esp__roots *roots, const char **
     return fd;
 }
 
-ESP__FN int esp__open_to_all(int fd) {
+ESP__FN bool esp__open_to_all(int fd) {
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
     memset(&sa, 0, sizeof sa);
-    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0 || sa.ss_family == AF_UNIX) return 0;
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0 || sa.ss_family == AF_UNIX) return false;
     if (sa.ss_family == AF_INET) return ntohl(((struct sockaddr_in *)&sa)->sin_addr.s_addr) >> 24 != 127;
     return !IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&sa)->sin6_addr);
 }
 
-/* Any user can connect to an abstract name, or take it first. */
-ESP__FN int esp__socket_peer(int fd, int *pidfd) {
+/* Needed since any user can connect to an abstract name, or listen at it first. */
+ESP__FN bool esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
         uid_t uid;
@@ -203,14 +203,14 @@ ESP__FN int esp__socket_peer(int fd, int *pidfd) {
     socklen_t sa_len = sizeof sa;
     memset(&sa, 0, sizeof sa);
     *pidfd = -1;
-    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0) return 0;
-    if (sa.ss_family != AF_UNIX) return 1;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return 0;
-    if (cred.uid != geteuid() && cred.uid != 0) return 0;
+    if (getsockname(fd, (struct sockaddr *)&sa, &sa_len) != 0) return false;
+    if (sa.ss_family != AF_UNIX) return true;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return false;
+    if (cred.uid != geteuid() && cred.uid != 0) return false;
 #ifdef SYS_pidfd_open
     if (cred.pid > 0) *pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0);
 #endif
-    return 1;
+    return true;
 }
 
 /* ---- connections ---- */
@@ -279,13 +279,12 @@ ESP__FN void esp__conn_flush(esp__conn *c) {
         if (n > 0) c->out_at += (uint64_t)n, c->sent += (uint64_t)n;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n <= 0) c->broken = true; /* reading will find out whether the rank left or died */
+        if (n <= 0) c->broken = true;
     }
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
-/* Without memory for a message this rank cannot go on. It ends the connection, as if it had died, so that nobody waits for it. The
- * watch thread sees the end, and ends the others. */
+/* Shuts the connection, so that the other side does not wait for the message: see esp__watch_no_memory. */
 static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
     c->no_memory = c->broken = true;
     if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
@@ -316,7 +315,6 @@ ESP__FN void esp__send_all(esp__peers *p, esp__msg m) {
     for (int32_t r = 1; p->rank == 0 && r < p->size; r++) esp__send(p, r, m);
 }
 
-/* The message was handled: the next one may be read. */
 ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     if (c->body) esp__free(ctx, c->body);
     c->body = NULL;
@@ -324,24 +322,24 @@ ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     c->got = 0;
 }
 
-/* Makes room for more of a message's body. A size from another process is believed only as far as bytes have come: a few large
- * sizes take no memory. */
-static int esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
+/* Makes room for more of a message's body. The room grows with the bytes received, and not with the size that another
+ * process claims, so that claims alone take no memory. */
+static bool esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
     uint8_t *body;
-    if (have < c->body_cap) return 1;
+    if (have < c->body_cap) return true;
     if (cap > c->head.bytes) cap = c->head.bytes;
-    if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return 0;
+    if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return false;
     if (have) memcpy(body, c->body, have);
     if (c->body) esp__free(ctx, c->body);
     c->body = body;
     c->body_cap = cap;
-    return 1;
+    return true;
 }
 
 ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     for (;;) {
-        const int in_head = c->got < sizeof c->head;
+        const bool in_head = c->got < sizeof c->head;
         const uint64_t have = in_head ? 0 : c->got - sizeof c->head;
         uint8_t *to = (uint8_t *)&c->head + c->got;
         uint64_t want = sizeof c->head - c->got;
@@ -368,6 +366,24 @@ ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
         if (n <= 0) return -1;
         c->got += (uint64_t)n;
     }
+}
+
+/* ---- the lock's condition and the watch thread's descriptor ---- */
+ESP__FN void esp__peers_wake(esp__peers *p) {
+    const uint64_t one = 1;
+    if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
+}
+
+ESP__FN void esp__peers_kick(esp__peers *p) {
+    bool unsent = p->no_memory;
+    for (int32_t i = 0; i < p->n_conns && !unsent; i++) unsent = p->conns[i].fd >= 0 && p->conns[i].out.len > 0;
+    if (unsent) esp__peers_wake(p);
+}
+
+ESP__FN bool esp__peers_sleep(esp__peers *p, uint64_t deadline_ns) {
+    const struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+    return pthread_cond_timedwait(&p->changed, &p->lock, &t) == 0 || esp__now_ns() < deadline_ns;
 }
 
 ESP__FN int esp__poll_ms(uint64_t deadline_ns) {

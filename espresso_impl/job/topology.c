@@ -1,16 +1,15 @@
-/* topology.c: the place of each rank in the levels of the job, and the groups that follow from it. */
+/* topology.c: each rank's place in the levels of the job, and the groups that follow from the places. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 
-/* The lowest rank of the unit of level `level` that has rank r: a unit of level 0 is a rank, of level 1 a machine, of the outermost
- * level the job. */
+/* The lowest rank of r's unit of `level`. */
 static int32_t esp__place_unit(const esp__topology *p, uint32_t level, int32_t r) {
     return level == 0             ? r
            : level >= p->n_levels ? 0
                                   : p->unit_of[(uint64_t)(level - 1) * (uint64_t)p->size + (uint64_t)r];
 }
 
-/* Units of level - 1 inside r's unit of `level` whose lowest rank is below `below`. */
+/* The number of units of level - 1 in r's unit of `level` whose lowest rank is less than `below`. */
 static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t r, int32_t below) {
     int32_t n = 0, whole = esp__place_unit(p, level, r);
     for (int32_t q = whole; q < below; q++)
@@ -18,7 +17,7 @@ static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t 
     return n;
 }
 
-/* Fills place and level_size for n_levels. Returns the first level whose units differ in size; 0: none does. */
+/* Fills place and level_size for n_levels. Returns the first level whose units differ in size, or 0. */
 static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     uint32_t unequal = 0;
     p->n_levels = n_levels;
@@ -35,8 +34,8 @@ static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     return unequal;
 }
 
-/* Does rank a come before rank b in the order of places, the outermost level first? */
-static int esp__place_before(const esp__topology *p, int32_t a, int32_t b) {
+/* Compares the places of ranks a and b, the outermost level first. */
+static bool esp__place_before(const esp__topology *p, int32_t a, int32_t b) {
     for (uint32_t level = p->n_levels; level >= 1; level--) {
         int32_t x = esp__place_at(p, a, level), y = esp__place_at(p, b, level);
         if (x != y) return x < y;
@@ -53,7 +52,7 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
         p->machine_of[r] = first == r ? p->n_machines++ : p->machine_of[first];
         p->local_of[r] = esp__place_at(p, r, 1);
     }
-    for (int32_t r = 0; r < p->size; r++) { /* by insertion: places mostly rise with ranks already */
+    for (int32_t r = 0; r < p->size; r++) { /* insertion sort: mostly, places rise with ranks */
         int32_t at = r;
         for (; at > 0 && esp__place_before(p, r, p->ranks[at - 1]); at--) p->ranks[at] = p->ranks[at - 1];
         p->ranks[at] = r;
@@ -65,14 +64,14 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
 }
 
 ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels) {
-    int32_t *row = p->place; /* room until the places are made anew */
+    int32_t *row = p->place; /* scratch: esp__topology_make fills it */
     for (uint32_t level = 0; level + 1 < n_levels; level++) {
         const int32_t *unit = p->unit_of + (uint64_t)level * (uint64_t)p->size;
         for (int32_t i = 0; i < n; i++)
             for (row[i] = 0; unit[was[row[i]]] != unit[was[i]]; row[i]++) {
             }
-        memmove(p->unit_of + (uint64_t)level * (uint64_t)n, row,
-                (uint64_t)n * sizeof *row); /* before all that is left to read */
+        /* the shorter rows overwrite only rows that were read */
+        memmove(p->unit_of + (uint64_t)level * (uint64_t)n, row, (uint64_t)n * sizeof *row);
     }
     p->size = n;
     p->rank = rank;
@@ -83,12 +82,12 @@ ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t lev
     return p->place[(uint64_t)rank * ESP__LEVELS + level - 1];
 }
 
-ESP__FN int esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b) {
+ESP__FN bool esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b) {
     uint32_t first, last;
     esp__scope_levels(scope, p->n_levels, &first, &last);
     for (uint32_t level = 1; level <= p->n_levels && scope != ESP__FLAT; level++)
-        if ((level < first || level > last) && esp__place_at(p, a, level) != esp__place_at(p, b, level)) return 0;
-    return 1;
+        if ((level < first || level > last) && esp__place_at(p, a, level) != esp__place_at(p, b, level)) return false;
+    return true;
 }
 
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index) {
@@ -144,12 +143,12 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
     return p->ranks[k];
 }
 
-/* ---- how ranks learn each other's places ---- */
-/* What a rank sends when all have met. Of text there are only hashes, since every rank gets all ranks' introductions. */
+/* ---- the exchange of places ---- */
+/* What each rank sends to all others when they have met. Texts are sent as hashes, which are shorter. */
 typedef struct esp__intro {
-    uint64_t
-        unit[ESP__LEVELS - 1]; /* of the machine, the rack, ...: of the place's parts from the outermost down to it */
-    uint64_t host, network, number; /* number: rank 0's random one */
+    uint64_t unit[ESP__LEVELS - 1]; /* hash of the place, from the outermost part to this level */
+    uint64_t host, network;
+    uint64_t number; /* rank 0's random number */
     uint32_t n_levels, cores;
 } esp__intro;
 
@@ -161,11 +160,11 @@ static esp__intro esp__intro_own(const esp__where *w) {
     mine.cores = (uint32_t)esp__cores();
     for (size_t n = 1; n < length && level > 1; n++)
         if (w->machine[n] == '/') mine.unit[--level] = esp__hash64(ESP__HASH0, w->machine, n);
-    mine.unit[0] = esp__hash64(ESP__HASH0, w->machine, length); /* as a whole: it may be no place */
+    mine.unit[0] = esp__hash64(ESP__HASH0, w->machine, length);
     return mine;
 }
 
-/* How many levels the places have: their parts and the ranks inside. Without places, or where their depths differ, 2. */
+/* The number of levels of all ranks' places, or 2 if they differ in it. */
 static uint32_t esp__intro_levels(esp_ctx *ctx, const esp__intro *all, int32_t size, int32_t rank) {
     for (int32_t r = 1; r < size; r++)
         if (all[r].n_levels != all[0].n_levels) {
@@ -179,7 +178,7 @@ static uint32_t esp__intro_levels(esp_ctx *ctx, const esp__intro *all, int32_t s
     return all[0].n_levels;
 }
 
-/* The lowest rank of r's unit of `level`; mostly that of the rank before it. */
+/* The lowest rank of r's unit of `level`. Tries the unit of rank r - 1 first, which it mostly is. */
 static int32_t esp__intro_first(const esp__intro *all, const int32_t *unit_of, int32_t r, uint32_t level) {
     const uint64_t unit = all[r].unit[level - 1];
     int32_t k = r && all[r - 1].unit[level - 1] == unit ? unit_of[r - 1] : 0;
@@ -191,8 +190,8 @@ static esp_status esp__introduced(esp_ctx *ctx, esp__job *job, const esp__intro 
     esp__topology *p = &job->topo;
     for (int32_t r = 0; r < p->size; r++)
         if (all[r].n_levels < 2 || all[r].n_levels > ESP__LEVELS)
-            return esp__fail(ctx, ESP_E_MISMATCH, "rank %d says that its place has %u levels: 2 to %d are possible",
-                             (int)r, all[r].n_levels, (int)ESP__LEVELS);
+            return esp__fail(ctx, ESP_E_MISMATCH, "the place of rank %d has %u levels: 2 to %d are possible", (int)r,
+                             all[r].n_levels, (int)ESP__LEVELS);
     job->cores = all[p->rank].cores;
     job->levels = esp__intro_levels(ctx, all, p->size, p->rank);
     for (int32_t r = 0; r < p->size; r++) job->sharing += all[r].host == all[p->rank].host;
@@ -238,7 +237,7 @@ ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__wh
     return s;
 }
 
-ESP__FN int esp__hierarchical(const esp_ctx *ctx) {
+ESP__FN bool esp__hierarchical(const esp_ctx *ctx) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t n = 0;
     for (uint32_t level = 1; level <= t->n_levels && t->n_local; level++) n += t->level_size[level] > 1;

@@ -1,21 +1,20 @@
-/* errors.c: samples the compression error on real payloads, if config.sample_errors is set. Must not know what is done with the
- * samples, nor change what is sent.
+/* errors.c: samples the compression error on real payloads, if config.sample_errors is set. Must not change what is
+ * sent.
  *
- * A step samples at most one unit, one unit after another, and only its first Comp: that on the rank's own gradient, or on its
- * machine's sum. Right after that Comp the payload is decoded into the cpu lane's own memory. Then
- *     input    = decoded + new residual (every Comp keeps this sum; with DGC the momentum is part of it), or, without
- *                feedback, the gradient itself
+ * A step samples at most one unit, in turn, and of it only the first Comp, which compresses the rank's own gradient or
+ * its machine's sum. Right after that Comp, the payload is decoded into the cpu lane's memory. Then
+ *     input    = decoded + new residual (with DGC this includes the momentum) or, without feedback, the gradient
  *     error    = |input - decoded|^2 / |input|^2
- *     feedback = |new residual| / |gradient|, the gradient as the Comp read it
- * These are exact for ranges of up to 2^18 elements. A larger range is sampled: one block in every few. Parts with NaN or Inf
- * are not measured. A sample waits until all samples together take under 1/256 of the time since the strategy was set. Only the
- * first sample of a small unit does not wait. */
+ *     feedback = |new residual| / |gradient|
+ * These are exact for ranges of up to 2^18 elements; of a larger range, one block in every few is measured. Ranges with
+ * NaN or Inf are not measured. Samples take less than 1/256 of the time since the strategy was activated, except for
+ * the first sample of a small unit, which does not wait. */
 #include "espresso_impl/observe/errors.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
 
-static int esp__errors_measures(const esp__op *op) {
+static bool esp__errors_measures(const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->codec.comp_index == 0 && op->codec.n_ranges > 0 &&
            op->round + 1u == op->n_rounds;
 }
@@ -26,7 +25,7 @@ static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
     return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
 }
 
-/* Drops all samples: they belong to the strategy before. */
+/* Drops all samples: they belong to the previous strategy. */
 static void esp__errors_activated(esp_ctx *ctx, void *self) {
     struct esp__errors *g = self;
     const esp__program *p = &ctx->active.program;
@@ -35,7 +34,7 @@ static void esp__errors_activated(esp_ctx *ctx, void *self) {
     memset(g, 0, sizeof *g);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         memset(&ctx->model.tensors[i].sampled, 0, sizeof(esp_tensor_stats));
-    for (uint32_t i = 0; i < p->n_ops; i++) n += esp__errors_measures(&p->ops[i]) ? 1u : 0u;
+    for (uint32_t i = 0; i < p->n_ops; i++) n += esp__errors_measures(&p->ops[i]);
     g->units = n ? esp__alloc(ctx, n * sizeof *g->units) : NULL;
     if (n && !g->units) {
         esp__log(ctx, ESP_LOG_WARN, "errors", "out of memory: what compression loses is not measured");
@@ -55,8 +54,8 @@ static void esp__errors_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* Is the op's unit the next to sample? A small unit that was never sampled goes before the others. */
-static int esp__errors_turn(struct esp__errors *g, uint32_t op, int small) {
+/* Is the op's unit the next to sample, or a small one that was never sampled? */
+static bool esp__errors_turn(struct esp__errors *g, uint32_t op, bool small) {
     uint32_t low = 0, high = g->n;
     while (low + 1 < high) { /* units are in the order of ops */
         uint32_t middle = low + (high - low) / 2;
@@ -69,26 +68,25 @@ static int esp__errors_turn(struct esp__errors *g, uint32_t op, int small) {
     return g->units[low].op == op && (low == g->next || (small && !g->units[low].samples));
 }
 
-/* Begins a sample of this op if its unit is next and the samples' share of time allows it. 1: begun. */
-static int esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
+/* Begins a sample of this op if its unit is next and the samples' share of time allows it. */
+static bool esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__errors *g = esp__errors_of(ctx);
-    if (g->last_step == ctx->steps.step + 1) return 0;
+    if (g->last_step == ctx->steps.step + 1) return false;
     uint64_t count = 0;
     for (uint32_t i = 0; i < op->codec.n_ranges; i++)
         count += ctx->active.program.ranges[op->codec.first_range + i].length;
-    int small = count < ESP__ERRORS_SMALL;
-    if (!esp__errors_turn(g, (uint32_t)(op - ctx->active.program.ops), small)) return 0;
+    const bool small = count < ESP__ERRORS_SMALL;
+    if (!esp__errors_turn(g, (uint32_t)(op - ctx->active.program.ops), small)) return false;
     double cost = (double)count * (g->elements ? (double)g->spent_ns / (double)g->elements : 1.0);
     double time = (double)(esp__now_ns() - g->opened_ns);
-    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__ERRORS_SHARE > time) return 0;
+    if (!(small && !g->units[g->now].samples) && ((double)g->spent_ns + cost) * ESP__ERRORS_SHARE > time) return false;
     g->last_step = ctx->steps.step + 1;
     g->input = g->lost = g->gradient = g->residual = 0;
-    g->unfit = 0;
-    return 1;
+    g->invalid = false;
+    return true;
 }
 
-/* Sums of squares: of the input, of input - decoded, of the gradient. Each is kept as several partial sums, so that the compiler
- * vectorises the loop. */
+/* Sums of squares of input, input - decoded and gradient; each as partial sums, so that the compiler vectorises. */
 typedef struct esp__errors_sums {
     double of[3][ESP__ERRORS_LANES];
 } esp__errors_sums;
@@ -104,7 +102,6 @@ static inline void esp__errors_few(esp__errors_sums *s, const float *x, const fl
     }
 }
 
-/* Adds a block. */
 static void esp__errors_block(esp__errors_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
     uint64_t i = 0;
     if (e)
@@ -116,7 +113,7 @@ static void esp__errors_block(esp__errors_sums *s, const float *x, const float *
     esp__errors_few(s, x + i, y + i, e ? e + i : NULL, n - i);
 }
 
-/* Adds one block of arrays that the host must not touch. */
+/* Adds a block of arrays in device memory. */
 static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, const esp__errors_arrays *a,
                                        uint64_t begin, uint64_t n) {
     float here[3][ESP__ERRORS_BLOCK];
@@ -130,7 +127,6 @@ static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, 
 }
 
 ESP__FN esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, const esp__errors_arrays *a, uint64_t n) {
-    /* a large range is sampled: one block of each `every` blocks */
     const uint64_t every = n / ESP__ERRORS_EXACT + 1;
     const float *e = a->of[2];
     esp_status st = ESP_OK;
@@ -152,7 +148,7 @@ ESP__FN esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, co
     return st;
 }
 
-/* What is read below is read from the compute stream. */
+/* Makes the compute stream, on which the arrays are read, wait for the op's stream. */
 static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
     return esp__op_behind(op) ? esp__device_join(ctx, op->on, op->stream) : ESP_OK;
 }
@@ -168,8 +164,8 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     esp_payload_header h;
     if (esp__errors_settle(ctx, op) || esp__device_copy(ctx, ESP__CPU_INDEX, &h, op->on, payload, sizeof h) ||
         h.flags & ESP_PAYLOAD_NONFINITE)
-        g->unfit = 1;
-    if (g->unfit) return;
+        g->invalid = true;
+    if (g->invalid) return;
     esp__call_range(ctx, op, r, &c);
     esp__call_payload(&c, payload, op->codec.slot_bytes, NULL);
     a.of[0] = c.part.data.ptr;
@@ -177,14 +173,14 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     if (f && f->residual) a.of[2] = f->residual + (r->begin - f->offset);
     if (esp__call_decompress(&c) != ESP_OK || esp__errors_settle(ctx, op) ||
         esp__errors_add(ctx, g, &a, r->length) != ESP_OK) {
-        g->unfit = 1;
+        g->invalid = true;
         return;
     }
     g->spent_ns += esp__now_ns() - begin;
     g->elements += r->length;
 }
 
-/* Sets the tensor's statistics from its unit, or from its chunks, weighted by their elements. Lock held. */
+/* Sets the tensor's statistics to those of its unit, or the weighted mean of its chunks. The caller has the lock. */
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->active.strategy.of_tensor[tensor];
@@ -208,7 +204,7 @@ static void esp__errors_end(esp_ctx *ctx) {
     esp__errors_unit *u = &g->units[g->now];
     const esp__extent *place = &ctx->active.strategy.units[u->unit].place;
     if (g->now == g->next) g->next = (g->next + 1) % g->n;
-    if (g->unfit || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
+    if (g->invalid || !isfinite(g->input + g->lost + g->gradient + g->residual)) return;
     u->samples++;
     u->error = g->input > 0 ? g->lost / g->input : 0.0;
     u->feedback = g->gradient > 0 ? sqrt(g->residual / g->gradient) : 0.0;
@@ -224,7 +220,7 @@ static void esp__errors_compressed(esp_ctx *ctx, void *self, const esp__op *op, 
     if (!g->sampling) return;
     esp__errors_range(ctx, op, part);
     if (part + 1 == first + op->codec.n_ranges) {
-        g->sampling = 0;
+        g->sampling = false;
         esp__errors_end(ctx);
     }
 }

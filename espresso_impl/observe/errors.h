@@ -4,10 +4,10 @@
 #include "espresso_impl/executor/executor.h"
 
 enum {
-    ESP__ERRORS_SHARE = 256,
+    ESP__ERRORS_SHARE = 256, /* samples take less than 1 / SHARE of the time */
     ESP__ERRORS_LANES = 8,
-    ESP__ERRORS_SMALL = 100000,  /* elements: 0.1 ms or less                      */
-    ESP__ERRORS_EXACT = 1 << 18, /* elements: up to so many, all of a range are measured */
+    ESP__ERRORS_SMALL = 100000,  /* elements that take 0.1 ms or less */
+    ESP__ERRORS_EXACT = 1 << 18, /* larger ranges are measured in part */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
@@ -17,14 +17,15 @@ typedef struct esp__errors_unit {
 } esp__errors_unit;
 
 struct esp__errors {
-    esp__errors_unit *units;                /* the units with a Comp on this rank, by rising op */
-    uint32_t n, next, now;                  /* indices: next to sample, and being sampled */
-    uint64_t opened_ns, spent_ns, elements; /* elements: measured in spent_ns */
-    uint64_t last_step;                     /* 1 + the step of the last sample */
-    /* the sample under way */
+    esp__errors_unit *units;     /* units with a Comp on this rank, by op */
+    uint32_t n, next, now;       /* indices of the next and current sample */
+    uint64_t opened_ns;          /* when the strategy was activated */
+    uint64_t spent_ns, elements; /* time of all samples, and their elements */
+    uint64_t last_step;          /* 1 + the step of the last sample */
+    /* the current sample */
     double input, lost, gradient, residual; /* sums of squares */
-    int sampling;                           /* a sample is under way              */
-    int unfit;                              /* it has NaN or Inf, or a payload cannot be decoded */
+    bool sampling;
+    bool invalid; /* NaN or Inf, or its payload cannot be decoded */
 };
 
 /* A range's arrays: gradient, decoded payload, and residual or NULL, on one device. */

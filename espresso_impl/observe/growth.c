@@ -1,36 +1,36 @@
-/* growth.c: warns of a residual that grows past all bounds: its codec sends less than arrives, so that training learns less and less
- * from this tensor. Holds the rule; strategy auto uses the same one. Must not know how codecs work.
+/* growth.c: warns of a residual that grows without bounds: its codec sends less than each gradient adds, so that
+ * training learns less and less from this tensor. Strategy auto uses the same rule. Must not know how codecs work.
  *
- * The look is cheap enough to be always on. In every ESP__GROWTH_EVERY-th step one Comp on a gradient is looked at, one Comp after
- * another of at most ESP__GROWTH_MOST spread over the program; of its first part one block of gradient and residual is read. This
- * takes a few microseconds. In other steps a Comp costs one comparison. Devices' memory is not looked at. */
+ * Checks are cheap enough to be always on. In every ESP__GROWTH_EVERY-th step one Comp is checked, in turn, of at most
+ * ESP__GROWTH_MOST that are spread over the program. A check reads one block of gradient and residual, which takes a
+ * few microseconds. In other steps a Comp costs one comparison. Comps in device memory are not checked. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
 
 enum { ESP__GROWTH_EVERY = 4, ESP__GROWTH_MOST = 8, ESP__GROWTH_BLOCK = 4096 };
-/* Feedback of this many times the gradient is suspicious if it still grows by the factor below, and of ten times as many always. */
+/* A residual of this many times the gradient is suspicious if it grows by the factor; of ten times as many, always. */
 static const double esp__growth_ratio = 30.0, esp__growth_factor = 1.2;
 
-ESP__FN int esp__growth_bad(double *seen, double feedback) {
-    const double before = *seen;
+ESP__FN int esp__growth_bad(double *largest, double feedback) {
+    const double before = *largest;
     if (!isfinite(feedback)) return ESP__GROWTH_LIMIT;
     if (feedback < esp__growth_ratio) return 0;
-    if (feedback > before) *seen = feedback;
+    if (feedback > before) *largest = feedback;
     if (feedback > 10.0 * esp__growth_ratio) return 1;
     return before > 0.0 && feedback > esp__growth_factor * before;
 }
 
 typedef struct esp__growth {
-    uint32_t op[ESP__GROWTH_MOST]; /* the Comps that are looked at */
-    double seen[ESP__GROWTH_MOST]; /* their largest feedback so far */
-    int bad[ESP__GROWTH_MOST];     /* how often in a row a look was suspicious */
+    uint32_t op[ESP__GROWTH_MOST];    /* the Comps that are checked */
+    double largest[ESP__GROWTH_MOST]; /* their largest feedback so far */
+    int bad[ESP__GROWTH_MOST];        /* suspicious checks in a row */
     uint32_t n, now;
-    uint64_t looked; /* 1 + the step of the last look */
-    int said;
+    uint64_t checked; /* 1 + the step of the last check */
+    bool warned;
 } esp__growth;
 
-static int esp__growth_watches(const esp_ctx *ctx, const esp__op *op) {
+static bool esp__growth_watches(const esp_ctx *ctx, const esp__op *op) {
     return op->kind == ESP__OP_COMPRESS && op->codec.comp_index == 0 && op->codec.n_ranges > 0 &&
            op->round + 1u == op->n_rounds && !op->on && op->codec.feedback >= 0 &&
            ctx->active.feedback[op->codec.feedback].residual;
@@ -46,7 +46,7 @@ static void esp__growth_activated(esp_ctx *ctx, void *self) {
     const esp__program *p = &ctx->active.program;
     uint32_t all = 0, k = 0;
     memset(g, 0, sizeof *g);
-    for (uint32_t i = 0; i < p->n_ops; i++) all += esp__growth_watches(ctx, &p->ops[i]) ? 1u : 0u;
+    for (uint32_t i = 0; i < p->n_ops; i++) all += esp__growth_watches(ctx, &p->ops[i]);
     g->n = all < ESP__GROWTH_MOST ? all : ESP__GROWTH_MOST;
     for (uint32_t i = 0, n = 0; i < p->n_ops && n < g->n; i++) {
         if (!esp__growth_watches(ctx, &p->ops[i])) continue;
@@ -64,7 +64,7 @@ static double esp__growth_square(const float *x, uint64_t n) {
     return sum;
 }
 
-static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedback) {
+static void esp__growth_warn(const esp_ctx *ctx, const esp__op *op, double feedback) {
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
     esp__log(
         ctx, ESP_LOG_WARN, "feedback",
@@ -75,7 +75,7 @@ static void esp__growth_say(const esp_ctx *ctx, const esp__op *op, double feedba
         (unsigned long long)ctx->steps.step, u->name, u->codec->spec, feedback);
 }
 
-static void esp__growth_look(esp_ctx *ctx, esp__growth *g, const esp__op *op, const esp__range *r) {
+static void esp__growth_check(esp_ctx *ctx, esp__growth *g, const esp__op *op, const esp__range *r) {
     const esp__feedback *f = &ctx->active.feedback[op->codec.feedback];
     const uint64_t blocks = (r->length + ESP__GROWTH_BLOCK - 1) / ESP__GROWTH_BLOCK;
     const uint64_t at = blocks ? ctx->steps.step / ESP__GROWTH_EVERY * 7919u % blocks * ESP__GROWTH_BLOCK : 0;
@@ -88,21 +88,21 @@ static void esp__growth_look(esp_ctx *ctx, esp__growth *g, const esp__op *op, co
     const double residual = esp__growth_square(f->residual + (r->begin - f->offset) + at, n);
     if (!(gradient > 0.0) || !isfinite(gradient)) return;
     const double feedback = sqrt(residual / gradient);
-    const int bad = esp__growth_bad(&g->seen[k], feedback);
+    const int bad = esp__growth_bad(&g->largest[k], feedback);
     g->bad[k] = bad ? g->bad[k] + bad : 0;
-    if (g->bad[k] < ESP__GROWTH_LIMIT || g->said) return;
-    g->said = 1;
-    esp__growth_say(ctx, op, feedback);
+    if (g->bad[k] < ESP__GROWTH_LIMIT || g->warned) return;
+    g->warned = true;
+    esp__growth_warn(ctx, op, feedback);
 }
 
 static void esp__growth_compressed(esp_ctx *ctx, void *self, const esp__op *op, const esp__range *part) {
     esp__growth *g = self;
     const uint64_t step = ctx->steps.step;
-    if (step % ESP__GROWTH_EVERY || !g->n || g->looked == step + 1) return;
+    if (step % ESP__GROWTH_EVERY || !g->n || g->checked == step + 1) return;
     if (op != &ctx->active.program.ops[g->op[g->now]]) return;
     if (part != &ctx->active.program.ranges[op->codec.first_range]) return;
-    g->looked = step + 1;
-    esp__growth_look(ctx, g, op, part);
+    g->checked = step + 1;
+    esp__growth_check(ctx, g, op, part);
 }
 
 static void esp__growth_close(esp_ctx *ctx, void *self) { esp__free(ctx, self); }

@@ -1,6 +1,6 @@
-/* profile.c: the profile recorder: writes a trainer's ready times over many steps as a model file for the planner
- * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records when its tensors are ready; after the last step the ranks exchange
- * these times. A tensor can be synchronised once it is ready on all ranks, so the latest rank of each step counts. Must not know how the planner reads the file. */
+/* profile.c: records at which times a trainer's gradients are ready, and writes them as a model file for the planner
+ * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records its steps; after the last step the ranks exchange the times.
+ * A tensor can be synchronised when all ranks have it, so the latest rank of each step counts. */
 #include "espresso_impl/observe/profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
@@ -14,7 +14,7 @@ enum { ESP__PROFILE_STEPS = 100, ESP__PROFILE_SKIP = 5, ESP__PROFILE_MAX_STEPS =
 #define ESP__PROFILE_MAX_BYTES (256ull << 20)
 static const double esp__profile_noisy_stolen = 0.02;
 
-/* ---- what was asked for ------------------------------------------------------------------------------------------------ */
+/* ---- ESPRESSO_PROFILE ---- */
 static esp_status esp__profile_count(const esp_ctx *ctx, const char *key, const char *val, uint32_t least,
                                      uint32_t *out) {
     char *end;
@@ -115,16 +115,15 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
     return s;
 }
 
-/* ---- medians over the recorded steps ---------------------------------------------------------------------------------------------- */
-/* Nanoseconds from the begin of the step's forward pass until tensor i was ready; i = -1: until the first push. */
+/* ---- medians over the recorded steps ---- */
+/* Nanoseconds from the begin of the forward pass until tensor i was ready, or for i = -1 until the first push. */
 static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
              at = i < 0 ? first : r->ready[step * (uint64_t)ctx->model.n_tensors + (uint64_t)i];
     return (double)(at > first ? at : first);
 }
 
-/* The median over n steps of the time from tensor `earlier` (-2: the forward pass' begin) to `later`. Leaves the times sorted in
- * r->sorted. */
+/* The median over n steps of the time from tensor `earlier` (-2: the forward pass' begin) to `later`, from r->sorted. */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
@@ -140,18 +139,18 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     head->cores = esp__cores();
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         ready[i] = esp__profile_gap(ctx, r, n, -2, i);
-        const double before = i ? ready[i - 1] : head->forward_ns; /* pushed in another order in some steps */
-        if (ready[i] < before) ready[i] = before;
+        const double before = i ? ready[i - 1] : head->forward_ns;
+        if (ready[i] < before) ready[i] = before; /* the order of pushes differs between steps */
     }
     const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
     head->spread = whole > 0 ? wide / whole : 0;
 }
 
-/* Collective: every step becomes that of its latest ranks, on all ranks. */
+/* Collective: replaces every time by the latest of all ranks. */
 static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     const uint64_t n = ctx->model.n_tensors;
-    uint64_t *row = (uint64_t *)(void *)r->mine; /* there is room: the head has more than 8 bytes */
+    uint64_t *row = (uint64_t *)(void *)r->mine; /* scratch: large enough for 1 + n numbers */
     for (uint32_t k = 0; k < r->steps; k++) {
         row[0] = r->forward[k];
         memcpy(row + 1, r->ready + k * n, n * 8u);
@@ -163,7 +162,7 @@ static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     return ESP_OK;
 }
 
-/* The machine that was disturbed most, and the fewest cores, into rank 0's result. */
+/* Sets rank 0's result to the worst disturbance of any machine and the fewest cores of any rank. */
 static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     esp__profile_rank *first = (esp__profile_rank *)r->all;
     for (int32_t k = 1; k < ranks; k++) {
@@ -173,9 +172,9 @@ static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     }
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---- */
 static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double ns) {
-    const char *keep = x->flags & ESP_RAW ? "fp32" : x->want_option ? x->want_option : x->want_codec;
+    const char *keep = x->flags & ESP_RAW ? "fp32" : x->option_override ? x->option_override : x->codec_override;
     esp__text_add(t, "    {\"name\": ");
     esp__json_string(t, x->name);
     esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->count);
@@ -194,7 +193,7 @@ static void esp__profile_print_tensor(esp__text *t, const esp__tensor *x, double
     esp__text_add(t, "}");
 }
 
-static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32_t steps, int32_t ranks, int noisy,
+static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32_t steps, int32_t ranks, bool noisy,
                                esp__text *t) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
     const double *ready = (const double *)(const void *)(head + 1);
@@ -227,7 +226,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
     esp__text t = {.ctx = ctx};
-    const int noisy = head->spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
+    const bool noisy = head->spread > esp__profile_noisy_spread || head->stolen > esp__profile_noisy_stolen;
     esp__profile_print(ctx, r, steps, ranks, noisy, &t);
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
     esp__text_free(&t);
@@ -243,19 +242,17 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
                  r->path, head->spread * 100, head->stolen * 100);
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ---- */
 static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (r->done) return ESP_OK;
-    if (r->seen == r->skip)
-        r->time =
-            esp__machine_time_now(); /* at the end of the last step that is not recorded: the next step is measured from its begin */
+    if (r->seen == r->skip) r->time = esp__machine_time_now(); /* the next step is the first recorded one */
     if (++r->seen <= r->skip) return ESP_OK;
     uint64_t row = r->seen - r->skip - 1;
     esp__meter_ready(ctx, r->ready + row * ctx->model.n_tensors);
     r->forward[row] = ctx->steps.clock.first_push_ns - ctx->steps.clock.begin_ns;
     if (row + 1 < r->steps) return ESP_OK;
-    r->done = 1;
+    r->done = true;
     esp_status s = esp__profile_latest(ctx, r);
     if (s) return s;
     esp__profile_mine(ctx, r, r->steps);
@@ -266,8 +263,7 @@ static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     return ESP_OK;
 }
 
-/* The job ends after fewer steps than asked for. Rank 0 writes a file from its own steps. It cannot ask the other ranks, which
- * may be gone. */
+/* If the job ends after fewer steps, rank 0 writes a file from its own steps only, since other ranks may be gone. */
 static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {
@@ -288,12 +284,12 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile_free(ctx, r);
 }
 
-/* The ranks that are left may have recorded different steps. */
+/* Gives up: the remaining ranks may have recorded different steps. */
 static esp_status esp__profile_shrunk(esp_ctx *ctx, void **self) {
     esp__profile *r = *self;
     if (r && !r->done && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_WARN, "profile", "%s is not written: a rank was lost while steps were recorded", r->path);
-    if (r) r->done = 1;
+    if (r) r->done = true;
     return ESP_OK;
 }
 

@@ -1,6 +1,5 @@
 /* stats.c: statistics while training runs, as JSON lines or in Prometheus' text format
- * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers. The sampler's thread reads them once an interval and
- * writes them. Must not know how they are printed. */
+ * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers, which the sampler's thread writes. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/os.h"
@@ -12,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- what was asked for ------------------------------------------------------------------------------------------------ */
+/* ---- ESPRESSO_STATS ---- */
 static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t *out) {
     static const struct {
         const char *name;
@@ -29,7 +28,7 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
                      val);
 }
 
-/* "%r" becomes the rank; without it only rank 0 writes. */
+/* Adds a file on all ranks if its name has "%r", which becomes the rank, and else on rank 0 only. */
 static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const char *name) {
     char path[4096];
     const size_t len = strlen(name);
@@ -60,9 +59,7 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
                           "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
                           "name write ./%s)",
                           word, word);
-        else if (len &&
-                 named++ ==
-                     ESP__STATS_FILES) /* counted on all ranks, also those that do not write, so that all fail alike */
+        else if (len && named++ == ESP__STATS_FILES) /* counts on all ranks, so that all fail in the same way */
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
         else if (len)
             s = esp__stats_file_add(ctx, f, word);
@@ -73,16 +70,16 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
     return s;
 }
 
-/* ---- writing: the sampler's thread ------------------------------------------------------------------------------------------ */
+/* ---- writing: the sampler's thread ---- */
 static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) {
     if (!error || o->warned) return;
-    o->warned = 1;
-    esp__log(ctx, ESP_LOG_WARN, "stats", "%s cannot be written: %s. Training goes on; said once", o->path,
+    o->warned = true;
+    esp__log(ctx, ESP_LOG_WARN, "stats", "%s cannot be written: %s. Training continues; this warns once", o->path,
              strerror(error));
 }
 
-/* Appends whole lines: if a full disk takes only a part of them, that part is cut off again. Opens the file each time, because
- * logrotate may have moved or truncated it: then it begins again. */
+/* Appends whole lines, or none if the disk is full. Opens the file each time, because logrotate may have moved or
+ * truncated it; then writes the header again. */
 static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const esp__text *lines) {
     struct stat st;
     char last = '\n';
@@ -90,19 +87,20 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     int fd = open(o->path, O_RDWR | flags, 0666);
     if (fd < 0) fd = open(o->path, O_WRONLY | flags, 0666);
     if (fd < 0) return errno;
-    int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode), error = 0;
+    const bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    int error = 0;
     if (regular && st.st_size && pread(fd, &last, 1, st.st_size - 1) != 1) last = '\n';
-    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* ends the half line of a job that was killed */
-    int begin = !o->begun || (regular && st.st_size == 0);
+    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* a job was killed in the middle of a line */
+    const bool begin = !o->begun || (regular && st.st_size == 0);
     if (!error && begin) error = esp__file_write_all(fd, f->header.data, f->header.len);
     if (!error) error = esp__file_write_all(fd, lines->data, lines->len);
     if (error && regular && ftruncate(fd, st.st_size) != 0) error = errno;
-    if (!error) o->begun = 1;
+    if (!error) o->begun = true;
     close(fd);
     return error;
 }
 
-/* Prints the lines that a sample adds to a JSON file. strategy: the strategy's line too, where it changed or the file is new. */
+/* Prints the lines that a sample adds to a JSON file. `strategy` is NULL unless it has changed or the file is new. */
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
@@ -112,13 +110,13 @@ static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *
     if (s->ended) esp__stats_json_end(f->ctx, s, t);
 }
 
-static int esp__stats_is_new(const esp__stats_out *o) {
+static bool esp__stats_is_new(const esp__stats_out *o) {
     struct stat st;
     return !o->begun || stat(o->path, &st) != 0 || (S_ISREG(st.st_mode) && st.st_size == 0);
 }
 
 static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, const char *strategy) {
-    int changed = s->now.strategy != f->strategy_written;
+    const bool changed = s->now.strategy != f->strategy_written;
     for (uint32_t i = 0; i < f->n_out; i++) {
         esp__stats_out *o = &f->out[i];
         esp__text t = {.ctx = f->ctx};
@@ -150,7 +148,7 @@ static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     s->step_ns = f->sorted;
 }
 
-/* Lock held on entry and exit. */
+/* Takes and writes a sample. The caller has the lock, which is free while files are written. */
 static void esp__stats_take(esp__stats_file *f) {
     uint64_t bytes = f->ctx->model.n_tensors * sizeof *f->tensors;
     esp__stats_sample s;
@@ -160,7 +158,7 @@ static void esp__stats_take(esp__stats_file *f) {
     s.before = f->before;
     s.ended = f->stop;
     memcpy(f->taken, f->tensors, bytes);
-    f->want_tensors = 1;
+    f->want_tensors = true;
     esp__text strategy = {.ctx = f->ctx};
     esp__text_add(&strategy, "%s", f->strategy.data ? f->strategy.data : "");
     pthread_mutex_unlock(&f->lock);
@@ -184,7 +182,7 @@ static void *esp__stats_main(void *arg) {
     pthread_mutex_lock(&f->lock);
     while (!f->stop) {
         uint64_t ns = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec + f->every_ns, now = esp__now_ns();
-        if (ns < now) ns = now; /* writing took longer than an interval: the samples of that time are left out */
+        if (ns < now) ns = now; /* writing took longer than an interval */
         until.tv_sec = (time_t)(ns / 1000000000u);
         until.tv_nsec = (long)(ns % 1000000000u);
         while (!f->stop && pthread_cond_timedwait(&f->cond, &f->lock, &until) != ETIMEDOUT) {
@@ -196,8 +194,8 @@ static void *esp__stats_main(void *arg) {
     return NULL;
 }
 
-/* ---- the trainer's side --------------------------------------------------------------------------------------------------------- */
-/* Lock held. */
+/* ---- the trainer's thread ---- */
+/* Copies the counters for the sampler's thread. The caller has the lock. */
 static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     esp__stats_now *n = &f->now;
     n->all.struct_size = sizeof n->all;
@@ -210,7 +208,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
     memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
-    if (n->strategy != ctx->active.strategy.hash) { /* rare, and changing the strategy took memory too */
+    if (n->strategy != ctx->active.strategy.hash) { /* may allocate, as changing the strategy did */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
         n->strategy = ctx->active.strategy.hash;
@@ -220,7 +218,7 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     }
     for (uint32_t i = 0; f->want_tensors && i < ctx->model.n_tensors; i++)
         f->tensors[i] = ctx->model.tensors[i].sampled;
-    f->want_tensors = 0;
+    f->want_tensors = false;
 }
 
 static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
@@ -230,14 +228,13 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
                          __ATOMIC_RELAXED);
         f->n_times++;
     }
-    if (pthread_mutex_trylock(&f->lock) != 0)
-        return ESP_OK; /* the sampler's thread copies just now: counters of the next step contain this one's */
+    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* the next step's counters include this step */
     esp__stats_publish(ctx, f);
     pthread_mutex_unlock(&f->lock);
     return ESP_OK;
 }
 
-/* esp__thread_start blocks signals: a SIGPIPE from a pipe without a reader does not end the training. */
+/* esp__thread_start blocks signals, so that SIGPIPE from a pipe without a reader does not end the training. */
 static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_t attr;
     pthread_mutex_init(&f->lock, NULL);
@@ -245,22 +242,21 @@ static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&f->cond, &attr);
     pthread_condattr_destroy(&attr);
-    f->running = 1;
-    int failed = esp__thread_start(&f->thread, esp__stats_main, f);
-    if (failed) f->running = 2;
-    return failed;
+    f->has_lock = true;
+    const int error = esp__thread_start(&f->thread, esp__stats_main, f);
+    f->has_thread = !error;
+    return error;
 }
 
 static void esp__stats_close(esp_ctx *ctx, void *self) {
     esp__stats_file *f = self;
-    if (f->running) {
+    if (f->has_lock) {
         pthread_mutex_lock(&f->lock);
-        f->stop = 1;
-        f->want_tensors = 1;
+        f->stop = f->want_tensors = true;
         if (ctx->started) esp__stats_publish(ctx, f);
         pthread_cond_signal(&f->cond);
         pthread_mutex_unlock(&f->lock);
-        if (f->running == 1) pthread_join(f->thread, NULL);
+        if (f->has_thread) pthread_join(f->thread, NULL);
         pthread_cond_destroy(&f->cond);
         pthread_mutex_destroy(&f->lock);
     }
@@ -284,7 +280,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     f->every_ns = 1000000000u;
     esp_status s = esp__stats_parse(ctx, f);
     if (s) return s;
-    if (!f->n_out) { /* this rank writes no file */
+    if (!f->n_out) {
         esp__stats_close(ctx, f);
         *self = NULL;
         return ESP_OK;
@@ -304,7 +300,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     return ESP_OK;
 }
 
-/* A new rank 0 goes on with the file of the one before. */
+/* A new rank 0 continues the old rank 0's file. */
 static esp_status esp__stats_shrunk(esp_ctx *ctx, void **self) { return *self ? ESP_OK : esp__stats_open(ctx, self); }
 
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {

@@ -1,5 +1,5 @@
-/* stats_json.c: prints statistics as JSON lines: a header, a line for each strategy, one sample an interval. docs/use/stats.md says
- * what each member means. Must not know when or to which file they are written. */
+/* stats_json.c: prints statistics as JSON lines: a header, a line for each strategy, one sample an interval.
+ * docs/use/stats.md explains the members. */
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/machine.h"
@@ -52,22 +52,22 @@ ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f
     esp__text_add(t, "]}\n");
 }
 
-static int esp__stats_compresses(const esp__unit *u) {
+static bool esp__stats_compresses(const esp__unit *u) {
     return u->codec && strcmp(u->codec->table->name, ESP__CODEC_NONE);
 }
 
-/* Is it the first unit with its codec, and does that compress? */
-static int esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
+/* Is the unit compressed, and the first one with its codec? */
+static bool esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
     const esp__codec *codec = ctx->active.strategy.units[unit].codec;
     for (uint32_t i = 0; i < unit; i++)
-        if (ctx->active.strategy.units[i].codec == codec) return 0;
+        if (ctx->active.strategy.units[i].codec == codec) return false;
     return esp__stats_compresses(&ctx->active.strategy.units[unit]);
 }
 
 ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     const esp__strategy *s = &ctx->active.strategy;
     uint32_t compressed = 0, n = 0;
-    for (uint32_t i = 0; i < s->n_units; i++) compressed += (uint32_t)esp__stats_compresses(&s->units[i]);
+    for (uint32_t i = 0; i < s->n_units; i++) compressed += esp__stats_compresses(&s->units[i]);
     esp__text_add(t, ",\"strategy\":\"%016llx\",\"units\":%u,\"compressed_units\":%u,\"codecs\":[",
                   (unsigned long long)s->hash, s->n_units, compressed);
     for (uint32_t i = 0; i < s->n_units; i++) {
@@ -79,7 +79,7 @@ ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     esp__stats_member(t, "text", s->text);
 }
 
-/* "gpu":value / divide,"machine":...: a value for each level. */
+/* Prints a value for each level, divided by `divide`: "gpu":1,"machine":2. */
 static void esp__stats_levels(const esp_ctx *ctx, esp__text *t, const uint64_t *values, double divide) {
     for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++) {
         esp__text_add(t, "%s\"%s\":", k > 1 ? "," : "", esp__scope_name(&ctx->job.names, k));
@@ -109,7 +109,7 @@ static void esp__stats_us(esp__text *t, const char *key, double ns) {
     esp__json_us(t, ns);
 }
 
-/* The members that a sample has only if its interval had a step. */
+/* The members of a sample whose interval had at least one step. */
 static void esp__stats_json_steps(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     const esp_stats *a = &s->now.all, *b = &s->before.all;
     const double steps = (double)(a->steps - b->steps);

@@ -1,10 +1,9 @@
-/* stats_prometheus.c: prints statistics in Prometheus' text format (version 0.0.4): counters since the start, and the last
- * interval's step times. Must not know when or to which file they are written. */
+/* stats_prometheus.c: prints statistics in Prometheus' text format, version 0.0.4. */
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/observe/stats.h"
 
-/* Prints a label: escapes backslash, quote and newline in its value, and leaves other UTF-8 as it is. */
+/* Prints a label, with escaped backslashes, quotes and newlines. Invalid UTF-8 becomes U+FFFD. */
 static void esp__prom_label(esp__text *t, const char *name, const char *value) {
     esp__text_add(t, ",%s=\"", name);
     for (const unsigned char *p = (const unsigned char *)value; *p;) {
@@ -24,11 +23,11 @@ static void esp__prom_family(esp__text *t, const char *name, const char *type, c
     esp__text_add(t, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Prints one line, labelled with the rank and, unless `label` is NULL, with label="is". */
-static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *is,
+/* Prints one line, labelled with the rank and, unless `label` is NULL, with label="text". */
+static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *text,
                             double value) {
     esp__text_add(t, "%s{rank=\"%d\"", name, ctx->job.rank);
-    if (label) esp__prom_label(t, label, is);
+    if (label) esp__prom_label(t, label, text);
     esp__text_add(t, "} ");
     esp__json_double(t, value, 15);
     esp__text_add(t, "\n");
@@ -65,9 +64,9 @@ static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s,
     esp__prom_value(ctx, t, "espresso_step_seconds_count", NULL, NULL, (double)s->now.all.steps);
 }
 
-/* Prints one metric, with a line for each tensor that was sampled. */
+/* Prints the feedback or the error of each tensor that was sampled. */
 static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, const char *name, const char *help,
-                              int feedback, esp__text *t) {
+                              bool feedback, esp__text *t) {
     int any = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         if (!s->tensors[i].samples) continue;
@@ -77,7 +76,7 @@ static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, co
     }
 }
 
-/* Bytes of each level; time of the lanes: compression, and each level's link. */
+/* Prints the bytes of each level, and the times of the lanes: compression and each level's link. */
 static void esp__prom_levels(const esp_ctx *ctx, const esp_stats *a, esp__text *t) {
     static const char bytes_name[] = "espresso_bytes_total", lane_name[] = "espresso_lane_seconds_total";
     uint64_t bytes[ESP_LEVELS];
@@ -120,7 +119,7 @@ ESP__FN void esp__stats_prometheus(const esp_ctx *ctx, const esp__stats_sample *
     esp__prom_one(ctx, t, "espresso_strategy_changes_total", "counter", "Changes of strategy since esp_start.",
                   (double)s->now.changes);
     esp__prom_tensors(ctx, s, "espresso_compression_error",
-                      "Squared error of compression over the squared input, of the last sample.", 0, t);
+                      "Squared error of compression over the squared input, of the last sample.", false, t);
     esp__prom_tensors(ctx, s, "espresso_feedback_ratio",
-                      "Norm of the feedback over the gradient's, of the last sample.", 1, t);
+                      "Norm of the feedback over the gradient's, of the last sample.", true, t);
 }

@@ -1,6 +1,6 @@
-/* stragglers.c: where a rank waits for ESPRESSO_STRAGGLER_MS or more, rank 0 logs which ranks have not pushed which tensors, and logs when
- * the wait has ended. job/liveness.c finds such waits and asks the ranks; this file makes sentences of their answers. Only the watch
- * thread runs it: a step costs nothing, and nothing is allocated. */
+/* stragglers.c: when a rank has waited for ESPRESSO_STRAGGLER_MS, rank 0 logs which ranks have not pushed which
+ * tensors, and later when the wait has ended. job/liveness.c finds such waits and asks the ranks; this file turns their
+ * answers into sentences. It runs on the watch thread, so that a step costs nothing, and allocates nothing. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -9,7 +9,7 @@ enum { ESP__KINDS_SHOWN = 4, ESP__RANGES_SHOWN = 8 };
 typedef struct esp__stragglers {
     esp_ctx *ctx;
     uint64_t step; /* of the last report */
-    bool in_call;  /* between steps: it was in a call after that step */
+    bool in_call;  /* it was about a call after that step */
 } esp__stragglers;
 
 typedef struct esp__sentence {
@@ -30,7 +30,7 @@ static const char *esp__straggler_tensor(const esp_ctx *ctx, uint32_t tensor) {
     return tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : "?";
 }
 
-/* "'a', 'b' and 3 more of its 7 tensors" */
+/* Adds "'a', 'b' and 3 more of its 7 tensors". */
 static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const esp__answer *a) {
     const uint32_t shown = a->n_missing < ESP__ANSWER_NAMES ? a->n_missing : (uint32_t)ESP__ANSWER_NAMES;
     for (uint32_t k = 0; k < shown; k++)
@@ -40,12 +40,12 @@ static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const es
                           (unsigned)a->n_tensors);
 }
 
-/* What keeps a rank from where the first rank that waits is (`at`); empty: nothing. also: looks at ranks that wait as the others do,
- * but have not pushed all, too. */
-static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__asked *r, const esp__answer *at, bool also) {
+/* Why rank `r` keeps rank `at` waiting, or "". A rank that waits itself counts only if `also_waiting`. */
+static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_state *r, const esp__answer *at,
+                                        bool also_waiting) {
     const esp__answer *a = &r->answer;
     esp__sentence t = {0};
-    if (!r->here) return t;
+    if (!r->connected) return t;
     if (!r->answered) esp__sentence_add(&t, "does not answer: it is stopped, or its machine is overloaded");
     if (!r->answered || !a->started) return t;
     if (a->step != at->step) {
@@ -58,15 +58,15 @@ static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__asked *r,
     } else if (!a->open) {
         esp__sentence_add(&t, "has pushed no tensor of this step: ");
         esp__sentence_missing(ctx, &t, a);
-    } else if (a->n_missing && (also || a->trainer == ESP__TRAINER_ELSEWHERE)) {
+    } else if (a->n_missing && (also_waiting || a->trainer == ESP__TRAINER_ELSEWHERE)) {
         esp__sentence_add(&t, "%s not pushed ", a->trainer ? "waits for a tensor, but has" : "has");
         esp__sentence_missing(ctx, &t, a);
     }
     return t;
 }
 
-/* "rank 2" or "ranks 0-3, 6": those of this kind. */
-static void esp__sentence_ranks(esp__sentence *t, const esp__asked *ranks, int32_t n, int kind) {
+/* Adds the ranks of a kind, as "rank 2" or "ranks 0-3, 6". */
+static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, int32_t n, int kind) {
     int32_t ranges = 0, left = 0;
     for (int32_t r = 0; r < n; r++) left += ranks[r].kind == kind;
     esp__sentence_add(t, left == 1 ? "rank " : "ranks ");
@@ -84,17 +84,17 @@ static void esp__sentence_ranks(esp__sentence *t, const esp__asked *ranks, int32
     }
 }
 
-/* Adds a sentence for each kind of stragglers. Returns their number. */
-static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__asked *ranks, int32_t n,
-                                   const esp__answer *at, bool also) {
+/* Adds a sentence for each kind of stragglers, those with the same reason. Returns the number of stragglers. */
+static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__rank_state *ranks, int32_t n,
+                                   const esp__answer *at, bool also_waiting) {
     int32_t all = 0, shown = 0;
     for (int32_t r = 0; r < n; r++) ranks[r].kind = 0;
     for (int32_t r = 0, kind = 1; r < n; r++) {
-        const esp__sentence one = esp__straggler_why(ctx, &ranks[r], at, also);
+        const esp__sentence one = esp__straggler_why(ctx, &ranks[r], at, also_waiting);
         all += one.n != 0;
         if (!one.n || ranks[r].kind || kind > ESP__KINDS_SHOWN) continue;
         for (int32_t k = r; k < n; k++) {
-            const esp__sentence other = esp__straggler_why(ctx, &ranks[k], at, also);
+            const esp__sentence other = esp__straggler_why(ctx, &ranks[k], at, also_waiting);
             if (ranks[k].kind || strcmp(one.text, other.text) != 0) continue;
             ranks[k].kind = kind;
             shown++;
@@ -107,7 +107,7 @@ static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__as
     return all;
 }
 
-/* All tensors are pushed, or the ranks are in a call: says which collective is under way. */
+/* Adds for which data ranks wait, where no rank is a straggler. */
 static void esp__sentence_under_way(const esp_ctx *ctx, esp__sentence *t, int32_t rank, const esp__answer *at) {
     esp__sentence_add(t, at->trainer == ESP__TRAINER_IN_STEP ? "; every rank has pushed all tensors"
                                                              : "; every rank has come to that call");
@@ -119,18 +119,18 @@ static void esp__sentence_under_way(const esp_ctx *ctx, esp__sentence *t, int32_
         esp__sentence_add(t, " for tensor '%.80s'", esp__straggler_tensor(ctx, at->tensor));
 }
 
-static void esp__stragglers_report(void *user, esp__asked *ranks, int32_t n, uint64_t waited_ns) {
+static void esp__stragglers_report(void *user, esp__rank_state *ranks, int32_t n, uint64_t waited_ns) {
     esp__stragglers *self = user;
     esp__sentence t = {0};
     int32_t first = 0;
     for (int32_t r = 0; r < n; r++) ranks[r].answer.started &= ranks[r].answered;
     while (first < n && !(ranks[first].waits_long && ranks[first].answer.started)) first++;
-    if (first == n) return; /* whoever waited has closed its context, or does not answer any more */
+    if (first == n) return; /* the waiting rank closed, or does not answer */
     const esp__answer *at = &ranks[first].answer;
-    if (at->trainer == ESP__TRAINER_ELSEWHERE) return; /* its wait has ended meanwhile */
+    if (at->trainer == ESP__TRAINER_ELSEWHERE) return; /* its wait has just ended */
     self->step = at->step;
     self->in_call = at->trainer == ESP__TRAINER_IN_CALL;
-    for (int32_t r = 0; r < n; r++) { /* who waits by now, for whatever time */
+    for (int32_t r = 0; r < n; r++) { /* kind -1: ranks that wait in the same place, for any time */
         const esp__answer *a = &ranks[r].answer;
         ranks[r].kind = a->started && a->step == at->step && a->trainer == at->trainer ? -1 : 0;
     }
@@ -142,12 +142,12 @@ static void esp__stragglers_report(void *user, esp__asked *ranks, int32_t n, uin
     if (!esp__sentence_kinds(self->ctx, &t, ranks, n, at, false) &&
         !esp__sentence_kinds(self->ctx, &t, ranks, n, at, true))
         esp__sentence_under_way(self->ctx, &t, first, at);
-    esp__log(self->ctx, ESP_LOG_WARN, "stall", "%s (ESPRESSO_STRAGGLER_MS)", t.text);
+    esp__log(self->ctx, ESP_LOG_WARN, "straggler", "%s (ESPRESSO_STRAGGLER_MS)", t.text);
 }
 
 static void esp__stragglers_ended(void *user, uint64_t waited_ns) {
     const esp__stragglers *self = user;
-    esp__log(self->ctx, ESP_LOG_WARN, "stall", "%s %llu went on after %.1f s",
+    esp__log(self->ctx, ESP_LOG_WARN, "straggler", "%s %llu went on after %.1f s",
              self->in_call ? "the call after step" : "step", (unsigned long long)self->step, (double)waited_ns * 1e-9);
 }
 
@@ -158,13 +158,13 @@ static void esp__stragglers_silent(void *user, uint64_t waited_ns) {
     self->step = a.step;
     self->in_call = a.trainer == ESP__TRAINER_IN_CALL;
     esp__log(
-        self->ctx, ESP_LOG_WARN, "stall",
+        self->ctx, ESP_LOG_WARN, "straggler",
         "step %llu: for %.1f s this rank could not go on, and rank 0, which reports stragglers, does not answer: it "
         "is stopped, or its machine is overloaded (ESPRESSO_STRAGGLER_MS)",
         (unsigned long long)a.step, (double)waited_ns * 1e-9);
 }
 
-/* ---- the observer ------------------------------------------------------------------------------------------------------- */
+/* ---- the observer ---- */
 static esp_status esp__stragglers_open(esp_ctx *ctx, void **self) {
     int64_t ms = 0;
     const esp_status s = esp__env_straggler(&ms);
@@ -187,7 +187,7 @@ static void esp__stragglers_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* The connections are new: reports go over them. */
+/* Restarts the reports, over the new connections. */
 static esp_status esp__stragglers_shrunk(esp_ctx *ctx, void **self) {
     if (!*self) return ESP_OK;
     esp__free(ctx, *self);

@@ -1,5 +1,5 @@
-/* trace.c: the measured timeline. A rank keeps its events in memory taken at the start, and sends them to rank 0 at the end, which
- * writes them as Chrome/Perfetto trace JSON. An event is a lane, a label and a time: this file must not know what it means. */
+/* trace.c: the measured timeline. A rank keeps its events in memory, and sends them in its final message to rank 0,
+ * which writes all ranks' events as Chrome/Perfetto trace JSON. */
 #include "espresso_impl/observe/trace.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { ESP__TRACE_EVENTS = 1 << 20, ESP__TRACE_STEPS = 4096 };
-enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes: text is written to the file in pieces of this size */
+enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes that are written to the file at once */
 
 ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace **out) {
     esp__trace *t = (esp__trace *)esp__alloc(ctx, sizeof *t);
@@ -38,8 +38,8 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
     esp__free(ctx, t);
 }
 
-/* The label's place in the table; n_labels if the table is full. The thread that takes a free place writes the text. Texts are
- * only read after all threads have ended. */
+/* The label's index in the hash table, or n_labels if that is full. The thread that takes a free entry writes the text;
+ * texts are only read after all threads have ended. */
 static uint32_t esp__trace_label(esp__trace *t, const char *text) {
     uint64_t key = esp__hash64(ESP__HASH0, text, strlen(text)) | 1u;
     for (uint32_t i = 0; i < 64; i++) {
@@ -100,9 +100,10 @@ struct esp__trace_file {
     esp_ctx *ctx;
     char *path;
     esp__file to;
-    esp__text text; /* not yet written to the file */
-    int any, failed;
-    uint64_t origin_ns; /* the first rank's: the file's times count from it */
+    esp__text text;     /* to be written to the file */
+    bool any;           /* some text was made */
+    int failed;         /* errno, or 0 */
+    uint64_t origin_ns; /* the first rank's; times count from it */
     int64_t wall_ns;
 };
 
@@ -114,7 +115,7 @@ static void esp__trace_file_free(esp__trace_file *f) {
     esp__free(ctx, f);
 }
 
-/* Fails if the file cannot be written: the user learns it now and not after hours of training. Leaves nothing on the disk. */
+/* Fails now, and not after hours of training, if the file cannot be written. Leaves nothing on the disk. */
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
     *out = NULL;
@@ -136,7 +137,6 @@ ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__tra
                      strerror(error));
 }
 
-/* Writes the text to the file. */
 static void esp__trace_file_flush(esp__trace_file *f) {
     esp__text *t = &f->text;
     if (t->failed && !f->failed) f->failed = ENOMEM;
@@ -144,14 +144,14 @@ static void esp__trace_file_flush(esp__trace_file *f) {
     t->len = 0;
 }
 
-/* Nanoseconds as the format's microseconds. */
+/* The format has microseconds. */
 static void esp__trace_put_us(esp__text *t, const char *key, int64_t ns) {
     uint64_t u = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
     esp__text_add(t, ",\"%s\":%s%llu.%03u", key, ns < 0 ? "-" : "", (unsigned long long)(u / 1000),
                   (unsigned)(u % 1000));
 }
 
-/* Process ids count from 1, because viewers take process 0 for the idle process. Thread ids are unique over all ranks. */
+/* Process ids count from 1, since viewers take process 0 for the idle process. Thread ids are unique in the job. */
 static unsigned esp__trace_pid(int32_t rank) { return (unsigned)rank + 1; }
 static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)rank + 1) * 10 + lane; }
 
@@ -173,7 +173,7 @@ static void esp__trace_file_names(esp__trace_file *f, int32_t rank, const esp__t
             ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}", pid,
             tid, (unsigned)lane);
     }
-    f->any = 1;
+    f->any = true;
 }
 
 static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__event *e, const char *label,
@@ -191,7 +191,7 @@ static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__e
     esp__text_add(&f->text, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
 }
 
-/* Writes one rank's events. Ranks of other machines have other clocks: the times of day relate these to the first rank's. */
+/* Writes one rank's events. Machines have different clocks, which the times of day relate to the first rank's. */
 ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, uint64_t bytes) {
     esp__trace_file *f = (esp__trace_file *)file;
     const uint8_t *at = (const uint8_t *)data + sizeof(esp__trace_head), *events;
@@ -211,8 +211,7 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
         f->wall_ns = h.wall_ns;
     }
     shift = h.wall_ns - f->wall_ns;
-    if (shift > -1000000 && shift < 1000000)
-        shift = 0; /* under 1 ms: it is the same clock, read at slightly different times */
+    if (shift > -1000000 && shift < 1000000) shift = 0; /* one clock, read at slightly different times */
     esp__trace_file_names(f, rank, &h);
     for (uint64_t i = 0; i < h.n_events; i++) {
         esp__event e;
@@ -242,7 +241,7 @@ ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
 }
 
 /* ---- the observer ---- */
-/* "FILE" or "FILE,steps=60". */
+/* Reads "FILE" or "FILE,steps=60". */
 static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_MAX]) {
     const char *spec = ctx->config.trace_path, *more = strstr(spec, ",steps=");
     char *end, name[PATH_MAX];
@@ -251,7 +250,7 @@ static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_M
         return esp__path_absolute(name, path) ? esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE: the path is too long")
                                               : ESP_OK;
     t->steps_left = strtoull(more + 7, &end, 10);
-    t->own = 1;
+    t->own_file = true;
     if (more[7] < '0' || more[7] > '9' || *end || !t->steps_left || t->steps_left > ESP__TRACE_STEPS)
         return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE=%s: steps= takes a whole number from 1 to %d", spec,
                          (int)ESP__TRACE_STEPS);
@@ -277,10 +276,10 @@ static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
     *self = t;
     esp__core_times(ctx, ESP__CORE_TRACE, 1);
     s = esp__trace_parse(ctx, t, path);
-    return !s && (t->own || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
+    return !s && (t->own_file || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
 }
 
-/* Writes this rank's own file. Its times count from the clock's zero, so that those of a machine's ranks are of one clock. */
+/* Writes this rank's own file, with times from the clock's zero, so that one machine's files can be compared. */
 static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     void *data = NULL;
     uint64_t bytes;
@@ -289,13 +288,13 @@ static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     if (data) esp__free(ctx, data);
     esp__trace_file_close(t->file);
     t->file = NULL;
-    t->done = 1;
+    t->done = true;
     esp__core_times(ctx, ESP__CORE_TRACE, 0);
 }
 
 static esp_status esp__trace_step(esp_ctx *ctx, void *self) {
     esp__trace *t = self;
-    if (t->own && !t->done && --t->steps_left == 0) esp__trace_write_own(ctx, t);
+    if (t->own_file && !t->done && --t->steps_left == 0) esp__trace_write_own(ctx, t);
     return ESP_OK;
 }
 
@@ -329,11 +328,10 @@ static void esp__trace_op(esp_ctx *ctx, void *self, const esp__op *op, esp__span
 
 static void esp__trace_done(void *user) { esp__trace_file_close(user); }
 
-/* The events travel to rank 0 in this rank's final message. */
 static void esp__trace_close(esp_ctx *ctx, void *self) {
     esp__trace *t = self;
     esp__final *f = &ctx->job.last;
-    if (t->own) { /* after fewer steps than asked for: with what there is */
+    if (t->own_file) {
         if (t->file && ctx->started) esp__trace_write_own(ctx, t);
         if (t->file) esp__trace_file_close(t->file);
         esp__trace_free(ctx, t);
@@ -351,7 +349,7 @@ static void esp__trace_close(esp_ctx *ctx, void *self) {
 static esp_status esp__trace_shrunk(esp_ctx *ctx, void **self) {
     esp__trace *t = *self;
     char path[PATH_MAX];
-    if (!t || t->own || t->file || ctx->job.rank) return ESP_OK;
+    if (!t || t->own_file || t->file || ctx->job.rank) return ESP_OK;
     const esp_status s = esp__trace_parse(ctx, t, path);
     return s ? s : esp__trace_file_open(ctx, path, &t->file);
 }

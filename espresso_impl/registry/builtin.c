@@ -1,4 +1,4 @@
-/* builtin.c: the built-in plugins, behind the same table as any plugin. */
+/* builtin.c: the list of the built-in plugins, which have the same tables as other plugins. */
 #include "espresso_impl/registry/builtin.h"
 #include "espresso_impl/registry/registry.h"
 

@@ -1,4 +1,4 @@
-/* builtin.h: the codecs and backends that are part of the library. Adding one is its file, a line in espresso.c, and its name here. */
+/* builtin.h: the built-in codecs and backends. Each has its file, a line in espresso.c, and its name here. */
 #ifndef ESP__BUILTIN_PLUGINS_H
 #define ESP__BUILTIN_PLUGINS_H
 #include "espresso_impl/base/private.h"

@@ -1,36 +1,25 @@
-/* loader.c: finds a plugin's file, loads it and registers it. Must not know codecs from backends. A plugin that was accepted is
- * never unloaded: other contexts may use its code. */
+/* loader.c: finds, loads and registers plugins. An accepted plugin is never unloaded: others may use its code. */
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
 
-#ifndef ESPRESSO_PREFIX
-#define ESPRESSO_PREFIX "/usr/local"
-#endif
-
-/* The ABI major of a plugin that was built for another one, from the name of its entry; 0: it is no plugin. */
-static int esp__plugin_other_major(void *so) {
+/* The error of a file without this ABI's entry: it may have the entry of another ABI major. */
+static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
     for (int major = 0; major < 10; major++) {
         char name[32];
         snprintf(name, sizeof name, "espresso_plugin_v%d", major);
-        if (major != (int)ESP_ABI_MAJOR && dlsym(so, name)) return major + 1;
-    }
-    return 0;
-}
-
-static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
-    const int major = esp__plugin_other_major(so) - 1;
-    if (major >= 0)
+        if (major == (int)ESP_ABI_MAJOR || !dlsym(so, name)) continue;
         return esp__fail(
             ctx, ESP_E_ABI,
             "%s: made for plugin ABI %d, and this library has %u: rebuild it with this library's espresso.h "
             "(before 1.0 each major is the only one that loads)",
             path, major, ESP_ABI_MAJOR);
+    }
     return esp__fail(ctx, ESP_E_ABI, "%s: not an Espresso plugin (it does not export espresso_plugin_v%u)", path,
                      ESP_ABI_MAJOR);
 }
 
-/* Loads exactly this file. Unloads a plugin that is refused: only its entry has run. */
-static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces) {
+/* Loads this file. A plugin that is refused can be unloaded, since only its entry has run. */
+static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces) {
     void *so, *symbol;
     esp_plugin_fn entry;
     const esp_plugin *plugin;
@@ -39,7 +28,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     if (s != ESP_OK) return s;
     so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
-        why = dlerror(); /* it usually begins with the path */
+        why = dlerror(); /* mostly begins with the path */
         return esp__fail(ctx, ESP_E_ABI, "%s%s%s", why && strstr(why, path) ? "" : path,
                          why && strstr(why, path) ? "" : ": ", why ? why : "dlopen failed");
     }
@@ -47,7 +36,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     if (!symbol) {
         s = esp__plugin_no_entry(ctx, so, path);
     } else {
-        memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from an object pointer to a function pointer */
+        memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from void * to a function pointer */
         esp__plugin_detail_clear();
         plugin = entry(esp__registry_of(ctx)->host);
         why = esp__plugin_detail();
@@ -62,7 +51,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, int replaces)
     return s;
 }
 
-/* The search for one name: the paths tried, and the worst error so far. */
+/* The search for a plugin by name: the paths tried, and the first error other than ESP_E_NOT_FOUND. */
 typedef struct esp__search {
     esp_ctx *ctx;
     const char *name;
@@ -70,19 +59,19 @@ typedef struct esp__search {
     esp_status status;
 } esp__search;
 
-/* Tries `dir`; ESP_OK ends the search. After a broken file the search goes on, and reports it only if no file is good. */
+/* Tries `dir`. After a broken file the search continues; its error is reported only if no other file is found. */
 static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     esp__text path = {.ctx = s->ctx};
     esp_status got = ESP_E_NOMEM;
     esp__text_add(&path, "%.*s/libespresso-%s.so", (int)len, dir, s->name);
-    if (!path.failed) got = esp__plugin_open(s->ctx, path.data, 0);
+    if (!path.failed) got = esp__plugin_open(s->ctx, path.data, false);
     if (got != ESP_OK) esp__text_add(&s->tried, "%s%s", s->tried.len ? "; " : "", esp_last_error(s->ctx));
     if (got != ESP_OK && s->status == ESP_E_NOT_FOUND) s->status = got;
     esp__text_free(&path);
     return got;
 }
 
-/* Tries each directory of a list with ':' between. */
+/* Tries each directory of a list with ':' between them. */
 static esp_status esp__search_list(esp__search *s, const char *dirs) {
     while (dirs && *dirs) {
         const size_t len = strcspn(dirs, ":");
@@ -92,7 +81,7 @@ static esp_status esp__search_list(esp__search *s, const char *dirs) {
     return ESP_E_NOT_FOUND;
 }
 
-static int esp__plugin_name_ok(const char *name) {
+static bool esp__plugin_name_ok(const char *name) {
     while (esp__spec_name_char(*name)) name++;
     return !*name;
 }
@@ -105,7 +94,7 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
                          "no plugin given: expected a path with '/', or the NAME of libespresso-NAME.so");
     if (esp__registry_of(ctx)->frozen)
         return esp__fail(ctx, ESP_E_STATE, "plugin \"%s\": plugins must be loaded before esp_start", path_or_name);
-    if (strchr(path_or_name, '/')) return esp__plugin_open(ctx, path_or_name, 1);
+    if (strchr(path_or_name, '/')) return esp__plugin_open(ctx, path_or_name, true);
     if (!esp__plugin_name_ok(path_or_name))
         return esp__fail(
             ctx, ESP_E_ARG,

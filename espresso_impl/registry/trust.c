@@ -1,6 +1,6 @@
-/* trust.c: who else could change the code of a plugin, for loader.c. A plugin runs with all rights of this process, so its file and
- * its folder must belong to this user or to root, and no folder on the way there may be open to everybody. Members of the owner's
- * group are trusted: the owner chose them. Must not know what a plugin contains. */
+/* trust.c: checks for loader.c that no other user can change a plugin, which runs with all rights of this process. Its
+ * file and folder must belong to this user or to root, and no folder above may be writable by all. The owner's group is
+ * trusted. */
 #include "espresso_impl/registry/registry.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* `name` is the plugin, a folder of it, or one further up, whose owner does not matter (`up`). */
-static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, int up) {
-    const int folder = S_ISDIR(st->st_mode);
+/* Checks `name`, which is the plugin, its folder, or a folder further up (`up`), whose owner does not matter. */
+static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, bool up) {
+    const bool folder = S_ISDIR(st->st_mode);
     const char *its = up ? "the folder" : folder ? "its folder" : "the file";
     const unsigned mode = (unsigned)st->st_mode & 07777u;
     /* in a sticky folder, such as /tmp, nobody can replace another user's file */
@@ -28,11 +28,11 @@ static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *n
     return ESP_OK;
 }
 
-/* Checks the folder of `file` and all above it. `file` is cut. */
+/* Checks the folder of `file` and all folders above it. Shortens `file`. */
 static esp_status esp__trust_folders(esp_ctx *ctx, const char *plugin, char *file) {
     struct stat st;
     esp_status s = ESP_OK;
-    for (int up = 0; s == ESP_OK && file[1]; up = 1) {
+    for (bool up = false; s == ESP_OK && file[1]; up = true) {
         char *slash = strrchr(file, '/');
         slash[slash == file] = 0;
         if (stat(file, &st) != 0)
@@ -52,8 +52,8 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (fd < 0) return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: cannot be read: %s", path, strerror(error));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
-    if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, 0);
-    if (s == ESP_OK) { /* where the name is a link: the folder that the link is in */
+    if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
+    if (s == ESP_OK) { /* the path may be a link: checks the link's folder, too */
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
@@ -63,7 +63,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
     snprintf(folder, sizeof folder, "%s", real);
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
-    /* what was checked is what is there now: from here on only this user, root, and owners of folders further up can change it */
+    /* the file is the one that was checked, and only this user, root, and owners of folders above can replace it */
     if (s == ESP_OK && (stat(real, &again) != 0 || again.st_dev != st.st_dev || again.st_ino != st.st_ino))
         s = esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: not loaded: it was replaced while it was looked at: try again",
                       path);

@@ -1,14 +1,14 @@
-/* validate.c: reads every member of a codec's, backend's or device's table that says how the host must call it, and refuses what this library
- * cannot do or what contradicts itself. Each message names the member. Knows nothing of specs and instances. */
+/* validate.c: refuses a codec's, backend's or device's table that this library does not understand, or that contradicts
+ * itself. Each message names the member. */
 #include "espresso_impl/registry/registry.h"
 
-/* The table under check, for messages. */
-typedef struct esp__suspect {
+/* The table that is checked, for messages. */
+typedef struct esp__checked {
     esp_ctx *ctx;
     const char *from, *kind, *name;
-} esp__suspect;
+} esp__checked;
 
-static esp_status esp__refuse(const esp__suspect *x, esp_status s, const char *member, const char *fmt, ...) {
+static esp_status esp__refuse(const esp__checked *x, esp_status s, const char *member, const char *fmt, ...) {
     char why[ESP__ERROR_MAX / 2];
     va_list args;
     va_start(args, fmt);
@@ -17,8 +17,8 @@ static esp_status esp__refuse(const esp__suspect *x, esp_status s, const char *m
     return esp__fail(x->ctx, s, "%s: %s \"%s\": %s: %s", x->from, x->kind, x->name, member, why);
 }
 
-/* Bits that this library does not know. Those from 32 on only offer something. */
-static esp_status esp__refuse_caps(const esp__suspect *x, uint64_t caps, uint64_t known) {
+/* Refuses unknown capabilities below bit 32. The host may ignore those above. */
+static esp_status esp__refuse_caps(const esp__checked *x, uint64_t caps, uint64_t known) {
     const uint64_t unknown = caps & 0xFFFFFFFFu & ~known;
     return unknown ? esp__refuse(x, ESP_E_UNSUPPORTED, "caps",
                                  "this library does not know the capability 0x%llx: use a newer library, or an older "
@@ -27,7 +27,7 @@ static esp_status esp__refuse_caps(const esp__suspect *x, uint64_t caps, uint64_
                    : ESP_OK;
 }
 
-static esp_status esp__refuse_bits(const esp__suspect *x, const char *member, uint32_t bits, uint32_t known,
+static esp_status esp__refuse_bits(const esp__checked *x, const char *member, uint32_t bits, uint32_t known,
                                    uint32_t needed, const char *needs) {
     if (bits & ~known)
         return esp__refuse(x, ESP_E_UNSUPPORTED, member, "this library does not know the bit 0x%x",
@@ -40,16 +40,16 @@ static const uint32_t esp__all_dtypes =
     ESP_BIT(ESP_F32) | ESP_BIT(ESP_F16) | ESP_BIT(ESP_BF16) | ESP_BIT(ESP_I8) | ESP_BIT(ESP_I16) | ESP_BIT(ESP_I32);
 static const uint32_t esp__all_reduces = ESP_BIT(ESP_REDUCE_SUM) | ESP_BIT(ESP_REDUCE_MAX) | ESP_BIT(ESP_REDUCE_MIN);
 
-/* ---- codecs ---------------------------------------------------------------------------------------------------------- */
+/* ---- codecs ---- */
 enum {
     ESP__CODEC_CAPS = ESP_CODEC_HAS_STATE | ESP_CODEC_REDUCIBLE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC |
                       ESP_CODEC_NEEDS_MATRIX | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK | ESP_CODEC_LISTS |
                       ESP_CODEC_WRAPPER
 };
 
-static esp_status esp__refuse_round(const esp__suspect *x, const esp_codec *c, uint32_t i) {
+static esp_status esp__refuse_round(const esp__checked *x, const esp_codec *c, uint32_t i) {
     const esp_round *r = &c->rounds[i];
-    const int last = i + 1 == c->n_rounds;
+    const bool last = i + 1 == c->n_rounds;
     char member[32];
     snprintf(member, sizeof member, "rounds[%u]", (unsigned)i);
     if (r->op > ESP_REDUCE_MIN || (r->op && !(r->dtype < 32 && esp__all_dtypes >> r->dtype & 1u)))
@@ -65,7 +65,7 @@ static esp_status esp__refuse_round(const esp__suspect *x, const esp_codec *c, u
     return ESP_OK;
 }
 
-static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) {
+static esp_status esp__refuse_rounds(const esp__checked *x, const esp_codec *c) {
     esp_status s = ESP_OK;
     if (c->n_rounds < 1 || c->n_rounds > ESP_ROUNDS_MAX)
         return esp__refuse(x, ESP_E_UNSUPPORTED, "n_rounds", "%u: it must be 1 to %d", (unsigned)c->n_rounds,
@@ -86,14 +86,14 @@ static esp_status esp__refuse_rounds(const esp__suspect *x, const esp_codec *c) 
 }
 
 ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const char *from) {
-    const esp__suspect x = {ctx, from, "codec", c->name};
+    const esp__checked x = {ctx, from, "codec", c->name};
     esp_status s = esp__refuse_caps(&x, c->caps, ESP__CODEC_CAPS);
     if (!s && !c->wire_version)
         s = esp__refuse(&x, ESP_E_ABI, "wire_version", "0: count versions of the body's format from 1");
     if (!s)
         s = esp__refuse_bits(&x, "dtypes", c->dtypes, esp__all_dtypes, ESP_BIT(ESP_F32),
                              "the library calls codecs with f32: set ESP_BIT(ESP_F32)");
-    /* the host's own feedback reads the payload's header, which it cannot on another device */
+    /* the host's feedback reads the payload's header, which it cannot do in device memory */
     if (!s && c->devices & ~ESP_BIT(ESP_CPU) && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
         s = esp__refuse(
             &x, ESP_E_UNSUPPORTED, "caps",
@@ -113,7 +113,7 @@ ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const c
 
 ESP__FN esp_status esp__tables_validate(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
                                         const char *other_from) {
-    const esp__suspect x = {ctx, from, "codec", c->name};
+    const esp__checked x = {ctx, from, "codec", c->name};
     const char *const a = c->params ? c->params : "", *const b = other->params ? other->params : "";
     const char *member = NULL;
     if (c->wire_version != other->wire_version) member = "wire_version";
@@ -131,9 +131,9 @@ ESP__FN esp_status esp__tables_validate(esp_ctx *ctx, const esp_codec *c, const 
                   : ESP_OK;
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------- */
+/* ---- devices ---- */
 ESP__FN esp_status esp__device_validate(esp_ctx *ctx, const esp_device_table *d, const char *from) {
-    const esp__suspect x = {ctx, from, "device", d->name};
+    const esp__checked x = {ctx, from, "device", d->name};
     esp_status s = esp__refuse_caps(&x, d->caps, ESP_DEVICE_HOST_ACCESS);
     if (!s && d->kind == ESP_CPU)
         s = esp__refuse(&x, ESP_E_UNSUPPORTED, "kind", "1 is the CPU, which is part of the library");
@@ -143,7 +143,7 @@ ESP__FN esp_status esp__device_validate(esp_ctx *ctx, const esp_device_table *d,
     return s;
 }
 
-/* ---- backends -------------------------------------------------------------------------------------------------------- */
+/* ---- backends ---- */
 enum {
     ESP__BACKEND_CAPS = ESP_BACKEND_STREAM_ORDERED | ESP_BACKEND_NEEDS_PROGRESS | ESP_BACKEND_VARLEN |
                         ESP_BACKEND_SCALE | ESP_BACKEND_PACED | ESP_BACKEND_CALLER,
@@ -152,10 +152,10 @@ enum {
                      ESP_BIT(ESP_COLL_REDUCE)
 };
 
-/* Optional functions that are of no use, or wrong, alone. */
-static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b) {
-    const int progress = ESP_HAS(esp_backend, b, progress) != 0, wake = ESP_HAS(esp_backend, b, wake) != 0;
-    const int reg = ESP_HAS(esp_backend, b, reg) != 0, dereg = ESP_HAS(esp_backend, b, dereg) != 0;
+/* Refuses optional functions that need another one, which is missing. */
+static esp_status esp__refuse_halves(const esp__checked *x, const esp_backend *b) {
+    const bool progress = ESP_HAS(esp_backend, b, progress), wake = ESP_HAS(esp_backend, b, wake);
+    const bool reg = ESP_HAS(esp_backend, b, reg), dereg = ESP_HAS(esp_backend, b, dereg);
     if (progress != wake)
         return esp__refuse(x, ESP_E_ABI, progress ? "wake" : "progress",
                            "NULL: progress() sleeps and wake() ends the sleep, so set both or none");
@@ -169,7 +169,7 @@ static esp_status esp__refuse_halves(const esp__suspect *x, const esp_backend *b
 }
 
 ESP__FN esp_status esp__backend_validate(esp_ctx *ctx, const esp_backend *b, const char *from) {
-    const esp__suspect x = {ctx, from, "backend", b->name};
+    const esp__checked x = {ctx, from, "backend", b->name};
     esp_status s = esp__refuse_caps(&x, b->caps, ESP__BACKEND_CAPS);
     if (!s)
         s = esp__refuse_bits(&x, "colls", b->colls, ESP__ALL_COLLS,

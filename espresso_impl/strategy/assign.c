@@ -1,7 +1,7 @@
-/* assign.c: gives a sync unit its codec and option, and checks that job, codec and unit allow them. */
+/* assign.c: assigns a codec and an option to a sync unit, and checks that job, codec and unit allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
-/* An option that names intra and inter only, in a job of more levels. */
+/* Maps an option that names intra and inter only to a job of more levels. */
 static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].level > ESP__INTER) return;
@@ -9,7 +9,7 @@ static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
         if (o->steps[i].kind == ESP__STAGE_COLLECTIVE) o->steps[i].level = esp__two_levels(ctx, o->steps[i].level);
 }
 
-ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
+ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     uint8_t scope[ESP__LEVELS] = {ESP__FLAT};
     uint32_t n = esp__hierarchical(ctx) ? esp__level_blocks(&esp__job_of(ctx)->topo, scope) : 1;
     memset(o, 0, sizeof *o);
@@ -24,9 +24,9 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, int shard, esp__option *o) {
     }
 }
 
-/* The codec's default option. Where only the flat tree is allowed, a similar flat option. */
+/* The codec's default option or, in a job that allows only flat options, a similar flat one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
-    int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
+    const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
     if (!esp__hierarchical(ctx))
         return reducible ? "comp@cpu > flat.allreduce > decomp@cpu" : "comp@cpu > flat.allgather > decomp@cpu";
@@ -36,13 +36,14 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec
                : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
-/* Do the option's steps name every level of the job, and each once? The grammar has seen to it that they follow each other. */
-static int esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
+/* Do the option's steps name every level of the job? The grammar ensures that they name each once. */
+static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t outermost = 0, first, last;
     for (uint32_t i = 0; i < o->n; i++) {
         if (o->steps[i].kind != ESP__STAGE_COLLECTIVE) continue;
-        if (!esp__scope_exists(o->steps[i].level, t->n_levels) || esp__group_size(t, o->steps[i].level) < 2) return 0;
+        if (!esp__scope_exists(o->steps[i].level, t->n_levels) || esp__group_size(t, o->steps[i].level) < 2)
+            return false;
         esp__scope_levels(o->steps[i].level, t->n_levels, &first, &last);
         if (last > outermost) outermost = last;
     }
@@ -109,7 +110,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     return ESP_OK;
 }
 
-/* Sets the round that the unit's codec begins with: earlier ones have no body for parts of its shape. */
+/* Sets the codec's first round for this unit: earlier rounds have no payload body for units of its shape. */
 static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (u->first_round = 0; u->first_round < last; u->first_round++) {
@@ -121,18 +122,18 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     return ESP_OK;
 }
 
-/* Groups are checked before: no tensor of a group has a codec or option in its description. */
+/* A group's tensors have no codec or option of their own: read.c has checked that. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
-    int single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
-    const int shard = single && t->flags & ESP_SHARD;
+    const bool single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
+    const bool shard = single && t->flags & ESP_SHARD;
     esp_status s;
-    const char *codec_spec = single && t->want_codec ? t->want_codec : spec ? spec : ESP__CODEC_NONE;
+    const char *codec_spec = single && t->codec_override ? t->codec_override : spec ? spec : ESP__CODEC_NONE;
     if (raw) codec_spec = ESP__CODEC_NONE;
     s = esp__codec_get(ctx, codec_spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
-    if (single && t->want_option) option = t->want_option;
+    if (single && t->option_override) option = t->option_override;
     if (!option)
         option = shard ? esp__shard_option(ctx, &u->codec->traits, raw) : esp__codec_option(ctx, &u->codec->traits);
     s = esp__option_parse(ctx, option, &u->option);

@@ -1,22 +1,21 @@
-/* entries.c: order entries: reads and prints their words, and checks that an order is complete. Must not know what ops cost, nor
- * how they are run. */
+/* entries.c: reads and prints the entries of an order, and checks that an order is complete. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
-ESP__FN int esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e) {
+ESP__FN bool esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e) {
     char *end;
     memset(e, 0, sizeof *e);
     e->what = ESP__ENTRY_BACKWARD;
-    if (!strcmp(word, "b")) return 1;
-    if (!isdigit((unsigned char)*word)) return 0;
+    if (!strcmp(word, "b")) return true;
+    if (!isdigit((unsigned char)*word)) return false;
     unsigned long unit = strtoul(word, &end, 10), step;
-    if (*end != ':' || unit >= n_units) return 0;
+    if (*end != ':' || unit >= n_units) return false;
     e->unit = (uint32_t)unit;
     e->what = end[1] == 'p' ? ESP__ENTRY_PACK : ESP__ENTRY_UNPACK;
     if (end[1] == 'p' || end[1] == 'u') return !end[2];
-    if (!isdigit((unsigned char)end[1])) return 0;
+    if (!isdigit((unsigned char)end[1])) return false;
     step = strtoul(end + 1, &end, 10);
-    if (step >= ESP__MAX_STEPS) return 0;
+    if (step >= ESP__MAX_STEPS) return false;
     e->step = (uint8_t)step;
     e->what = *end == 'd' ? ESP__ENTRY_DOWN : *end == 'u' ? ESP__ENTRY_UP : ESP__ENTRY_STEP;
     return !end[e->what != ESP__ENTRY_STEP];
@@ -41,15 +40,15 @@ ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, 
         where, word);
 }
 
-ESP__FN int esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units) {
+ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units) {
     int group;
-    if (e->what == ESP__ENTRY_BACKWARD) return 1;
+    if (e->what == ESP__ENTRY_BACKWARD) return true;
     const esp__option *o = units->option(units->user, e->unit, &group);
     if (e->what == ESP__ENTRY_PACK || e->what == ESP__ENTRY_UNPACK) return group;
     return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__STAGE_COLLECTIVE);
 }
 
-/* What a unit runs, in sequence: the steps of its option, once for each round. */
+/* The chain of a unit: its option's steps in the sequence in which they run, once for each round. */
 typedef struct esp__order_chain {
     const esp__option *option;
     uint32_t n;
@@ -62,7 +61,7 @@ static void esp__order_chain_of(const esp__order_units *units, uint32_t unit, es
     out->n = esp__option_chain(out->option, 0, units->rounds ? units->rounds(units->user, unit) : 1, out->step);
 }
 
-/* The first collective of the chain at place `at` or after it; its length: none. */
+/* The first collective of the chain from place `at` on, or c->n. */
 static uint32_t esp__order_next(const esp__order_chain *c, uint32_t at) {
     return esp__chain_collective(c->option, c->step, c->n, at);
 }
@@ -102,9 +101,9 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* The place of an entry behind place `from` in the sequence of its unit's entries; 0: none. */
+/* The next place after `from` of an entry in the sequence of its unit's possible entries, or 0. */
 static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {
-    static const uint32_t within[] = {1, 0, 2}; /* a step, after its copy down and before its copy up */
+    static const uint32_t within[] = {1, 0, 2}; /* of STEP, DOWN, UP: copy down, step, copy up */
     esp__order_chain c;
     if (e->what == ESP__ENTRY_PACK) return from ? 0 : 1;
     if (e->what == ESP__ENTRY_UNPACK) return from < UINT32_MAX ? UINT32_MAX : 0;
@@ -116,7 +115,7 @@ static uint32_t esp__order_place(const esp__order_units *units, const esp__order
     return 0;
 }
 
-/* Checks the sequence of all entries of each unit. units->at: how far a unit's entries have come. */
+/* Checks the sequence of all entries of each unit. units->at has the place of each unit's last entry. */
 static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                           uint32_t n, const esp__order_units *units) {
     uint32_t backwards = 0;

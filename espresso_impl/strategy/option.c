@@ -1,20 +1,22 @@
-/* option.c: the grammar of the decision tree (Espresso, section 4.2, Tables 2 and 3), and the three things done with it:
- * parsing an option, printing it, and enumerating the tree. The paper's tables are about two levels. For more, the levels are
- * divided into blocks of neighbours, each block with its own scope, and the tables are applied to each pair of neighbouring
- * blocks: where they have the inner level's steps, the pair further out is nested. Knows nothing of tensors, ranks or time. */
+/* option.c: the grammar of the decision tree (the Espresso paper, section 4.2, Tables 2 and 3). Parses and prints
+ * options, and enumerates the tree. The paper's tables are for two levels, intra and inter. With more levels, they are
+ * divided into blocks of neighbours, each with a scope. The tables' intra steps are those of a block, and their inter
+ * steps those of the block next to it outwards, which may contain the steps of the next block in turn. */
 #include "espresso_impl/strategy/option.h"
 
-/* Every rule of the grammar is a few symbols and then at most one sub-tree, so that one table has all rules. */
+/* Every rule of the grammar is a few symbols, followed by at most one sub-tree. A collective of the first kind (1)
+ * opens a pair, and one of the second kind (2) closes it: reduce_scatter and allgather, or the rooted reduce and
+ * broadcast. C stands for compressed. */
 enum esp__symbol {
     ESP__S_NONE = 0,
-    ESP__S_COMM,   /* allreduce                                                        */
-    ESP__S_COMM1,  /* reduce_scatter or reduce: opens a pair                           */
-    ESP__S_COMM2,  /* allgather or broadcast: closes it                                */
-    ESP__S_COMMC,  /* allgather of payloads                                            */
-    ESP__S_COMM1C, /* alltoall or gather of payloads: opens a pair                     */
-    ESP__S_COMM2C, /* allgather or broadcast of payloads: closes it                    */
-    ESP__S_SUMC,   /* allreduce of payload bodies (extension)                          */
-    ESP__S_SUM1C,  /* reduce_scatter of payload bodies (extension): opens a pair       */
+    ESP__S_COMM,   /* allreduce */
+    ESP__S_COMM1,  /* reduce_scatter or reduce */
+    ESP__S_COMM2,  /* allgather or broadcast */
+    ESP__S_COMMC,  /* allgather of payloads */
+    ESP__S_COMM1C, /* alltoall or gather of payloads */
+    ESP__S_COMM2C, /* allgather or broadcast of payloads */
+    ESP__S_SUMC,   /* allreduce of payload bodies (extension) */
+    ESP__S_SUM1C,  /* reduce_scatter of payload bodies (extension) */
     ESP__S_COMP,
     ESP__S_DECOMP
 };
@@ -30,26 +32,27 @@ enum esp__subtree {
     ESP__N_T4C,
     ESP__N_T5,
     ESP__N_T6,
-    /* what follows depends on the block: raw or compressed input for the block further out, or for this block's second step */
+    /* replaced by a sub-tree that depends on the block: for the next block outwards, or this block's second step
+     * (BACK), with raw or compressed input */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
     ESP__N_BACK_COMP,
-    /* options that end narrow: nothing spreads the result */
-    ESP__N_SHARD,      /* a block with raw input           */
-    ESP__N_SHARD_COMP, /* a block with compressed input    */
-    ESP__N_SHARD_LAST, /* the outermost block, or the flat tree */
+    /* for sharded tensors: pairs are opened and not closed; LAST is the outermost block, or the flat tree */
+    ESP__N_SHARD,
+    ESP__N_SHARD_COMP,
+    ESP__N_SHARD_LAST,
     ESP__N_SHARD_LAST_COMP,
-    ESP__N_SHARD_OUT_RAW, /* the block further out, by its input */
+    ESP__N_SHARD_OUT_RAW,
     ESP__N_SHARD_OUT_COMP
 };
-/* The sub-tree that follows is for the same block, for the next one further out, or for the one before. */
+/* The rule's sub-tree is for the same block, for the next one outwards, or for the next one inwards. */
 enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
 
 typedef struct esp__rule {
     uint8_t subtree;
     int8_t move;
-    bool extended; /* not in the paper's tables: sums payload bodies */
+    bool extended; /* not in the paper: sums payload bodies */
     uint8_t next;
     uint8_t symbols[3];
 } esp__rule;
@@ -58,7 +61,7 @@ typedef struct esp__rule {
     {                                                                                                                  \
         ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
-/* Comments name the levels of a job that has two. */
+/* Comments are for a job of two levels. */
 static const esp__rule esp__rules[] = {
     /* T1: second intra step, raw input */
     ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
@@ -72,7 +75,7 @@ static const esp__rule esp__rules[] = {
     /* T6: second step of a middle block, compressed input */
     ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
     ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
-    /* T4': inter, payloads whose first step moves them compressed */
+    /* T4': inter, the first collective moves payloads */
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMMC),
     ESP__R(T4C, SAME, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMM1C, ESP__S_COMM2C),
@@ -86,7 +89,8 @@ static const esp__rule esp__rules[] = {
     /* T4: inter, compressed input */
     ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
     ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
-    /* first steps: of a root, or of a middle block with raw input; then of a middle block with compressed input */
+    /* first steps: HIER of the innermost or, with raw input, a middle block; MID of a middle block with compressed
+     * input */
     ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
     ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -99,7 +103,7 @@ static const esp__rule esp__rules[] = {
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
-    /* options that end narrow: the first steps of all blocks, and no second ones */
+    /* for sharded tensors: the first steps of all blocks, and no second steps */
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_RAW, ESP__S_COMM1),
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(SHARD, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -120,31 +124,32 @@ static const char *const esp__coll_names[] = {
     [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
     [ESP_COLL_REDUCE] = "reduce"};
 
-/* A walk through the grammar: the blocks and, for each, the kind of its open pair (0: cut and allgather, 1: rooted). */
+/* A walk through the grammar. */
 typedef struct esp__walk {
     esp__option option;
-    uint8_t scope[ESP__LEVELS], pair[ESP__LEVELS]; /* [n_blocks], the innermost first */
+    uint8_t scope[ESP__LEVELS]; /* [n_blocks], the innermost first */
+    bool rooted[ESP__LEVELS];   /* is the block's open pair rooted? */
     uint32_t n_blocks;
     uint32_t devices;
     bool extended;
-    int narrow; /* options that end narrow: pairs are never rooted, so that each rank has a part */
-    /* enumerating */
+    bool narrow; /* for sharded tensors: without rooted pairs */
+    /* when enumerating */
     int (*each)(void *user, const esp__option *o);
     void *user;
     uint64_t visited;
-    int stop;
-    /* parsing: the steps that the text has */
+    bool stop;
+    /* when parsing: the steps of the text */
     const esp__step *want;
     uint32_t n_want;
     uint32_t furthest;  /* most steps that matched on any path */
-    char expected[256]; /* the steps that could follow them    */
+    char expected[256]; /* the steps that could follow these */
 } esp__walk;
 
 static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at);
 
-/* The sub-tree for block `block` that a rule's `next` stands for. */
+/* The sub-tree that a rule's `next` stands for at this block. */
 static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) {
-    int outermost = block + 1 == w->n_blocks;
+    const bool outermost = block + 1 == w->n_blocks;
     switch (next) {
     case ESP__N_OUT_RAW: return outermost ? ESP__N_T3 : ESP__N_HIER;
     case ESP__N_OUT_COMP: return outermost ? ESP__N_T4 : ESP__N_MID;
@@ -169,7 +174,7 @@ static void esp__walk_subtree(esp__walk *w, uint8_t subtree, uint32_t block) {
             return;
         }
         w->visited++;
-        if (w->each(w->user, &w->option)) w->stop = 1;
+        w->stop = w->each(w->user, &w->option);
         return;
     }
     for (size_t i = 0; i < sizeof esp__rules / sizeof *esp__rules && !w->stop; i++)
@@ -196,12 +201,12 @@ ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap) {
                  s->device == ESP_ON_GPU ? "gpu" : "cpu");
 }
 
-static int esp__step_same(const esp__step *a, const esp__step *b) {
-    if (a->kind != b->kind) return 0;
+static bool esp__step_same(const esp__step *a, const esp__step *b) {
+    if (a->kind != b->kind) return false;
     return a->kind == ESP__STAGE_COLLECTIVE ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
-/* Takes `s` as the next step and walks on. When parsing, only if the text has this step here. */
+/* Appends step `s` and continues the walk; when parsing, only if the text has this step here. */
 static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
@@ -213,7 +218,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uin
                      w->expected[0] ? ", " : "", text);
         return;
     }
-    if (n == ESP__MAX_STEPS) return; /* cannot happen: the grammar's longest path has as many steps */
+    if (n == ESP__MAX_STEPS) return; /* cannot happen: no path of the grammar is longer */
     w->option.steps[n] = *s;
     w->option.n = n + 1;
     esp__walk_symbols(w, r, block, at + 1);
@@ -225,7 +230,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
     s.compressed = symbol == ESP__S_COMMC || symbol == ESP__S_COMM1C || symbol == ESP__S_COMM2C ||
                    symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
     s.summed = symbol == ESP__S_SUMC || symbol == ESP__S_SUM1C;
-    uint8_t saved = w->pair[block];
+    const bool saved = w->rooted[block];
     switch (symbol) {
     case ESP__S_COMM:
     case ESP__S_SUMC:
@@ -239,10 +244,10 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
     case ESP__S_COMM2:
     case ESP__S_COMM2C:
         s.role = ESP__SECOND;
-        s.coll = w->pair[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
+        s.coll = w->rooted[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
         esp__walk_step(w, r, block, at, &s);
         break;
-    default: { /* the first of a pair: cutting or rooted, but only cutting where bodies are summed */
+    default: { /* opens a pair, first one that is not rooted, then a rooted one */
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
                                             {ESP_COLL_ALLTOALL, ESP_COLL_GATHER},
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
@@ -250,10 +255,10 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
         s.role = ESP__FIRST;
         for (uint8_t i = 0; i < 2 && c[i] && !w->stop && !(i && w->narrow); i++) {
             s.coll = c[i];
-            w->pair[block] = i;
+            w->rooted[block] = i == 1;
             esp__walk_step(w, r, block, at, &s);
         }
-        w->pair[block] = saved;
+        w->rooted[block] = saved;
     }
     }
 }
@@ -284,8 +289,7 @@ static void esp__walk_flat(esp__walk *w) {
 
 static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
 
-/* Every way to divide the levels into two blocks or more. Bit k of `ends`: a block ends with level k + 1. The finest one comes
- * last. */
+/* Walks for every division of the levels into two blocks or more. Bit k of `ends`: a block ends with level k + 1. */
 static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
         uint32_t first = 1;
@@ -314,7 +318,7 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extende
     return w.visited;
 }
 
-/* Adds a word at `len`, as far as it fits, and returns the length with it. */
+/* Adds a word at `len`, as far as it fits, and returns the new length, as snprintf does. */
 static size_t esp__word_put(char *buf, size_t cap, size_t len, const char *before, const char *word) {
     size_t at = len < cap ? len : cap;
     int n = snprintf(buf + at, cap - at, "%s%s", before, word);
@@ -333,14 +337,14 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
 }
 
 /* Reads one word of the text as a step. */
-static int esp__step_read(const char *word, size_t len, esp__step *s) {
+static bool esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
     for (uint8_t kind = ESP__STAGE_COMP; kind <= ESP__STAGE_DECOMP; kind++)
         for (uint8_t d = 0; d < 2; d++) {
             char text[40];
             s->kind = kind, s->device = d;
             esp__step_print(s, text, sizeof text);
-            if (strlen(text) == len && !memcmp(text, word, len)) return 1;
+            if (strlen(text) == len && !memcmp(text, word, len)) return true;
         }
     memset(s, 0, sizeof *s);
     s->kind = ESP__STAGE_COLLECTIVE;
@@ -350,9 +354,9 @@ static int esp__step_read(const char *word, size_t len, esp__step *s) {
             s->level = level;
             s->coll = c;
             esp__step_print(s, text, sizeof text);
-            if (strlen(text) == len && !memcmp(text, word, len)) return 1;
+            if (strlen(text) == len && !memcmp(text, word, len)) return true;
         }
-    return 0;
+    return false;
 }
 
 static int esp__option_found(void *user, const esp__option *o) {
@@ -360,10 +364,10 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-/* The blocks of the wanted steps: the scopes that they name, which must follow each other from level 1. Steps that name only flat,
- * intra or inter stand for two levels. */
+/* Sets the walk's blocks to the scopes that the text's steps name. They must cover all levels from level 1 on. Steps
+ * that name no scope but flat, intra and inter are for two levels. */
 static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
-    uint8_t at[ESP__LEVELS + 2] = {0}; /* by first level: the scope */
+    uint8_t at[ESP__LEVELS + 2] = {0}; /* [level]: the named scope whose first level it is */
     uint32_t first, last, next = 1;
     at[1] = ESP__INTRA, at[2] = ESP__INTER;
     for (uint32_t i = 0; i < w->n_want; i++)
@@ -382,7 +386,7 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
         esp__scope_levels(at[next], 0, &first, &last);
     }
     for (uint32_t level = 1; level <= ESP__LEVELS; level++) {
-        int found = 0;
+        bool found = false;
         for (uint32_t k = 0; k < w->n_blocks; k++) found |= w->scope[k] == at[level];
         if (at[level] && !found)
             return esp__fail(ctx, ESP_E_ARG,
@@ -393,10 +397,10 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
     return ESP_OK;
 }
 
-/* An option's text, cut into steps. */
+/* The steps of an option's text, whether the grammar allows them or not. */
 typedef struct esp__option_words {
     esp__step steps[ESP__MAX_STEPS];
-    size_t position[ESP__MAX_STEPS + 1]; /* where each step begins, and where the text behind the last does */
+    size_t position[ESP__MAX_STEPS + 1]; /* columns of the steps and of the end */
     uint32_t n;
 } esp__option_words;
 
@@ -442,8 +446,9 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
     w.n_want = words.n;
     w.each = esp__option_found;
     w.user = out;
-    for (w.narrow = 0; w.narrow < 2 && !w.visited; w.narrow++) {
-        w.stop = 0;
+    for (int narrow = 0; narrow < 2 && !w.visited; narrow++) {
+        w.narrow = narrow == 1;
+        w.stop = false;
         esp__walk_flat(&w);
         if (w.visited) break;
         s = esp__walk_wanted(ctx, &w);
@@ -460,13 +465,13 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
                      words.position[w.furthest], found, w.expected);
 }
 
-ESP__FN int esp__option_is_flat(const esp__option *o) {
+ESP__FN bool esp__option_is_flat(const esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].kind == ESP__STAGE_COLLECTIVE) return o->steps[i].level == ESP__FLAT;
-    return 1;
+    return true;
 }
 
-ESP__FN int esp__option_narrow(const esp__option *o) {
+ESP__FN bool esp__option_narrow(const esp__option *o) {
     int open = 0;
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].kind == ESP__STAGE_COLLECTIVE)

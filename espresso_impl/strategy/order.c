@@ -1,11 +1,12 @@
-/* order.c: generates the order of collectives for a strategy that has none, by simulating a step with nominal costs. An op starts
- * when its input is ready and its lane is free; of several ready ops the earliest starts, then that of the lower unit. All ranks
- * get the same order, because nothing here depends on the rank. A planner knows real costs and stores its own order. */
+/* order.c: generates the order of collectives for a strategy that has none, by simulating a step with nominal costs. An
+ * op starts when its input is ready and its lane is free. Of several ready ops the one that was ready first starts; of
+ * equal ones, that of the lower unit. Nothing depends on the rank, so all ranks get the same order. A planner's
+ * strategies have an order. */
 #include "espresso_impl/base/heap.h"
 #include "espresso_impl/strategy/strategy.h"
 
 typedef struct esp__sim_lane {
-    esp__heap waiting; /* key: unit << 32 | place in the unit's chain */
+    esp__heap waiting; /* key: unit << 32 | index in the unit's chain */
     uint64_t free_at;
 } esp__sim_lane;
 
@@ -23,8 +24,8 @@ static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
     return last;
 }
 
-/* Nominal nanoseconds of one step, with 10 Gbit/s between machines and 100 Gbit/s inside. Only the ratios of costs matter: they
- * decide which op is ready first. `share`: of the unit's elements, those that the rank has. */
+/* Nominal nanoseconds of one step, with 10 Gbit/s between machines and 100 Gbit/s inside. Only ratios of costs matter,
+ * since they decide which op is ready first. `share` is the rank's fraction of the unit's elements. */
 static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__unit *u, const esp__step *s, double share) {
     double bytes = (double)u->place.elements * share * 4.0;
     uint32_t lane = esp__step_lane(ctx, s);
@@ -50,8 +51,8 @@ static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_
                        (uint64_t)unit << 32 | place);
 }
 
-/* Runs the op that can start first. 0: no op is left. */
-static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane *lanes, double *share) {
+/* Runs the op that can start first; false when no op is left. */
+static bool esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t best = UINT64_MAX;
     uint32_t lane = ESP__LANES;
     for (uint32_t k = 0; k < ESP__LANES; k++) {
@@ -59,14 +60,14 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
         uint64_t ready = lanes[k].waiting.at[0].ready, start = ready > lanes[k].free_at ? ready : lanes[k].free_at;
         if (start < best) best = start, lane = k;
     }
-    if (lane == ESP__LANES) return 0;
+    if (lane == ESP__LANES) return false;
     uint64_t key = esp__heap_pop(&lanes[lane].waiting).key;
     uint32_t unit = (uint32_t)(key >> 32), place = (uint32_t)key;
     const esp__unit *u = &y->units[unit];
     esp__chain_step chain[ESP__CHAIN_MAX];
     esp__unit_chain(u, chain);
     const uint32_t step = chain[place].step;
-    const int early = u->option.steps[step].compressed && chain[place].round + 1u < u->codec->traits.n_rounds;
+    const bool early = u->option.steps[step].compressed && chain[place].round + 1u < u->codec->traits.n_rounds;
     const esp__step *s = &u->option.steps[step];
     uint64_t end = best + esp__nominal_ns(ctx, u, s, share[unit]);
     lanes[lane].free_at = end;
@@ -79,13 +80,13 @@ static int esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane 
     }
     if (!early) share[unit] = esp__share_after(ctx, s, share[unit]);
     esp__sim_enter(ctx, y, lanes, unit, place + 1, end);
-    return 1;
+    return true;
 }
 
-/* Lets backward run: a unit is ready when backward has finished its last tensor. */
+/* Simulates backward propagation: a unit is ready when its last tensor is. */
 static void esp__sim_backward(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t now = 0;
-    uint32_t reached = 0; /* tensors */
+    uint32_t reached = 0;
     for (uint32_t i = 0; i < y->n_units; i++) {
         const esp__extent *p = &y->units[i].place;
         for (; reached < p->first + p->n; reached++) now += 2000u + esp__model_of(ctx)->tensors[reached].count;
@@ -119,7 +120,7 @@ ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y) {
         while (esp__sim_run_one(ctx, y, lanes, share)) {
         }
     }
-    int failed = !share || !heaps || !y->order;
+    const bool failed = !share || !heaps || !y->order;
     esp__free(ctx, share);
     esp__free(ctx, heaps);
     return failed ? esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory") : ESP_OK;

@@ -1,4 +1,4 @@
-/* read.c: makes a strategy's units, with codecs, options and order, from the lines that text.c reads. Must not know the format. */
+/* read.c: makes a strategy's units and order from the lines that text.c reads. Must not know the format. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
@@ -28,11 +28,12 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
                              "%s: of tensors '%s' and '%s' only one wants the sum (ESP_SUM), the other the mean: they "
                              "cannot be in one group",
                              where, a->name, t->name);
-        if (t->want_codec || t->want_option)
+        if (t->codec_override || t->option_override)
             return esp__fail(
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' has %s of its own ('%s'): it cannot be in a group; give it a line of its own", where,
-                t->name, t->want_codec ? "a codec" : "an option", t->want_codec ? t->want_codec : t->want_option);
+                t->name, t->codec_override ? "a codec" : "an option",
+                t->codec_override ? t->codec_override : t->option_override);
     }
     return ESP_OK;
 }
@@ -54,7 +55,7 @@ static esp_status esp__load_unit(void *user, const char *where, const esp__unit_
     return esp__unit_assign(ctx, u, x->codec, x->option, where);
 }
 
-/* ---- the order ------------------------------------------------------------------------------------------------------ */
+/* ---- the order ---- */
 static const esp__option *esp__order_option(const void *user, uint32_t unit, int *group) {
     const esp__unit *u = &((const esp__strategy *)user)->units[unit];
     *group = esp__unit_is_group(u);

@@ -1,5 +1,4 @@
-/* region.c: how every step of an option changes a rank's region. Pure functions: they know neither memory nor backends, and depend
- * only on the rank's coordinates. */
+/* region.c: how each step of an option changes a rank's region. Pure functions of the rank's coordinates. */
 #include "espresso_impl/strategy/region.h"
 
 ESP__FN void esp__region_start(esp__region *r) { memset(r, 0, sizeof *r); }
@@ -36,16 +35,16 @@ ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates 
     return n;
 }
 
-ESP__FN int esp__region_active(const esp__region *r) {
+ESP__FN bool esp__region_active(const esp__region *r) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
-        if (r->idle[k]) return 0;
-    return 1;
+        if (r->idle[k]) return false;
+    return true;
 }
 
-ESP__FN int esp__region_takes_part(const esp__region *r, const esp__step *s) {
+ESP__FN bool esp__region_takes_part(const esp__region *r, const esp__step *s) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
-        if (r->idle[k] && (s->kind != ESP__STAGE_COLLECTIVE || s->level != k)) return 0;
-    return 1;
+        if (r->idle[k] && (s->kind != ESP__STAGE_COLLECTIVE || s->level != k)) return false;
+    return true;
 }
 
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s) {
@@ -53,7 +52,8 @@ ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s)
     uint32_t first, last;
     if (s->kind != ESP__STAGE_COLLECTIVE || !esp__coll_rooted(s->coll)) return -1;
     esp__scope_levels(s->level, 0, &first, &last);
-    for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level]; /* spreads the roots further */
+    /* ranks of one machine are in different groups: their roots are on different machines */
+    for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level];
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
 }
 
@@ -82,7 +82,7 @@ static void esp__cut_push(esp__region *r, uint8_t level, uint8_t open) {
     r->n_cuts++;
 }
 
-/* A Comp cuts its region in advance, once for each cutting collective that its payloads pass before they are decoded. */
+/* A Comp cuts its region before it compresses, once for each following collective that distributes the parts. */
 static void esp__region_comp(esp__region *r, const esp__option *o, uint32_t i) {
     r->compressed = 1;
     for (i++; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP; i++) {
@@ -136,7 +136,7 @@ static void esp__region_payload_coll(esp__region *r, const esp__coordinates *at,
 static void esp__region_raw_coll(esp__region *r, const esp__coordinates *at, const esp__step *s) {
     switch (s->coll) {
     case ESP_COLL_REDUCE_SCATTER: esp__cut_push(r, s->level, 0); break;
-    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* removes the innermost cut, which was made last */
+    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* undoes the last cut */
     case ESP_COLL_REDUCE: r->idle[s->level] = at->index[s->level] != esp__region_root(at, s); break;
     default: break;
     }

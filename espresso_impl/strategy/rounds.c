@@ -1,14 +1,15 @@
-/* rounds.c: in which sequence the steps of an option run with a codec of several rounds. A Comp of n rounds compresses n times.
- * The bodies of every round but the last are reduced over all groups that sum the Comp's payloads, undecoded or decoded, and spread
- * over those that only pass them on. Then the last round's payloads take the option's own way. Knows nothing of codecs and ranks. */
+/* rounds.c: the sequence in which the steps of an option run with a codec of several rounds, as PowerSGD. A Comp
+ * compresses once a round. In every round but the last, the payload bodies are summed over all groups whose
+ * contributions the option adds up, so that all ranks get the sum that the next round needs. Only the payloads of the
+ * last round pass through all of the option's steps. */
 #include "espresso_impl/strategy/option.h"
 
-ESP__FN int esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
+ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
     const esp__step *s = &o->steps[i];
-    if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return 0;
-    for (uint32_t k = comp + 1; k < i; k++) /* once for each group: a second collective there only spreads the result */
-        if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return 0;
-    return 1;
+    if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return false;
+    for (uint32_t k = comp + 1; k < i; k++) /* a second collective of the same scope only spreads the result */
+        if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return false;
+    return true;
 }
 
 static uint32_t esp__chain_add(esp__chain_step *out, uint32_t n, uint32_t step, uint32_t round) {

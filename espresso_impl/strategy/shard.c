@@ -1,8 +1,8 @@
-/* shard.c: sharded tensors (ESP_SHARD): which options they may have, and which elements each rank gets. Knows no memory. */
+/* shard.c: sharded tensors (ESP_SHARD): which options they may have, and which elements each rank gets. */
 #include "espresso_impl/strategy/strategy.h"
 
-ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, int raw) {
-    const int reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0, levels = esp__hierarchical(ctx);
+ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw) {
+    const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0, levels = esp__hierarchical(ctx);
     if (raw) return levels ? "intra.reduce_scatter > inter.reduce_scatter" : "flat.reduce_scatter";
     if (reducible)
         return levels ? "intra.reduce_scatter > comp@cpu > inter.reduce_scatter > decomp@cpu"
@@ -13,7 +13,7 @@ ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *code
 
 ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
-    const int narrow = esp__option_narrow(&u->option);
+    const bool narrow = esp__option_narrow(&u->option);
     for (uint32_t k = 0; k < u->place.n; k++) {
         const esp__tensor *x = t + k;
         if (!(x->flags & ESP_SHARD)) continue;

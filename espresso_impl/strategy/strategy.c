@@ -1,22 +1,22 @@
-/* strategy.c: makes a strategy from a built-in name or, through read.c, from a strategy's text; and prints the strategy as text. */
+/* strategy.c: makes a strategy from a built-in name or, through read.c, from a text; and prints a strategy as text. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
-/* Do built-in strategies leave this tensor uncompressed because it is small? What its description asks for goes first. */
+/* Is the tensor too small for built-in strategies to compress it? Not if its description names a codec or option. */
 static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
-    return t->count < esp__model_of(ctx)->min_compress_elements && !t->want_codec && !t->want_option;
+    return t->count < esp__model_of(ctx)->min_compress_elements && !t->codec_override && !t->option_override;
 }
 
 static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {
-    const int fp32 = !strcmp(name, "fp32");
+    const bool fp32 = !strcmp(name, "fp32");
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
         const esp__tensor *t = &esp__model_of(ctx)->tensors[i];
-        const int raw = fp32 || esp__tensor_small(ctx, t);
+        const bool raw = fp32 || esp__tensor_small(ctx, t);
         esp__extent whole = {i, 1, 0, t->count};
         char raw_option[ESP__TEXT_MAX];
         esp__option o;
@@ -31,21 +31,21 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     return esp__order_make(ctx, y);
 }
 
-/* The error if `path` is neither a built-in strategy nor a file, with a guess at what was meant. */
+/* The error of a `path` that is neither a built-in strategy nor a file, with a suggestion. */
 static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *why) {
     static const char *const names[] = {"fp32", "layerwise", "auto"};
-    const char *near = NULL;
+    const char *suggestion = NULL;
     char hint[ESP__SPEC_MAX * 2] = "";
     unsigned best = 3;
     size_t n = strcspn(path, ":;");
     const esp__registry *known = ctx ? esp__registry_of(ctx) : NULL; /* the command reads files without a context */
-    for (uint32_t i = 0; known && i < known->n_codecs; i++)
-        if (strlen(known->codecs[i]->name) == n && !memcmp(known->codecs[i]->name, path, n))
+    for (uint32_t i = 0; known && i < known->codecs.n; i++)
+        if (strlen(known->codecs.at[i].codec->name) == n && !memcmp(known->codecs.at[i].codec->name, path, n))
             snprintf(hint, sizeof hint, " ('%.*s' is a codec: ESPRESSO_CODEC=%.200s, or esp_config.codec)", (int)n,
                      path, path);
     for (int i = 0; i < 3; i++)
-        if (esp__suggests(path, names[i], &best)) near = names[i];
-    if (near && !*hint) snprintf(hint, sizeof hint, " (did you mean '%s'?)", near);
+        if (esp__suggests(path, names[i], &best)) suggestion = names[i];
+    if (suggestion && !*hint) snprintf(hint, sizeof hint, " (did you mean '%s'?)", suggestion);
     esp__fail(ctx, ESP_E_NOT_FOUND,
               "strategy '%s': no built-in strategy (fp32, layerwise, auto) has that name%s, and opening it as a file "
               "failed: %s",
@@ -69,7 +69,7 @@ ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out) {
                      error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : strerror(error));
 }
 
-/* ---- back to text ------------------------------------------------------------------------------------------------ */
+/* ---- printing ---- */
 static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__text *t, const esp__unit *u) {
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     const esp__extent *p = &u->place;
@@ -78,7 +78,7 @@ static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__option_print(&u->option, option, sizeof option);
     if (esp__unit_is_chunk(ctx, u)) {
         x.n_chunks = y->of_tensor[p->first].n;
-        x.chunk = p->begin ? 1 : 0;
+        x.chunk = p->begin ? 1 : 0; /* the printer only compares it with 0 */
     }
     esp__strategy_put_unit(t, &tensors, &x);
 }
@@ -111,7 +111,7 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
     return s->text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
 }
 
-ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, int files) {
+ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, bool files) {
     esp_status s;
     if (!spec) spec = esp__model_of(ctx)->codec_spec ? "layerwise" : "fp32";
     if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {

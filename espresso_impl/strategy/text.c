@@ -1,30 +1,29 @@
-/* text.c: reads a strategy's text line by line, and prints it: sync units with their codecs and options, and the order of ops. The
- * only reader and printer of that format. Every error says file, line and what was expected. Must not know what options and
- * codecs mean, nor who calls. */
+/* text.c: reads and prints a strategy's text. Every error has file, line and the expected words. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
-/* ---- lines and words --------------------------------------------------------------------------------------------- */
-/* The state of reading. A split tensor whose chunks follow, or a group whose tensors are listed, may be open, but not both. */
+/* ---- lines and words ---- */
+/* The reader's state. A split tensor is open until its last chunk is read, and a group while its tensors are listed. */
 typedef struct esp__reading {
     const esp_ctx *ctx;
     const char *name;
-    const esp__text_tensors *tensors; /* NULL: any */
+    const esp__text_tensors *tensors; /* the expected ones, or NULL */
     const esp__strategy_lines *to;
-    char *at;                      /* the rest of the text                                                       */
-    char where[ESP__SPEC_MAX * 2]; /* "FILE:LINE"                                                                */
+    char *at;                      /* the rest of the text */
+    char where[ESP__SPEC_MAX * 2]; /* "FILE:LINE" */
     int line;
-    uint32_t n_tensors, n_units; /* so far; n_tensors counts those of an open group too                         */
+    uint32_t n_tensors, n_units; /* so far */
     uint64_t n_elements;
-    const char *last; /* the last tensor's name, and its elements                                               */
+    const char *last; /* the last tensor's name, and its elements */
     uint64_t count;
-    uint32_t n_chunks, chunk; /* an open split: how many chunks it has, and how many were read; 0: none            */
-    uint64_t cut;             /* elements of the chunks that were read                                           */
-    uint32_t members;         /* tensors of the open group, and their elements                                   */
+    uint32_t n_chunks; /* of the open split tensor, or 0 */
+    uint32_t chunk;    /* its chunks that were read */
+    uint64_t cut;      /* their elements */
+    uint32_t members;  /* tensors of the open group so far */
     uint64_t member_elements;
 } esp__reading;
 
-/* *out: the next line that is neither empty nor a comment, without blanks around it; NULL at the end. */
+/* Sets *out to the next line that is neither empty nor a comment, without blanks around it, or to NULL at the end. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
         char *start = r->at, *end = start + strcspn(start, "\n"), *hash;
@@ -54,20 +53,20 @@ static char *esp__word(char **p) {
     return start;
 }
 
-/* Reads a decimal number, which must be the whole word. 0: it is none. */
-static int esp__number(const char *word, uint64_t *out) {
+/* Reads a word that is a decimal number; false if it is none. */
+static bool esp__number(const char *word, uint64_t *out) {
     uint64_t x = 0;
-    if (!*word) return 0;
+    if (!*word) return false;
     for (; isdigit((unsigned char)*word); word++) {
         uint64_t digit = (uint64_t)(*word - '0');
-        if (x > (UINT64_MAX - digit) / 10) return 0;
+        if (x > (UINT64_MAX - digit) / 10) return false;
         x = x * 10 + digit;
     }
     *out = x;
     return !*word;
 }
 
-/* What is wrong with a word that should be a tensor's name or a codec of at most `most` bytes; NULL: nothing. */
+/* An error text if a word cannot be a tensor's name or a codec of at most `most` bytes, else NULL. */
 static const char *esp__word_wrong(const char *word, size_t most) {
     if (!*word) return "it is empty";
     if (strlen(word) > most) return "it is too long";
@@ -76,8 +75,8 @@ static const char *esp__word_wrong(const char *word, size_t most) {
     return NULL;
 }
 
-/* ---- units ---------------------------------------------------------------------------------------------------------- */
-/* Takes a tensor's name and elements: it must be the model's next tensor. */
+/* ---- units ---- */
+/* Checks a tensor's name and elements, which must be those of the model's next tensor. */
 static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t count) {
     const esp__text_tensors *m = r->tensors;
     const char *wrong = esp__word_wrong(name, ESP__TENSOR_NAME_MAX);
@@ -86,14 +85,14 @@ static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t cou
         return esp__fail(
             r->ctx, ESP_E_ARG,
             "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for another "
-            "model: make it anew",
+            "model: make a new one",
             r->where, name, m->n);
     const char *want = m ? m->name(m->user, r->n_tensors, &want_count) : NULL;
     if (want && (strcmp(want, name) != 0 || want_count != count))
         return esp__fail(
             r->ctx, ESP_E_ARG,
             "%s: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in this model. "
-            "The strategy was made for another model, or tensors were added in another order: make it anew",
+            "The strategy was made for another model, or tensors were added in another order: make a new one",
             r->where, r->n_tensors, name, (unsigned long long)count, want, (unsigned long long)want_count);
     if (wrong) return esp__fail(r->ctx, ESP_E_ARG, "%s: tensor '%.60s': %s", r->where, name, wrong);
     if (!count || count > ESP__ELEMENTS_MAX - r->n_elements || r->n_tensors == ESP__UNITS_MAX)
@@ -124,7 +123,7 @@ static esp_status esp__read_unit(esp__reading *r, const esp__unit_line *u) {
 static esp_status esp__read_tensor(esp__reading *r, char *rest) {
     char *name = esp__word(&rest), *elements = esp__word(&rest), *codec = esp__word(&rest);
     char *option = rest + strspn(rest, " \t");
-    int member = !strcmp(codec, "group") && !*option;
+    const bool member = !strcmp(codec, "group") && !*option;
     uint64_t count, chunks = 0;
     if (!esp__number(elements, &count) || !*codec || (!*option && !member))
         return esp__fail(r->ctx, ESP_E_ARG, "%s: expected 'tensor NAME ELEMENTS CODEC OPTION' (or split N, or group)",
@@ -213,7 +212,7 @@ static esp_status esp__read_order(esp__reading *r, char *rest) {
     return ESP_OK;
 }
 
-/* ---- the whole text ------------------------------------------------------------------------------------------------- */
+/* ---- the whole text ---- */
 static esp_status esp__read_line(esp__reading *r, char *line) {
     char *rest = line, *word = esp__word(&rest);
     if (r->n_chunks && strcmp(word, "chunk"))
@@ -226,7 +225,7 @@ static esp_status esp__read_line(esp__reading *r, char *line) {
     return esp__fail(r->ctx, ESP_E_ARG, "%s: '%s': expected 'tensor', 'chunk', 'group' or 'order'", r->where, word);
 }
 
-/* The text ended: is everything there? */
+/* Checks at the end of the text that nothing is missing. */
 static esp_status esp__read_end(esp__reading *r) {
     const esp__text_tensors *m = r->tensors;
     uint64_t count;
@@ -237,7 +236,7 @@ static esp_status esp__read_end(esp__reading *r) {
         return esp__fail(
             r->ctx, ESP_E_ARG,
             "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy was "
-            "made for another model: make it anew",
+            "made for another model: make a new one",
             r->name, r->n_tensors, m->n, m->name(m->user, r->n_tensors, &count));
     if (r->members)
         return esp__fail(r->ctx, ESP_E_ARG,
@@ -263,7 +262,7 @@ ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char
     return s ? s : esp__read_end(&r);
 }
 
-/* ---- printing ---------------------------------------------------------------------------------------------------------- */
+/* ---- printing ---- */
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments) {
     esp__text_add(t, "%s\n%s", ESP__STRATEGY_MAGIC, comments);
 }

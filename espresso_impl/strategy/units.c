@@ -1,27 +1,26 @@
-/* units.c: sync units: whole tensors, chunks of a tensor, groups of neighbours; and the elements of each. Knows no text of
- * strategies and no time. */
+/* units.c: sync units (tensors, chunks of a tensor, groups of tensors), and the elements of each. */
 #include "espresso_impl/strategy/strategy.h"
 
-ESP__FN int esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
-                              esp__segment *s) {
+ESP__FN bool esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
+                               esp__segment *s) {
     uint64_t done = s->at + s->length, at = from + done, count = place->elements;
     uint32_t tensor = place->first;
-    if (done >= length) return 0;
+    if (done >= length) return false;
     if (place->n > 1)
         for (; at >= (count = esp__model_of(ctx)->tensors[tensor].count); tensor++) at -= count;
     s->tensor = tensor;
     s->begin = place->begin + at;
     s->at = done;
     s->length = length - done < count - at ? length - done : count - at;
-    return 1;
+    return true;
 }
 
-ESP__FN int esp__unit_is_group(const esp__unit *u) { return u->place.n > 1; }
-ESP__FN int esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
+ESP__FN bool esp__unit_is_group(const esp__unit *u) { return u->place.n > 1; }
+ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
     return u->place.n == 1 && u->place.elements != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
-/* Sets key and name. They follow from those of the unit's tensors, and so are the same on all ranks and in every run. */
+/* Sets key and name from those of the unit's tensors, so that they are the same on all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
@@ -82,7 +81,7 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
 }
 
 ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols) {
-    const int matrix =
+    const bool matrix =
         u->rows && count && (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX || count == u->place.elements);
     *rows = matrix ? count / u->cols : 0;
     *cols = matrix ? u->cols : 0;

@@ -91,15 +91,15 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, const char *list) {
     esp_status s = ESP_OK;
     int lossy = 0;
-    for (uint32_t i = 0; i < ctx->registry.n_codecs && !s; i++) {
+    for (uint32_t i = 0; i < ctx->registry.codecs.n && !s; i++) {
         const int opens = esp__codec_opens(ctx, i, &lossy);
         if (opens < 0) return ESP_E_NOMEM; /* not "no": every rank must allow the same codecs */
         if (!opens || lossy) continue;
         if (o->n_codecs == ESP__CALIBRATION_CODECS)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "codec '%s' is not considered: the list is full",
-                     ctx->registry.codecs[i]->name);
+                     ctx->registry.codecs.at[i].codec->name);
         else
-            s = esp__auto_codec_add(ctx, o, ctx->registry.codecs[i]->name, list);
+            s = esp__auto_codec_add(ctx, o, ctx->registry.codecs.at[i].codec->name, list);
     }
     return s;
 }

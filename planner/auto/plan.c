@@ -26,7 +26,7 @@ static const double esp__auto_exposed_much =
     1.0 / 3.0;                             /* of a step: worth a try even where nothing is predicted to win */
 static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                      */
 
-static int esp__auto_override(const esp__tensor *t) { return t->want_codec || t->want_option; }
+static int esp__auto_override(const esp__tensor *t) { return t->codec_override || t->option_override; }
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);

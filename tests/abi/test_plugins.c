@@ -19,10 +19,10 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
 /* Each of these loads must fail with an error that contains this text. */
 static void refuse(const char *name, esp_status status, const char *part) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    const uint32_t n = ctx->registry.n_codecs;
+    const uint32_t n = ctx->registry.codecs.n;
     assert_int_equal(esp_plugin_load(ctx, name), status);
     assert_error(ctx, part);
-    assert_int_equal(ctx->registry.n_codecs, n);
+    assert_int_equal(ctx->registry.codecs.n, n);
     esp_close(ctx);
 }
 

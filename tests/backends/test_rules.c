@@ -13,8 +13,8 @@ TEST(all_rules) {
 TEST(all_backends) {
     esp_ctx *ctx = NULL;
     assert_int_equal(esp__open_alone(&ctx), ESP_OK);
-    assert_true(ctx->registry.n_backends > 0);
-    for (uint32_t i = 0; i < ctx->registry.n_backends; i++)
-        run_check_named(ctx->registry.backends[i]->name, specs, SPECS);
+    assert_true(ctx->registry.backends.n > 0);
+    for (uint32_t i = 0; i < ctx->registry.backends.n; i++)
+        run_check_named(ctx->registry.backends.at[i].backend->name, specs, SPECS);
     esp_close(ctx);
 }

@@ -1,5 +1,5 @@
-/* test_file.c: files that are there whole or not at all: what a reader sees, and what is left in the folder, when all goes
- * well, when the disk is full, when a writer dies, and when several write one path. */
+/* test_file.c: written files are complete or absent: when all goes well, when the disk is full, when a writer dies, and
+ * when several processes write one path. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
 #include <sys/resource.h>
@@ -65,7 +65,7 @@ TEST(refused, setup, folder_remove) {
     assert_int_equal(names(), 0);
 }
 
-/* The limit of a file's size stands for a full disk: write() takes a part, and then nothing. */
+/* A limit of the file size simulates a full disk: write() takes a part, and then nothing. */
 TEST(full_disk, setup, folder_remove) {
     static char large[1 << 17];
     const struct rlimit small = {1 << 16, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
@@ -90,7 +90,7 @@ TEST(full_disk, setup, folder_remove) {
     assert_true(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
 }
 
-/* What a writer that was killed left is removed by the next one. */
+/* The next writer removes the temporary file of a killed one. */
 TEST(killed, setup, folder_remove) {
     const pid_t child = child_fork(60);
     if (!child) {
@@ -107,7 +107,7 @@ TEST(killed, setup, folder_remove) {
     assert_int_equal(names(), 1);
 }
 
-/* Two writers at once: each one's file is whole, and the last to end has its name. */
+/* Two writers at once: each file is complete, and the last to end gets the name. */
 TEST(several, setup, folder_remove) {
     esp__file a, b;
     assert_int_equal(esp__file_open(&a, path), 0);
@@ -116,7 +116,7 @@ TEST(several, setup, folder_remove) {
     esp__file_put(&a, "a", 1);
     esp__file_put(&b, "b", 1);
     assert_int_equal(esp__file_sync(&a), 0);
-    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third one takes neither for left */
+    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third one removes neither */
     assert_int_equal(esp__file_close(&b), 0);
     assert_string_equal(content(path), "b");
     assert_int_equal(esp__file_rename(&a), 0);
@@ -124,7 +124,7 @@ TEST(several, setup, folder_remove) {
     assert_int_equal(names(), 1);
 }
 
-/* A link in place of the path stays one; one in place of the temporary file is not followed. */
+/* A link at the path stays a link; a link at the temporary name is not followed. */
 TEST(links, setup, folder_remove) {
     char link[128], temporary[160], other[128];
     struct stat st;
@@ -144,7 +144,7 @@ TEST(links, setup, folder_remove) {
     assert_true(lstat(temporary, &st) == 0 && S_ISLNK(st.st_mode));
 }
 
-/* A pipe gets what there is; one that nobody reads holds nobody up. */
+/* A pipe is written; a pipe without a reader does not block. */
 TEST(pipes, setup, folder_remove) {
     char got[8] = "";
     assert_int_equal(mkfifo(path, 0600), 0);

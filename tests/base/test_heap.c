@@ -12,8 +12,7 @@ static int order(const void *a, const void *b) {
     return (x->key > y->key) - (x->key < y->key);
 }
 
-/* All in, then all out: every size, times that are mostly equal or mostly different, and so large that they need all
- * bits. */
+/* Inserts all, then removes all: for every size, with times mostly equal, mostly different, or of all bits. */
 TEST(sorted) {
     esp__waiting at[MOST], want[MOST];
     uint64_t seed = 1;
@@ -34,7 +33,7 @@ TEST(sorted) {
     }
 }
 
-/* In and out by turns: what comes out is never later than what stays. */
+/* Inserts and removes in turn: a removed entry is never later than those that stay. */
 TEST(by_turns) {
     esp__waiting at[MOST];
     esp__heap h = {at, 0};

@@ -1,5 +1,5 @@
-/* test_machine.c: how many cores a process may use: those that it is bound to, and what its control groups give, of made-up
- * groups of both versions; and facts of this machine. */
+/* test_machine.c: the number of cores that a process may use, with invented control groups of both versions; and facts
+ * about this machine. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/machine.h"
 #include <sched.h>

@@ -1,5 +1,5 @@
-/* test_process.c: a forked child is told from the process that opened a context, whatever way it was forked, and without asking
- * for the pid. */
+/* test_process.c: a forked child is distinguished from the process that opened a context, however it was forked, and
+ * without a call of getpid. */
 /* runs: quiet */
 #include "tests/lib/test.h"
 #include <sys/syscall.h>

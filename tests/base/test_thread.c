@@ -1,4 +1,4 @@
-/* test_thread.c: a thread of the library takes no signal that is meant for the program, and still dies of its own faults. */
+/* test_thread.c: threads of the library take no signals of the program, and still die of their own faults. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/os.h"

@@ -1,5 +1,5 @@
-/* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whoever helps; a context has no
- * compression threads of its own, and the runtime starts no second team; results are those of the library's own threads. */
+/* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whichever threads help;
+ * a context starts no compression threads and no second team; results are those of the library's own threads. */
 /* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
 #include "tests/lib/test.h"
 #include <sched.h>
@@ -85,7 +85,7 @@ static loop *run_scene(scene s, int *helped) {
     loop *l = loop_new(w, MOST, 1);
     l->slow = s.slow;
     atomic_store(&offers, 0), atomic_store(&waiting, 0), atomic_store(&quit, 0);
-    esp__workers_offered(w); /* as the first wait of a step: tells the team's size */
+    esp__workers_offered(w); /* as the first wait of a step, which sets the team's size */
     assert_int_equal(pthread_create(&cpu, NULL, cpu_main, l), 0);
     *helped = 0;
     if (s.in_region) {
@@ -102,7 +102,7 @@ static loop *run_scene(scene s, int *helped) {
     return l;
 }
 
-/* Pieces take long here, so that the team comes while there are some: it then runs the rest, and never more threads than it has. */
+/* Pieces take long here, so that the team comes before they are done: it then runs the rest. */
 TEST(test_who_waits_helps) {
     int helped;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
@@ -124,7 +124,8 @@ TEST(test_at_most_n) {
     free(l);
 }
 
-/* Inside a parallel region, even where nested ones are allowed, no further thread starts: each that waits runs pieces itself. */
+/* Inside a parallel region, even where nested ones are allowed, no further thread starts: each that waits runs pieces
+ * itself. */
 TEST(test_waiting_inside_a_region) {
     int helped, levels = omp_get_max_active_levels(), before;
     omp_set_max_active_levels(4);
@@ -148,8 +149,8 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A thread that is not the library's (a measurement of the autopilot) runs its loop on its team, in pieces as ever. A loop in a
- * loop, a loop inside a region, and one no longer than its grain run inline. */
+/* A thread that is not the library's (a measurement of the autopilot) runs its loop on its team, in pieces as ever. A
+ * loop in a loop, a loop inside a region, and one no longer than its grain run inline. */
 TEST(test_own_loops) {
     esp__workers *w = NULL;
     assert_int_equal(esp__workers_open_omp(NULL, 0, offer, &w), ESP_OK);
@@ -254,8 +255,8 @@ TEST(test_same_results) {
     }
 }
 
-/* The trainer's team and three threads of the library, whatever the trainer does: cpu, links, and the watch thread of a job of
- * more ranks, which this one does not have. Own threads come on top of that only with "pthreads". */
+/* The trainer's team and three threads of the library, whatever the trainer does: cpu, links, and the watch thread of a
+ * job of more ranks, which this one does not have. Own threads come on top of that only with "pthreads". */
 TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}

@@ -51,7 +51,8 @@ TEST(all_rules) {
 TEST(all_codecs) {
     esp_ctx *ctx = NULL;
     assert_int_equal(esp__open_alone(&ctx), ESP_OK);
-    assert_true(ctx->registry.n_codecs > 0);
-    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) run_check_named(ctx->registry.codecs[i]->name, specs, SPECS);
+    assert_true(ctx->registry.codecs.n > 0);
+    for (uint32_t i = 0; i < ctx->registry.codecs.n; i++)
+        run_check_named(ctx->registry.codecs.at[i].codec->name, specs, SPECS);
     esp_close(ctx);
 }

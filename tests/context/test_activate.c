@@ -1,14 +1,15 @@
 /* test_activate.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
- * proportional to the tensors; and a push owns its tensor from its start. Ranks are threads; runs under the thread sanitizer too. */
+ * proportional to the tensors; of two pushes of a tensor one is refused. Ranks are threads. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/executor/small_model.h"
 
 static esp_stream here;
 
-/* ---- memory that ends ------------------------------------------------------------------------------------------------- */
-/* The allocations that this thread makes in the library: `left` more succeed, -1: all. `live`: taken by all ranks and not
- * given back. */
+/* ---- memory that ends
+ * ------------------------------------------------------------------------------------------------- */
+/* The allocations that this thread makes in the library: `left` more succeed, -1: all. `live`: taken by all ranks and
+ * not given back. */
 static _Thread_local long left = -1;
 static atomic_long live;
 static pthread_barrier_t quiet; /* of all ranks: between two of them no message is sent, which would be a live block */
@@ -26,8 +27,8 @@ static void give(void *user, esp_device d, void *p, uint64_t bytes) {
     free(p);
 }
 
-/* Do the ranks hold no more than before? Their peers' threads may be about to give back the last message that they handed
- * over. */
+/* Do the ranks hold no more than before? Their peers' threads may be about to give back the last message that they
+ * handed over. */
 static int lives_again(long lives) {
     for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
     return atomic_load(&live) <= lives;
@@ -37,7 +38,7 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* Everything that went in has come out or is held; `out` and `in` are sums over ranks and steps. */
+/* The sum of gradients `in` is the sum of results `out` and of the feedback, over all ranks and steps. */
 typedef struct book {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -96,14 +97,14 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         failed++;
         CHECK(s == ESP_E_NOMEM);
         CHECK(esp_rank(ctx) == 1 || error_has(ctx, "rank 1"));
-        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the one before is in force */
+        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the previous one is active */
         pthread_barrier_wait(&quiet);
         CHECK(lives_again(lives));
         pthread_barrier_wait(&quiet);
         if (n % 8 == 0) check_books(ctx, b);
         if (n > 2000) break;
     }
-    CHECK(failed > 20); /* so many allocations a change makes at least: each of them was the one that failed */
+    CHECK(failed > 20); /* each of more than 20 allocations has failed once */
     CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
     for (int i = 0; i < 3; i++) train(ctx, b);
     check_books(ctx, b);
@@ -121,7 +122,8 @@ TEST(a_change_without_memory_changes_nothing) {
     pthread_barrier_destroy(&quiet);
 }
 
-/* ---- many tensors ---------------------------------------------------------------------------------------------------------- */
+/* ---- many tensors
+ * ---------------------------------------------------------------------------------------------------------- */
 static atomic_ulong taken; /* bytes, also of blocks that were given back */
 static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     atomic_fetch_add(&taken, bytes);
@@ -141,7 +143,8 @@ static void body_start(esp_ctx *ctx, void *user) {
     atomic_store(&taken, atomic_load(&taken) - before);
 }
 
-/* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its entries. */
+/* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its
+ * entries. */
 TEST(memory_of_a_start_is_linear) {
     unsigned long bytes[2];
     for (int k = 0; k < 2; k++) {
@@ -154,7 +157,8 @@ TEST(memory_of_a_start_is_linear) {
     if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
 }
 
-/* ---- two calls for one tensor --------------------------------------------------------------------------------------------- */
+/* ---- two calls for one tensor
+ * --------------------------------------------------------------------------------------------- */
 enum { LARGE = 1 << 20 };
 typedef struct pusher {
     esp_ctx *ctx;
@@ -198,7 +202,8 @@ static void body_race(esp_ctx *ctx, void *user) {
 
 TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
-/* ---- memory that is announced to the backend ------------------------------------------------------------------------------ */
+/* ---- memory that is announced to the backend
+ * ------------------------------------------------------------------------------ */
 static int announced, announcements, refusing; /* live; in all; the next is refused */
 static esp_status announce(void *comm, const esp_buf *b, void **mh) {
     assert_true(comm && b->ptr && b->bytes);
@@ -214,7 +219,7 @@ static esp_status take_back(void *comm, void *mh) {
     return ESP_OK;
 }
 
-/* Each strategy's arena is announced before it is in force, and taken back before it is freed. */
+/* Each strategy's arena is registered before it is active, and deregistered before it is freed. */
 TEST(the_arena_is_announced) {
     const esp_config cfg = {.size = 1, .backend = "loop"};
     const esp_tensor_desc d = {.name = "w", .count = 1000};

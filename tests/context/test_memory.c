@@ -1,5 +1,5 @@
-/* test_memory.c: esp_start says what a rank's memory is taken for, ESPRESSO_MEMORY_MAX refuses strategies that need more, and what was in
- * force stays. Ranks are threads over `loop`. */
+/* test_memory.c: esp_start logs a rank's memory by its use, and ESPRESSO_MEMORY_MAX refuses strategies that need more.
+ * Ranks are threads over `loop`. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -89,7 +89,7 @@ TEST(is_refused) {
     assert_int_equal(atomic_load(&refused), 0);
 }
 
-/* A change of strategy that needs too much: all ranks refuse it, and the old one goes on. */
+/* All ranks refuse a change of strategy that needs too much, and keep the active one. */
 static void change(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
     char next[256];

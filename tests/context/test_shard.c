@@ -1,5 +1,5 @@
-/* test_shard.c: sharded tensors: parts, gathered parameters (exact and compressed), what is refused, and that parts stay the same
- * when the strategy changes. tests/strategy/test_narrow.c runs every option. */
+/* test_shard.c: sharded tensors: parts, gathered parameters (exact and compressed), what is refused, and that parts
+ * stay the same when the strategy changes. tests/strategy/test_narrow.c runs every option. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -50,7 +50,7 @@ TEST(parts) {
     run(4, 4, parts_body, NULL);
 }
 
-/* Parameters travel exactly, or as what the codec makes of them, the same on all ranks. */
+/* Parameters are gathered exactly, or as the codec decodes them, the same on all ranks. */
 static void gather_body(esp_ctx *ctx, void *user) {
     const char *gather = user;
     esp_stream here = ESP_ZERO;
@@ -102,7 +102,8 @@ TEST(gathered) {
 #endif
 }
 
-/* ---- what is refused ---------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused
+ * ---------------------------------------------------------------------------------------------------------- */
 typedef struct wrong {
     const char *codec, *option, *gather, *says;
     uint32_t flags, dtype;
@@ -143,7 +144,7 @@ TEST(refused) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) run(4, 2, wrong_body, (void *)(uintptr_t)&all[i]);
 }
 
-/* A strategy that cuts otherwise is refused on all ranks, and the one in force stays. */
+/* All ranks refuse a strategy with other parts, and keep the active one. */
 static void change_body(esp_ctx *ctx, void *user) {
     static const char flat[] = "espresso-strategy 1\ntensor w 100 none flat.reduce_scatter\n",
                       same[] =

@@ -1,5 +1,5 @@
-/* test_shrink.c: esp_shrink among threads over `loop`, where ranks leave by closing their contexts; a topology without some ranks; and
- * a meeting over TCP. tests/jobs/faults/test_shrink.c has processes that die. */
+/* test_shrink.c: esp_shrink among threads over `loop`, where ranks leave by closing their contexts; a topology without
+ * some ranks; and a meeting over TCP. tests/jobs/faults/test_shrink.c has processes that die. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <ifaddrs.h>
@@ -17,7 +17,7 @@ static struct {
     char text[SIZE][512];
 } run;
 
-/* Connects to the host of the ranks that are left: with garbage, in silence, and as a rank that does not know the job's number. */
+/* Connects to the host of a regroup and sends garbage, nothing, or a hello without the job's number. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];

@@ -1,5 +1,5 @@
-/* test_signals.c: no thread that the library starts takes the program's signals: two ranks with all that starts threads (peers,
- * compression, lanes, statistics, the autopilot and its planning), looked at through /proc while they train. */
+/* test_signals.c: no thread that the library starts takes the program's signals: two ranks with all that starts threads
+ * (peers, compression, lanes, statistics, the autopilot and its planning), looked at through /proc while they train. */
 /* runs: quiet no-tsan: of processes and signals; threads are those of executor/test_lanes */
 #include "tests/lib/test.h"
 
@@ -24,7 +24,7 @@ static unsigned long long blocked(const char *task) {
     return threads ? mask : ~0ull; /* all, of a thread that has just ended */
 }
 
-/* Every thread but the program's own blocks what a launcher or a trainer sends. */
+/* Every thread of the library blocks the signals that launchers and trainers send. */
 static void look(void) {
     const int theirs[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGCHLD, SIGPIPE};
     DIR *d = opendir("/proc/self/task");

@@ -79,7 +79,7 @@ TEST(test_resumed_run_is_bit_identical) {
     }
 }
 
-/* A change of strategy leaves feedback that is carried to the next push: it is part of the state. */
+/* A change of strategy leaves pending residuals: they are part of the state. */
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
@@ -147,7 +147,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
     CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
     CHECK(t->at == t->n);
     CHECK(fingerprint(ctx) == saved);
-    /* one rank has no room: all fail, and say who */
+    /* one rank has no memory: all fail, and name it */
     t->n = 0;
     t->end = esp_rank(ctx) == 2 ? 1000 : sizeof t->data;
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_E_TOO_SMALL);
@@ -232,7 +232,7 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->active.strategy.hash == saved_strategy); /* it is watched now, not measured anew */
+    CHECK(ctx->active.strategy.hash == saved_strategy); /* it is watched now, and not measured again */
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -240,7 +240,7 @@ TEST(test_auto_takes_the_saved_strategy) {
     for (int before = 0; before < 4; before += 3) run_auto(body_auto_resumes, &before, 6);
 }
 
-/* What fails on one rank changes nothing on any: not the strategy either. */
+/* A failure on one rank changes nothing on any rank, not even the strategy. */
 static void body_auto_refuses(esp_ctx *ctx, void *user) {
     char name[160], kept[200];
     float out[N];

@@ -1,5 +1,5 @@
-/* test_step.c: what a trainer does in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and what they
- * say, changes of strategy. Ranks are threads over `loop`; runs under the thread sanitizer too. */
+/* test_step.c: a trainer's calls in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and their
+ * texts, changes of strategy. Ranks are threads over `loop`. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -53,7 +53,7 @@ static void body_unused(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
         CHECK(esp_push(ctx, x, a, here) == ESP_OK);
-        if (esp_rank(ctx) == 1 && step == 1) { /* forgets one tensor: peers go on, it is told */
+        if (esp_rank(ctx) == 1 && step == 1) { /* forgets one tensor: the others continue, it gets an error */
             CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'unused.weight'"));
             CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "esp_push_zero"));
             continue;
@@ -103,7 +103,7 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
 }
 TEST(test_descriptions) { run(1, 1, body_descriptions, NULL, NULL, 0); }
 
-/* Each rank is told of what differs, and all of them fail alike. */
+/* All ranks fail with the first difference. */
 static void body_mismatch(esp_ctx *ctx, void *user) {
     int kind = *(int *)user, odd = esp_rank(ctx) == 2;
     esp_tensor_desc d = {.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight",
@@ -126,7 +126,7 @@ static void body_bad_strategy(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (; *c; c += 2) CHECK(esp_strategy_set(ctx, c[0]) < 0 && error_has(ctx, c[1]));
     CHECK(!strncmp(esp_strategy_text(ctx), "espresso-strategy 1\ntensor a 10 none ", 37));
-    float a[10] = {1}, b[20] = {2}; /* the strategy before is still in force */
+    float a[10] = {1}, b[20] = {2}; /* the previous strategy is still active */
     CHECK(!esp_push(ctx, 0, a, here) && !esp_push(ctx, 1, b, here) && !esp_wait_all(ctx));
     char *text = strdup(esp_strategy_text(ctx));
     CHECK(esp_strategy_set(ctx, text) == ESP_OK && !strcmp(text, esp_strategy_text(ctx)));
@@ -167,7 +167,7 @@ TEST(test_bad_strategy) {
     run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
 }
 
-/* NaN on one rank reaches all; that rank's feedback is as if the step had not been. */
+/* NaN on one rank reaches all; that rank's feedback stays as before the step. */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[N], residual[N];
     uint32_t x = tensor_add(ctx, "x", N);
@@ -302,12 +302,12 @@ static void body_late(esp_ctx *ctx, void *user) {
     tensor_add(ctx, "slow.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 3) usleep(600000);
-    esp_push(ctx, 0, g, here); /* the late rank may have been told already */
+    esp_push(ctx, 0, g, here); /* the rank may have got the error already */
     CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && error_has(ctx, "rank 3") && error_has(ctx, "slow.weight"));
 }
 TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .config.timeout_ms = 200); }
 
-/* Waiting before all is pushed: the tensor whose turn it is gets named, not a peer. */
+/* Waiting before all is pushed: the error names the tensor that is missing, and not a rank. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[N] = {0};
     tensor_add(ctx, "first.weight", N), tensor_add(ctx, "second.weight", N);
@@ -363,7 +363,8 @@ TEST(test_bad_config) {
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
 
-/* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the text, too. */
+/* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the
+ * text, too. */
 static void *barrier_main(void *arg) {
     esp_ctx *ctx = arg;
     CHECK(esp_barrier(ctx) == ESP_E_NOMEM && error_has(ctx, "no memory left"));

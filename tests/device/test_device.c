@@ -117,14 +117,14 @@ TEST(test_unique) {
     const esp_plugin p = plugin_of(both, 2);
     assert_int_equal(esp__registry_add(ctx, &p, "both.so"), ESP_E_ARG);
     assert_error("device \"three\" of both.so has kind 16, as \"two\" of both.so has");
-    assert_int_equal(ctx->registry.n_devices, 0);
+    assert_int_equal(ctx->registry.devices.n, 0);
     assert_int_equal(add(ctx, &a), ESP_OK);
     assert_int_equal(add(ctx, &a), ESP_OK); /* the same once more */
     assert_int_equal(add(ctx, &b), ESP_E_ARG);
     assert_error("device \"two\" is there twice");
     assert_int_equal(add(ctx, &c), ESP_E_ARG);
     assert_error("device \"three\" of two.so has kind 16, as \"two\" of two.so has");
-    assert_int_equal(ctx->registry.n_devices, 1);
+    assert_int_equal(ctx->registry.devices.n, 1);
     esp_close(ctx);
 }
 

@@ -63,10 +63,11 @@ static inline void decode_open(void) {
                        decode_specs[i]);
     }
     unsetenv("ESPRESSO_SIMD");
-    for (uint32_t c = 0; c < decode_ctx->registry.n_codecs; c++) {
+    for (uint32_t c = 0; c < decode_ctx->registry.codecs.n; c++) {
         int there = 0;
-        for (int i = 0; i < DECODE_SPECS; i++) there |= decode_codec[0][i]->table == decode_ctx->registry.codecs[c];
-        fuzz_check(there, decode_ctx->registry.codecs[c]->name);
+        for (int i = 0; i < DECODE_SPECS; i++)
+            there |= decode_codec[0][i]->table == decode_ctx->registry.codecs.at[c].codec;
+        fuzz_check(there, decode_ctx->registry.codecs.at[c].codec->name);
     }
 }
 

@@ -1,9 +1,9 @@
-/* test_agree.c: what ranks must agree on before anything is sent: all of them learn of the first difference, and nobody
- * hangs. Ranks are threads over `loop`. */
+/* test_agree.c: settings that must be equal on all ranks: all ranks report the first difference, and none hangs. Ranks
+ * are threads over `loop`. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-/* What rank 1 is told otherwise than the others, and what all of them say about it (NULL: they agree). */
+/* How rank 1's settings differ, and the error of all ranks (NULL: they agree). */
 typedef struct difference {
     const char *strategy, *codec, *other_strategy, *other_codec;
     uint64_t other_seed;

@@ -109,7 +109,7 @@ TEST(test_secret, clean) {
     longest[256] = 0;
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
-    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* of one rank too: a backend may know of more */
+    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* of one rank, too */
 }
 
 TEST(test_mpich_ranks_share_their_parents_name, clean) {
@@ -134,7 +134,7 @@ TEST(test_order_of_launchers, clean) {
     expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RUN_ID=none",
            5, 8, "h:2");
-    /* a batch script, or a shell, is no task; nor do two stray variables make a launcher */
+    /* a batch script or a shell is no task, and two unrelated variables are no launcher */
     expect("SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, "");
     expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=4294967291", 0, 1, "");
     expect("RANK=admiral", 0, 1, "");
@@ -160,7 +160,7 @@ TEST(test_wrong_values_are_named, clean) {
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
 }
 
-/* Nothing says where to meet: a backend may know. */
+/* No address is known; a backend may have its own. */
 TEST(test_nowhere_to_meet, clean) {
     static const struct {
         const char *pairs;
@@ -172,10 +172,10 @@ TEST(test_nowhere_to_meet, clean) {
         esp__where w;
         set(cases[i].pairs);
         assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
-        assert_true(w.nowhere && !*w.root);
-        assert_int_equal(w.hosts, cases[i].hosts);
-        assert_int_equal(w.asked, i == 0);
-        assert_int_equal(esp__env_nowhere(NULL, &w), ESP_E_ARG);
+        assert_true(w.no_root && !*w.root);
+        assert_int_equal(w.several_hosts, cases[i].hosts);
+        assert_int_equal(w.explicit_rank, i == 0);
+        assert_int_equal(esp__env_no_root(NULL, &w), ESP_E_ARG);
         assert_non_null(strstr(esp_last_error(NULL), "set ESPRESSO_ROOT=HOST:PORT"));
     }
 }
@@ -207,7 +207,7 @@ TEST(test_machine, clean) {
     set("ESPRESSO_MACHINE=0");
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_string_equal(a.machine, "m0");
-    cfg.machine = 7; /* the environment goes before it */
+    cfg.machine = 7; /* the environment overrides it */
     assert_int_equal(esp__env_where(&cfg, &a), ESP_OK);
     assert_string_equal(a.machine, "m0");
     set("");
@@ -341,7 +341,7 @@ TEST(test_wrong_overrides_are_named, clean) {
     }
 }
 
-/* What was logged at WARN by names that look misspelt. */
+/* Collects the warnings about misspelt names. */
 static char warned[2048];
 static void keep_warnings(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_WARN)
@@ -381,7 +381,7 @@ TEST(test_misspelt_names, clean) {
                      cases[i].set, cases[i].meant);
         assert_string_equal(warned, expected);
         if (cases[i].meant && i) unsetenv(cases[i].set);
-        if (i == 0) { /* a job says it, and says it once */
+        if (i == 0) { /* a job warns once */
             warned[0] = 0;
             assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
             esp_close(ctx);

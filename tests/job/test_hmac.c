@@ -1,4 +1,4 @@
-/* test_hmac.c: SHA-256 and HMAC-SHA256 against published results, in pieces of all sizes; comparing and random bytes. */
+/* test_hmac.c: SHA-256 and HMAC-SHA256 against published results, in pieces of all sizes; random bytes. */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/hmac.h"
 
@@ -84,8 +84,8 @@ TEST(comparing) {
     for (size_t i = 0; i < sizeof a; i++) assert_int_equal(a[i], 0);
 }
 
-/* Not a test of the kernel: bytes that stay 0 or repeat would be a mistake here. Longer than the 256 bytes that one call is
- * sure to fill. */
+/* Bytes that stay 0 or repeat would be a mistake of the wrapper. Longer than the 256 bytes that one system call surely
+ * fills. */
 TEST(random_bytes) {
     uint8_t a[1000], b[1000];
     size_t same = 0, zero = 0;

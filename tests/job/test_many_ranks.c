@@ -1,6 +1,5 @@
-/* test_many_ranks.c: what it takes that 1,024 ranks meet, learn each other's places and standby addresses, agree, and leave. Ranks are
- * threads with contexts that have nothing else. No rank sends more bytes than a few times the number of ranks, but for rank 0, which
- * sends as much to each rank. */
+/* test_many_ranks.c: the bytes and time by which 1,024 ranks meet, exchange places and standby addresses, agree, and
+ * leave. Ranks are threads. A rank sends a few bytes for each rank, and rank 0 as many to each rank. */
 /* runs: quiet no-tsan: two thousand threads by what job/test_peers runs: too slow */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"

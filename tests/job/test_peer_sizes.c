@@ -1,5 +1,5 @@
-/* test_peer_sizes.c: messages from a rank that lies about sizes, ranks and members. Nothing is read or written beyond its memory (the
- * address sanitizer looks), and nothing grows without bound. */
+/* test_peer_sizes.c: messages with wrong sizes, ranks and members. No memory is read or written out of bounds (see the
+ * address sanitizer), and nothing grows without bounds. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -29,7 +29,7 @@ static void close_peers(esp__peers *p, int other[SIZE]) {
     esp__peers_free(p);
 }
 
-/* A size is believed only as far as bytes have come. */
+/* Memory grows with the bytes received, and not with the size announced. */
 TEST(test_body_sizes) {
     static uint8_t data[400000], heard[400000];
     int other[SIZE];
@@ -69,7 +69,7 @@ TEST(test_body_sizes) {
     close_peers(p, other);
 }
 
-/* Packed data is unpacked to what it was, and nothing else is taken for packed data: every shorter text, and every run that is wrong. */
+/* Packed data is unpacked to the original, and wrong data is refused: every shorter text, and every wrong run. */
 TEST(test_packed) {
     static uint8_t data[3000], packed[2 * sizeof data], out[sizeof data + 1];
     static const uint64_t eaches[] = {1, 4, 24, 56, 300, 1000, 3000};
@@ -102,7 +102,7 @@ TEST(test_packed) {
     assert_true(esp__unpack(NULL, 0, out, 0, 0));
 }
 
-/* Hands rank 0 one GATHER message from rank 1. `list` begins with its length. */
+/* Passes a GATHER message from rank 1 to rank 0. `list` begins with its length. */
 static int gather(esp__peers *p, const int32_t *list, uint64_t list_bytes, uint64_t tag, uint64_t seq,
                   uint64_t claims) {
     esp__conn *c = &p->conns[1];
@@ -124,7 +124,7 @@ TEST(test_gather) {
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
     assert_false(gather(p, all, 2, 0, 0, 2));              /* not even a length */
-    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than it says */
+    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than announced */
     assert_false(gather(p, negative, 12, tag_of(negative, 12), 0, 12));
     assert_false(gather(p, many, 12, tag_of(many, 12), 0, 12));
     assert_false(gather(p, beyond, 16, tag_of(beyond, 16), 0, 16));

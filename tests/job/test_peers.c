@@ -164,8 +164,8 @@ TEST(test_allgather) {
     run(7, body_all);
 }
 
-/* Machines of two ranks: each pair goes its own way, at its own pace, then all meet (rank 0 serves every exchange,
- * so it must not leave before the others are through). */
+/* Machines of two ranks: each pair exchanges at its own pace, then all do (rank 0 serves every exchange, so it must
+ * leave last). */
 static void body_sets(rank_t *t) {
     int32_t pair[2] = {t->rank & ~1, t->rank | 1}, column[3] = {t->rank % 2, t->rank % 2 + 2, t->rank % 2 + 4};
     int rounds = 20 * (1 + t->rank / 2);
@@ -288,7 +288,7 @@ TEST(test_wrong_size_fails_everywhere) {
     job_run(&j, t);
     expect_statuses(t, 3, ESP_E_MISMATCH);
     for (int32_t r = 0; r < 3; r++)
-        assert_non_null(strstr(t[r].error, "rank 2 says that the job has 8 ranks, rank 0 says 3"));
+        assert_non_null(strstr(t[r].error, "rank 2 was started in a job of 8 ranks, rank 0 in a job of 3"));
 }
 
 TEST(test_duplicate_rank_is_named) {
@@ -299,7 +299,7 @@ TEST(test_duplicate_rank_is_named) {
     t[2].says_rank = 1;
     job_run(&j, t);
     expect_statuses(t, 3, ESP_E_MISMATCH);
-    for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "two processes say that they are rank 1 of 3"));
+    for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "two processes joined as rank 1 of 3"));
 }
 
 TEST(test_address_in_use) {
@@ -316,7 +316,7 @@ TEST(test_address_in_use) {
     assert_non_null(strstr(t[0].error, "in use"));
 }
 
-/* Others may connect: noise, half a message, silence. They must not disturb the job. */
+/* Unknown peers connect and send noise, half a message, or nothing. They must not disturb the job. */
 typedef struct noise {
     job *j;
     const char *text;
@@ -354,7 +354,7 @@ TEST(test_unknown_peers_are_ignored) {
     expect_statuses(t, 2, ESP_OK);
 }
 
-/* Rank 1 leaves: the others are told, and an exchange that wants it fails at once. */
+/* Rank 1 leaves: the others are notified, and an exchange with it fails at once. */
 static void body_leave(rank_t *t) {
     int32_t without[2] = {0, 2};
     if (t->rank == 1) return;
@@ -382,7 +382,7 @@ TEST(test_rank_0_leaves_first) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
-/* A rank leaves well, and then one after an error: the others hear of both, whichever rank it is. */
+/* A rank leaves without error, then one after an error: the others are notified of both, whichever ranks they are. */
 static void body_leave_after_error(rank_t *t) {
     const int32_t failing = t->j->victim;
     const int32_t first = (failing + 1) % t->j->size;
@@ -434,7 +434,7 @@ static void set_waits_for(rank_t *t, int32_t rank) {
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Rank 3 accuses rank 2, which waits for 1, which computes. */
+/* Rank 3 suspects rank 2, which waits for rank 1, which computes. */
 static void body_chain(rank_t *t) {
     set_waits_for(t, t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3);
     pthread_barrier_wait(&t->j->all.barrier);
@@ -444,7 +444,7 @@ static void body_chain(rank_t *t) {
 }
 TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 
-/* All wait in a circle: nobody can be blamed. */
+/* All wait in a circle: no failed rank is found. */
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->all.barrier);
@@ -477,7 +477,7 @@ TEST(test_two_contexts) {
     for (int i = 0; i < 10; i++) run(4, body_reopen);
 }
 
-/* An exchange that a rank never joins ends with its name. */
+/* The error of an exchange names the rank that never joins. */
 static void body_absent(rank_t *t) {
     char in[8] = "", out[32];
     if (t->rank != 2) {

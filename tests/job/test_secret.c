@@ -1,5 +1,5 @@
-/* test_secret.c: who may join a meeting: ranks with the job's secret, and nobody else. Ranks are threads (also for the thread
- * sanitizer). Floods of hostile connections are in tests/jobs/faults/test_hostile.c. */
+/* test_secret.c: who may join a meeting: ranks with the job's secret, and nobody else. Ranks are threads (also for the
+ * thread sanitizer). Floods of hostile connections are in tests/jobs/faults/test_hostile.c. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -69,7 +69,8 @@ TEST(test_same_secret) {
     }
 }
 
-/* Rank 1 has another secret: it learns this at once. The meeting goes on, and rank 0 says at its end why a rank is missing. */
+/* Rank 1 has another secret, and fails at once. The meeting continues, and rank 0's error has the reason why a rank is
+ * missing. */
 static void refused(const char *zero, const char *one, const char *words_one, const char *words_zero) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[3];
@@ -97,7 +98,7 @@ TEST(test_rank_0_without) {
     refused(NULL, ours, "rank 0 has no ESPRESSO_SECRET", "1 with ESPRESSO_SECRET, which rank 0 lacks");
 }
 
-/* After a wrong one, the right rank 1 comes, and the ranks meet. */
+/* After a refused connection, the right rank 1 connects, and the ranks meet. */
 TEST(test_meeting_goes_on) {
     rank_t t[3], wrong;
     ranks_init(t, 3, test_root(true), ours);
@@ -111,8 +112,8 @@ TEST(test_meeting_goes_on) {
     for (int r = 0; r < 3; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its environment, all
- * others must have it too. */
+/* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its
+ * environment, all others must have it too. */
 TEST(test_callers_allgather) {
     static const struct {
         const char *zero, *one, *says_one, *says_zero;
@@ -139,7 +140,7 @@ TEST(test_callers_allgather) {
     }
 }
 
-/* What a rank of an earlier meeting sent, with the same secret, is of no use in this one. */
+/* Messages recorded in an earlier meeting with the same secret are refused (no replay). */
 TEST(test_replay) {
     rank_t t[2];
     hello_bytes sent[2], unused[2];
@@ -162,14 +163,14 @@ TEST(test_replay) {
     assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
     assert_non_null(strstr(answer, "ESPRESSO_SECRET differs"));
     close(fd);
-    fd = hello_connect(t[0].root, 5000); /* and the right rank is another's if it lies about its number */
+    fd = hello_connect(t[0].root, 5000); /* with a wrong job number, it is no rank of this job */
     assert_int_equal(hello_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
     close(fd);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* Any changed byte of a right hello makes it a wrong one; so all of it is covered. */
+/* The code covers every byte: any changed byte is refused. */
 TEST(test_every_byte_counts) {
     esp__peers p;
     esp__hello k;
@@ -196,7 +197,7 @@ TEST(test_every_byte_counts) {
     assert_false(esp__code_check(&p, 0, &k, &ch, &h, h.code));
 }
 
-/* Somebody else took the address first, and answers like rank 0, but does not know the secret. */
+/* Another process listens at the address and answers like rank 0, but does not know the secret. */
 typedef struct impostor {
     int listener;
     uint32_t type; /* of its second message */
@@ -254,7 +255,8 @@ TEST(test_impostor) {
     }
 }
 
-/* A rank of another version is told so. On a Unix socket it is of this user, and the meeting ends; over TCP it goes on. */
+/* A rank of another version gets that error. On a Unix socket it is of this user, and the meeting ends; over TCP it
+ * continues. */
 TEST(test_versions) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[2];
@@ -283,7 +285,7 @@ TEST(test_versions) {
     }
 }
 
-/* A process of another user: rank 0 does not let it in, and no rank takes it for rank 0. */
+/* A process of another user: rank 0 refuses it, and no rank accepts it as rank 0. */
 TEST(test_other_users) {
     rank_t t[2];
     char answer[4096];
@@ -325,7 +327,7 @@ TEST(test_other_users) {
     child_wait(child);
 }
 
-/* Only a socket that others can reach needs a warning. */
+/* Only a socket that other hosts can reach needs a warning. */
 TEST(test_who_can_reach) {
     static const char *const local[] = {"127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0",
                                         "unix:test-secret-reach"};

@@ -1,5 +1,5 @@
-/* test_errors.c: the sampled errors of compression are the exact ones, and sampling changes nothing that is sent. Ranks are
- * threads over `loop`; runs under the thread sanitizer too. */
+/* test_errors.c: sampled compression errors are exact, and sampling does not change results. Ranks are threads over
+ * `loop`. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -109,7 +109,7 @@ static void body_topk(esp_ctx *ctx, void *user) {
 }
 TEST(test_topk_is_exact) { run(2, 2, body_topk, NULL, "topk:ratio=0.05"); }
 
-/* ---- momentum: what a Comp of DGC promises is about what it has added up, not about the gradient ---- */
+/* ---- momentum: the error of a Comp of DGC relates to its accumulated gradient ---- */
 static void body_dgc(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], u[TENSORS * 2 * N] = {0}, v[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0}, sampled = 0;
@@ -178,7 +178,7 @@ static void body_fp32(esp_ctx *ctx, void *user) {
         step(ctx, g);
     }
     CHECK(stats(ctx, 0).samples >= 1);
-    /* what was measured under a strategy goes with it */
+    /* a change of strategy drops the samples */
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
     CHECK(stats(ctx, 0).samples == 0);
 }
@@ -255,7 +255,7 @@ static void body_nan(esp_ctx *ctx, void *user) {
 }
 TEST(test_nan_is_left_out) { run(2, 2, body_nan, NULL, "topk:ratio=0.05"); }
 
-/* ---- nothing that is sent or kept depends on it ---- */
+/* ---- sampling changes neither results nor feedback ---- */
 typedef struct trail {
     int sampling;
     uint64_t hash[2][4];

@@ -1,5 +1,5 @@
-/* test_growth.c: a residual that grows past all bounds is reported under any strategy, once, with what to change; a healthy one is
- * not. Ranks are threads over `loop`. */
+/* test_growth.c: a residual that grows without bounds is reported once, under any strategy; a healthy one is not. Ranks
+ * are threads over `loop`. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -62,7 +62,7 @@ TEST(stays) {
     assert_int_equal(warned("fp16", 1e-3f), 0); /* no feedback */
 }
 
-/* The rule: from 30 times on what still grows by a fifth, from 300 times on always, and at once what is no number. */
+/* The rule: from a ratio of 30 on if it still grows by a fifth, from 300 on always, and at once if it is no number. */
 TEST(rule) {
     double seen = 0;
     assert_int_equal(esp__growth_bad(&seen, 29.9), 0);

@@ -24,7 +24,8 @@ static void ask(const char *more) {
     setenv("ESPRESSO_PROFILE", text, 1);
 }
 
-/* ---- from steps to one step, on made-up times ---------------------------------------------------------------------------- */
+/* ---- from steps to one step, on made-up times
+ * ---------------------------------------------------------------------------- */
 enum { TENSORS = 3, STEPS = 11 };
 typedef struct made_up {
     esp_ctx ctx;
@@ -79,8 +80,8 @@ TEST(ready_times_are_medians) {
 /* Into `a` what comes later in `b`, step by step, as ranks do. */
 static void merge(made_up *a, const made_up *b) {
     for (uint32_t k = 0; k < STEPS; k++) {
-        esp__later(&a->forward[k], &b->forward[k], 1);
-        esp__later(a->ready + k * TENSORS, b->ready + k * TENSORS, TENSORS);
+        esp__raise_to(&a->forward[k], &b->forward[k], 1);
+        esp__raise_to(a->ready + k * TENSORS, b->ready + k * TENSORS, TENSORS);
     }
 }
 
@@ -96,7 +97,7 @@ TEST(the_latest_rank_counts) {
     assert_true(t[0] == 1000 && t[1] == 1250 && t[2] == 2000);
 }
 
-/* Two ranks are late in turn: neither one's median is, but every step is. */
+/* Two ranks are slow in turn: neither median shows it, but every step is slow. */
 TEST(the_latest_rank_of_each_step_counts) {
     static made_up a, b;
     make_up(&a, -1, 0);
@@ -115,7 +116,7 @@ TEST(the_latest_rank_of_each_step_counts) {
     assert_true(t[0] == 1000 && t[1] == 1600 && t[2] == 1900);
 }
 
-/* Ranks that take turns on cores: each gap spreads, the whole does not. That is no other program. */
+/* Ranks that take turns on cores: each gap spreads, the whole does not, so no other program disturbs them. */
 TEST(taking_turns_is_no_noise) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -128,7 +129,8 @@ TEST(taking_turns_is_no_noise) {
     assert_true(m.mine.rank.spread > esp__profile_noisy_spread);
 }
 
-/* ---- a training -------------------------------------------------------------------------------------------------------------- */
+/* ---- a training
+ * -------------------------------------------------------------------------------------------------------------- */
 typedef struct training {
     int steps, tensors;
     esp_status started[8];
@@ -232,7 +234,7 @@ TEST(fewer_steps_are_said, setup, teardown) {
     assert_non_null(strstr(heard, "was not written: 0 step(s) were made"));
 }
 
-/* After the file nothing more happens, and nothing was asked for. */
+/* Nothing is recorded after the file is written, or without ESPRESSO_PROFILE. */
 TEST(without_it_nothing_is_kept, setup, teardown) {
     training t;
     unsetenv("ESPRESSO_PROFILE");
@@ -240,7 +242,8 @@ TEST(without_it_nothing_is_kept, setup, teardown) {
     assert_true(t.finished[0] && t.finished[1] && !*heard && !file_text(path));
 }
 
-/* ---- what is wrong ------------------------------------------------------------------------------------------------------------- */
+/* ---- what is wrong
+ * ------------------------------------------------------------------------------------------------------------- */
 TEST(wrong_words_are_refused, setup, teardown) {
     static const struct {
         const char *more, *says;

@@ -4,7 +4,8 @@
 #include "tests/lib/test.h"
 #include <jansson.h>
 
-/* ---- a training ------------------------------------------------------------------------------------------------------------ */
+/* ---- a training
+ * ------------------------------------------------------------------------------------------------------------ */
 enum { RANKS = 2 };
 typedef struct training {
     int steps, change_at; /* a change of strategy before this step; 0: none           */
@@ -103,7 +104,8 @@ static void finished(const training *t) {
     }
 }
 
-/* ---- JSON lines -------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON lines
+ * -------------------------------------------------------------------------------------------------------------- */
 static json_t *lines_of(const char *path) {
     char *text = file_text(path);
     json_t *list = json_array();
@@ -203,7 +205,7 @@ TEST(a_change_of_strategy_is_a_line, folder_make, folder_remove) {
     json_decref(list);
 }
 
-/* A second job with the same file goes on behind the first, whose last line was cut off. */
+/* A second job appends to the file of the first, whose last line was cut off. */
 TEST(a_file_is_continued, folder_make, folder_remove) {
     training t = {.steps = 2};
     FILE *f = fopen(in_folder("a.jsonl"), "w");
@@ -247,7 +249,8 @@ TEST(a_moved_file_begins_anew, folder_make, folder_remove) {
     free(text);
 }
 
-/* ---- Prometheus ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Prometheus
+ * ------------------------------------------------------------------------------------------------------------------ */
 static int is_name(const char *p, const char *end) {
     for (const char *c = p; c < end; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_' || *c == ':' ||
@@ -327,7 +330,7 @@ TEST(prometheus_reads_it, folder_make, folder_remove) {
     assert_int_equal(system(command), 0);
 }
 
-/* ---- mistakes -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- mistakes ---- */
 TEST(a_file_error_is_said_once, folder_make, folder_remove) {
     static const char *const paths[] = {"/no/such/folder/a.jsonl", "/no/such/folder/a.prom", "/tmp", "/dev/full"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
@@ -337,11 +340,11 @@ TEST(a_file_error_is_said_once, folder_make, folder_remove) {
         run(&t, spec, NULL);
         finished(&t);
         if (count_of(heard, "cannot be written") != 1) fail_msg("%s: %s", paths[i], heard);
-        assert_non_null(strstr(heard, "Training goes on"));
+        assert_non_null(strstr(heard, "Training continues"));
     }
 }
 
-/* A pipe that nobody reads, and one whose reader is gone, hold nothing up and end nothing. */
+/* A pipe without a reader, or whose reader is gone, neither blocks nor ends the training. */
 TEST(nobody_reads_the_pipe, folder_make, folder_remove) {
     training t = {.steps = 20};
     char spec[256];

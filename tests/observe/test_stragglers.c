@@ -1,5 +1,5 @@
-/* test_stragglers.c: the stall reporter names the ranks that keep the others waiting and the tensors that they have not pushed, says when
- * the wait ends, and is silent in a healthy job. Ranks are processes over `shm`, or threads over `loop`. */
+/* test_stragglers.c: reports name the stragglers and the tensors that they have not pushed, and the end of the wait; a
+ * healthy job has none. Ranks are processes over `shm`, or threads over `loop`. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -7,11 +7,11 @@
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
 static float grads[TENSORS][256];
 
-/* ---- ranks as processes: the report's text has what the rank logs of stalls, `other` counts it ---- */
+/* ---- ranks as processes: the report's text has what the rank logs about stragglers, `other` counts it ---- */
 static void hear(void *user, const esp_log_event *ev) {
     report *me = user;
     const size_t n = strlen(me->text);
-    if (!ev->component || strcmp(ev->component, "stall")) return;
+    if (!ev->component || strcmp(ev->component, "straggler")) return;
     snprintf(me->text + n, sizeof me->text - n, "%s\n", ev->message);
     atomic_fetch_add(&me->other, 1);
 }
@@ -45,7 +45,7 @@ static void await_go(const procs *p) {
     while (!atomic_load(&p->b->go)) usleep(5000);
 }
 
-/* Trains; in step LATE_STEP rank `late` has pushed only the first `pushed` tensors until the test says go. */
+/* Trains; in step LATE_STEP rank `late` pushes only the first `pushed` tensors until the test lets it continue. */
 static void train(procs *p, int32_t rank, int32_t late, int pushed) {
     esp_host host;
     report *me = &p->b->rank[rank];
@@ -110,7 +110,7 @@ TEST(a_rank_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* Rank 0 is the late one: the others tell it, and it reports itself. Names some tensors, and counts the rest. */
+/* Rank 0 is the straggler: the others notify it, and it reports itself. Names some tensors, and counts the rest. */
 TEST(rank_0_does_not_push) {
     procs p;
     job(&p, "300", body_zero_late);
@@ -193,7 +193,7 @@ TEST(malformed) {
 /* ---- ranks as threads, for the thread sanitizer ---- */
 static atomic_int heard;
 static void hear_one(void *user, const esp_log_event *ev) {
-    if (ev->component && !strcmp(ev->component, "stall") && strstr(ev->message, "rank 1 has not pushed 't1'"))
+    if (ev->component && !strcmp(ev->component, "straggler") && strstr(ev->message, "rank 1 has not pushed 't1'"))
         atomic_store(&heard, 1);
 }
 static void body_thread(esp_ctx *ctx, void *user) {

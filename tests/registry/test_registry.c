@@ -62,8 +62,8 @@ TEST(test_add_and_find) {
     p = fake_plugin(list, 40);
     assert_int_equal(esp__registry_add(ctx, &p, "one.so"), ESP_OK);
     for (int i = 0; i < 40; i++) assert_ptr_equal(esp__registry_codec(ctx, names[i]), &c[i]);
-    assert_int_equal(ctx->registry.n_codecs, 40);
-    assert_string_equal(ctx->registry.codec_from[39], "one.so");
+    assert_int_equal(ctx->registry.codecs.n, 40);
+    assert_string_equal(ctx->registry.codecs.at[39].from, "one.so");
     assert_null(esp__registry_backend(ctx, "codec1")); /* a codec is no backend */
     ctx_free(ctx);
 }
@@ -102,18 +102,18 @@ TEST(test_duplicate) {
     const esp_codec *const list_a[] = {&a}, *const list_b[] = {&b}, *const both[] = {&a, &b};
     const esp_plugin pa = fake_plugin(list_a, 1), pb = fake_plugin(list_b, 1), pc = fake_plugin(both, 2);
     assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG); /* twice in one plugin */
-    assert_int_equal(ctx->registry.n_codecs, 0);
+    assert_int_equal(ctx->registry.codecs.n, 0);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK); /* the same once more */
-    assert_int_equal(ctx->registry.n_codecs, 1);
+    assert_int_equal(ctx->registry.codecs.n, 1);
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_E_ARG);
     assert_error("codec \"x\" is there twice: first a.so, now b.so");
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &a);
     ctx->registry.may_override = 1;
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "x"), &b);
-    assert_string_equal(ctx->registry.codec_from[0], "b.so");
-    assert_int_equal(ctx->registry.n_codecs, 1);
+    assert_string_equal(ctx->registry.codecs.at[0].from, "b.so");
+    assert_int_equal(ctx->registry.codecs.n, 1);
     ctx_free(ctx);
 }
 
@@ -136,7 +136,7 @@ static void refuse(const esp_codec *c, esp_status status, const char *part) {
     assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), status);
     assert_error("bad.so");
     assert_error(part);
-    assert_int_equal(ctx->registry.n_codecs, 0);
+    assert_int_equal(ctx->registry.codecs.n, 0);
     ctx_free(ctx);
 }
 

@@ -1,5 +1,5 @@
-/* test_validate.c: every member of a codec's and a backend's table that says how the host must call it is obeyed, or refused by a
- * message that names it. Each row sets one member to a value that this library cannot serve. */
+/* test_validate.c: members of a codec's and a backend's table with values that this library does not support are
+ * refused by a message that names them. */
 #include "tests/lib/test.h"
 
 static esp_status codec_open(const esp_host *h, const char *params, void **self) {
@@ -75,7 +75,7 @@ static void add(const esp_codec *c, const esp_backend *b, uint32_t n_devices, es
     if (s != want) fail_msg("%s: status %d, not %d: %s", part, (int)s, (int)want, s ? esp_last_error(NULL) : "");
     if (want && (!strstr(esp_last_error(NULL), part) || !strstr(esp_last_error(NULL), "bad.so")))
         fail_msg("\"%s\" lacks \"%s\"", esp_last_error(NULL), part);
-    assert_int_equal(ctx->registry.n_codecs + ctx->registry.n_backends, want ? 0 : 1);
+    assert_int_equal(ctx->registry.codecs.n + ctx->registry.backends.n, want ? 0 : 1);
     esp__registry_free(ctx);
     free(ctx);
 }
@@ -167,7 +167,7 @@ static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* Not in the table, but in what its function says. */
+/* Wrong values not in the table, but from its traits(). */
 TEST(state_without_the_capability) {
     static char spec[] = "x";
     esp_codec t = good_codec();

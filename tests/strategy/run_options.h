@@ -1,5 +1,5 @@
-/* run_options.h: jobs whose tensors have one option each, all options of a tree or every k-th; run over `loop`. Codec none must give
- * the exact mean, every codec the same bits on all ranks, and feedback must lose nothing. For tests. */
+/* run_options.h: runs jobs over `loop` whose tensors have one option each: all options of a tree or every k-th. Codec
+ * none must give the exact mean, every codec the same bits on all ranks, and feedback must lose nothing. */
 #ifndef TEST_RUN_OPTIONS_H
 #define TEST_RUN_OPTIONS_H
 #include "tests/lib/test.h"
@@ -96,7 +96,7 @@ static void check_same_options(esp_ctx *ctx, plan *p, const void *grads) {
     free(root);
 }
 
-/* Everything that went in either came out or is held by feedback. */
+/* The sum of all gradients is the sum of all results and of the feedback. */
 static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     uint64_t n = ctx->model.n_tensors * p->count;
     float *held = calloc(n, 4);
@@ -123,8 +123,8 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     free(held);
 }
 
-/* Overwrites all but this rank's part of a sharded result, and gathers it, as parameters are: in floats. They pass through `whole`, where
- * the gradients are. */
+/* Overwrites all but this rank's part of a sharded result, and gathers it, as parameters are: in floats. They pass
+ * through `whole`, where the gradients are. */
 static void gather_all(esp_ctx *ctx, plan *p, void *grads, float *whole) {
     esp_stream here = ESP_ZERO;
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {

@@ -1,5 +1,5 @@
-/* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`, by eight ranks
- * in two racks of two machines. */
+/* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`,
+ * by eight ranks in two racks of two machines. */
 /* runs: slow asan-long tsan-long */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -146,7 +146,8 @@ static void linked_body(esp_ctx *ctx, void *user) {
     MUST(s.level_ns[2] > 0); /* every option occupies the outermost lane */
 }
 
-/* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its level. */
+/* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its
+ * level. */
 TEST(test_links) {
     for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
         linked l = links[k];
@@ -208,7 +209,7 @@ TEST(test_auto) {
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
-/* ---- a backend for each level -------------------------------------------------------------------------------------- */
+/* ---- a backend for each level ---- */
 enum { PATIENCE_S = 60 };
 typedef struct mixed {
     atomic_int failures;
@@ -246,7 +247,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     EXPECT(ctx, !req[0] && !req[1]);
     EXPECT(ctx, out[0] == 2.0f && out[1] == 4.0f);
-    EXPECT(ctx, sleeps < 1000); /* it slept, and did not look over and over */
+    EXPECT(ctx, sleeps < 1000); /* it slept, and did not poll */
 }
 
 static void mixed_body(esp_ctx *ctx, void *user) {
@@ -292,7 +293,8 @@ TEST(test_two_backends) {
     assert_int_equal(atomic_load(&m.failures), 0);
 }
 
-/* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the words. */
+/* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the
+ * words. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
     float *w = grads[ctx->job.rank];
@@ -369,7 +371,7 @@ TEST(test_bad_levels) {
     }
 }
 
-/* ---- shapes -------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ---- */
 typedef struct shape {
     int32_t size;
     const char *places[8];

@@ -1,4 +1,4 @@
-/* test_small.c: built-in strategies leave small tensors uncompressed: from where on, how to change it, and what goes first. */
+/* test_small.c: built-in strategies leave small tensors uncompressed: the limit, and its exceptions. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -45,7 +45,7 @@ TEST(layerwise) {
         assert_int_equal(compresses(1, strategies[i], NULL, "t4096"), 1);
     }
     assert_non_null(strstr(line_of(0, NULL, NULL, "t4096"), " none flat.allreduce"));
-    assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1); /* what a description asks for goes first */
+    assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1); /* a tensor's description overrides it */
     assert_int_equal(compresses(1, "fp32", NULL, "t20000"), 0);
 }
 

@@ -1,11 +1,12 @@
-/* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every mistake
- * in it is named with its line. */
+/* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every
+ * mistake in it is named with its line. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/codec/codec.h"
 #include "tests/executor/small_model.h"
 
-/* ---- round trips ----------------------------------------------------------------------------------------------------------- */
+/* ---- round trips
+ * ----------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
 #define A_SPLIT "tensor a 1000 split 2\nchunk 600 none flat.allreduce\nchunk 400 topk:ratio=0.05 " FLAT_COMP "\n"
 #define BC_GROUP "tensor b 37 group\ntensor c 5 group\ngroup 42 topk:ratio=0.05 " FLAT_COMP "\n"
@@ -55,7 +56,8 @@ TEST(test_lossless) {
     run_ranks(2, 2, "loop", 0, body_lossless, &k);
 }
 
-/* ---- mistakes --------------------------------------------------------------------------------------------------------------- */
+/* ---- mistakes
+ * --------------------------------------------------------------------------------------------------------------- */
 #define U " none flat.allreduce\n"
 #define B_TO_F "tensor b 37" U "tensor c 5" U "tensor d 2048" U "tensor e 3" U "tensor f 1" U
 #define C_TO_F "tensor c 5" U "tensor d 2048" U "tensor e 3" U "tensor f 1" U
@@ -148,7 +150,8 @@ TEST(test_mistakes) {
     run_ranks(1, 1, "loop", 0, body_mistakes, &k);
 }
 
-/* ---- what descriptions ask for ------------------------------------------------------------------------------------------------ */
+/* ---- what descriptions ask for
+ * ------------------------------------------------------------------------------------------------ */
 static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype, uint32_t flags, const char *codec) {
     esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
@@ -191,7 +194,8 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* A codec that works on matrices only: it finds none in a group or in a chunk with a part of a row. Parts are whole rows. */
+/* A codec that works on matrices only: it finds none in a group or in a chunk with a part of a row. Parts are whole
+ * rows. */
 static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
 static int matrix_is(const esp_tensor *t) {
     return t->count ? t->rows && t->cols == 5 && t->rows * 5 == t->count : !t->rows && !t->cols;
@@ -255,8 +259,8 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     table.default_option = NULL;
     c->table = real;
     esp_codec_handle *h;
-    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++)
-        if (ctx->registry.codecs[i] == real) ctx->registry.codecs[i] = &table;
+    for (uint32_t i = 0; i < ctx->registry.codecs.n; i++)
+        if (ctx->registry.codecs.at[i].codec == real) ctx->registry.codecs.at[i].codec = &table;
     CHECK(esp_codec_open(ctx, "topk", 20, NULL, &h) == ESP_E_UNSUPPORTED && error_has(ctx, "esp_codec_open_matrix"));
     CHECK(esp_codec_open_matrix(ctx, "topk", 4, 5, NULL, &h) == ESP_OK);
     esp_codec_close(h);

@@ -473,12 +473,12 @@ static void check_devices_run(void *target) {
     const esp__registry *g = esp__registry_of((esp_ctx *)t->host->user);
     int found = 0;
     if (!(t->table->devices & ~ESP_BIT(ESP_CPU))) check_skip("the backend moves the host's memory only");
-    for (uint32_t i = 0; i < g->n_devices; i++) {
+    for (uint32_t i = 0; i < g->devices.n; i++) {
         check_backend_target on = *t;
-        on.where = g->devices[i]->kind;
+        on.where = g->devices.at[i].device->kind;
         if (!(t->table->devices & ESP_BIT(on.where))) continue;
         found++;
-        check_doing("running all collectives on memory of device '%s'", g->devices[i]->name);
+        check_doing("running all collectives on memory of device '%s'", g->devices.at[i].device->name);
         CHECK_EACH(n, 1) check_ranks(&on, n, check_numbers);
         if (t->table->colls & ESP_BIT(ESP_COLL_ALLGATHER)) CHECK_EACH(n, 1) check_ranks(&on, n, check_slots);
     }

@@ -19,21 +19,21 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
     const esp__registry *g = &ctx->registry;
     const size_t n = spec ? strcspn(spec, ":") : 0;
     int found = 0;
-    for (uint32_t i = 0; i < g->n_codecs; i++) {
-        const char *name = g->codecs[i]->name;
-        if (!(g->codecs[i]->devices & ESP_BIT(ESP_CPU))) continue; /* checks use host memory */
-        if (file && strcmp(g->codec_from[i], file) != 0) continue;
+    for (uint32_t i = 0; i < g->codecs.n; i++) {
+        const char *name = g->codecs.at[i].codec->name;
+        if (!(g->codecs.at[i].codec->devices & ESP_BIT(ESP_CPU))) continue; /* the checks are in host memory */
+        if (file && strcmp(g->codecs.at[i].from, file) != 0) continue;
         if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
         found++;
-        check_codec_spec(self, ctx, spec ? spec : name, g->codec_from[i], r);
+        check_codec_spec(self, ctx, spec ? spec : name, g->codecs.at[i].from, r);
     }
-    for (uint32_t i = 0; i < g->n_backends; i++) {
-        const esp_backend *b = g->backends[i];
-        if (file && strcmp(g->backend_from[i], file) != 0) continue;
+    for (uint32_t i = 0; i < g->backends.n; i++) {
+        const esp_backend *b = g->backends.at[i].backend;
+        if (file && strcmp(g->backends.at[i].from, file) != 0) continue;
         int32_t score = 0;
         if (spec && (strlen(b->name) != n || strncmp(b->name, spec, n))) continue;
         found++;
-        printf("backend %s (%s)\n", spec ? spec : b->name, g->backend_from[i]);
+        printf("backend %s (%s)\n", spec ? spec : b->name, g->backends.at[i].from);
         if (b->probe(&ctx->host, &score) || score <= 0) {
             puts("  skipped  by its probe() it cannot run here");
             r->skipped++;
@@ -49,15 +49,15 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
 
 /* Checks one argument: a plugin file, or the name or spec of a codec or backend. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
-    const uint32_t devices = ctx->registry.n_devices;
+    const uint32_t devices = ctx->registry.devices.n;
     const int file = what[strcspn(what, ":/")] == '/'; /* "mynet:dir=/tmp" is a spec */
     char name[ESP__SPEC_MAX];
     if (!file && check_found(self, ctx, what, NULL, r)) return TOOL_OK;
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
     if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
-    if (ctx->registry.n_devices > devices) { /* later arguments are checked on it, too */
-        printf("device %s (%s)\n", ctx->registry.devices[devices]->name, name);
+    if (ctx->registry.devices.n > devices) { /* the backends that follow are checked on it */
+        printf("device %s (%s)\n", ctx->registry.devices.at[devices].device->name, name);
         return TOOL_OK;
     }
     return tool_fail(self, "%s brings no codec for the CPU, no backend and no device that is new here", name);

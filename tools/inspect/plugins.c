@@ -152,19 +152,19 @@ static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const 
 /* Prints a line for each codec, backend and device. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
-    for (uint32_t i = 0; i < r->n_codecs; i++) {
-        const esp_codec *c = r->codecs[i];
+    for (uint32_t i = 0; i < r->codecs.n; i++) {
+        const esp_codec *c = r->codecs.at[i].codec;
         const char *params = ESP_HAS(esp_codec, c, params) ? c->params : "";
         printf("codec    %-10s %s%s%s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "",
                *params ? "; " : "", params);
     }
-    for (uint32_t i = 0; i < r->n_backends; i++) {
-        const esp_backend *b = r->backends[i];
+    for (uint32_t i = 0; i < r->backends.n; i++) {
+        const esp_backend *b = r->backends.at[i].backend;
         printf("backend  %-10s %s; score here %d\n", b->name, ESP_HAS(esp_backend, b, summary) ? b->summary : "",
                plugins_score(ctx, b));
     }
-    for (uint32_t i = 0; i < r->n_devices; i++) {
-        const esp_device_table *d = r->devices[i];
+    for (uint32_t i = 0; i < r->devices.n; i++) {
+        const esp_device_table *d = r->devices.at[i].device;
         printf("device   %-10s %s; kind %u, %d here\n", d->name,
                ESP_HAS(esp_device_table, d, summary) ? d->summary : "", (unsigned)d->kind, plugins_count(ctx, d));
     }
@@ -175,23 +175,23 @@ static void plugins_table(const esp_ctx *ctx) {
 static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
-    for (uint32_t i = 0; i < r->n_codecs; i++) {
-        const esp_codec *t = r->codecs[i];
+    for (uint32_t i = 0; i < r->codecs.n; i++) {
+        const esp_codec *t = r->codecs.at[i].codec;
         esp__codec *c = NULL;
-        if (before ? i < before->n_codecs : strcmp(t->name, wanted) != 0) continue;
+        if (before ? i < before->codecs.n : strcmp(t->name, wanted) != 0) continue;
         if (n++) putchar('\n');
         if (t->devices & ESP_BIT(ESP_CPU)) (void)esp__codec_make(ctx, t->name, NULL, &c);
-        plugins_codec(ctx, t->name, t, r->codec_from[i], c);
+        plugins_codec(ctx, t->name, t, r->codecs.at[i].from, c);
     }
-    for (uint32_t i = 0; i < r->n_backends; i++) {
-        if (before ? i < before->n_backends : strcmp(r->backends[i]->name, wanted) != 0) continue;
+    for (uint32_t i = 0; i < r->backends.n; i++) {
+        if (before ? i < before->backends.n : strcmp(r->backends.at[i].backend->name, wanted) != 0) continue;
         if (n++) putchar('\n');
-        plugins_backend(ctx, r->backends[i], r->backend_from[i]);
+        plugins_backend(ctx, r->backends.at[i].backend, r->backends.at[i].from);
     }
-    for (uint32_t i = 0; i < r->n_devices; i++) {
-        if (before ? i < before->n_devices : strcmp(r->devices[i]->name, wanted) != 0) continue;
+    for (uint32_t i = 0; i < r->devices.n; i++) {
+        if (before ? i < before->devices.n : strcmp(r->devices.at[i].device->name, wanted) != 0) continue;
         if (n++) putchar('\n');
-        plugins_device(ctx, r->devices[i], r->device_from[i]);
+        plugins_device(ctx, r->devices.at[i].device, r->devices.at[i].from);
     }
     return n;
 }
@@ -201,8 +201,8 @@ static int plugins_print_spec(const tool_command *self, esp_ctx *ctx, const char
     esp__codec *c;
     uint32_t at = 0;
     if (esp__codec_make(ctx, spec, NULL, &c) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
-    while (ctx->registry.codecs[at] != c->table) at++;
-    plugins_codec(ctx, spec, c->table, ctx->registry.codec_from[at], c);
+    while (ctx->registry.codecs.at[at].codec != c->table) at++;
+    plugins_codec(ctx, spec, c->table, ctx->registry.codecs.at[at].from, c);
     return TOOL_OK;
 }
 

@@ -38,8 +38,8 @@ static bool codecs_runs_on_gpu(esp_ctx *ctx, const char *spec) {
 /* Selects all registered codecs with their default parameters, up to the maximum number. */
 static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
     uint32_t left_out = 0;
-    for (uint32_t i = 0; i < ctx->registry.n_codecs; i++) {
-        const char *name = ctx->registry.codecs[i]->name;
+    for (uint32_t i = 0; i < ctx->registry.codecs.n; i++) {
+        const char *name = ctx->registry.codecs.at[i].codec->name;
         if (esp__codec_opens(ctx, i, NULL) <= 0 || (codecs_on(j, ESP_ON_GPU) && !codecs_runs_on_gpu(ctx, name)))
             continue;
         if (j->n_codecs == ESP__CALIBRATION_CODECS)

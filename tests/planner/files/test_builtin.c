@@ -233,10 +233,10 @@ TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;
     assert_int_equal(esp__builtin_costs_for(ctx, "onebit", NULL, 0, &c), ESP_OK);
-    for (uint32_t k = 0; k < ctx->registry.n_codecs; k++) {
+    for (uint32_t k = 0; k < ctx->registry.codecs.n; k++) {
         if (esp__codec_opens(ctx, k, NULL) <= 0) continue;
-        assert_string_not_equal(ctx->registry.codecs[k]->name, "none");
-        assert_int_equal(esp__builtin_costs_for(ctx, ctx->registry.codecs[k]->name, NULL, 0, &c), ESP_OK);
+        assert_string_not_equal(ctx->registry.codecs.at[k].codec->name, "none");
+        assert_int_equal(esp__builtin_costs_for(ctx, ctx->registry.codecs.at[k].codec->name, NULL, 0, &c), ESP_OK);
         assert_int_equal(esp__check_codec(&c.codec, 0), ESP_OK);
         n++;
     }

@@ -1,4 +1,4 @@
-/* host.c: memory from the user's allocator, and the table of services that plugins get. Must not know what memory is for. */
+/* alloc.c: memory from the user's allocator. */
 #include "espresso_impl/base/base.h"
 
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -18,37 +18,15 @@ ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
     if (!p) return;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) {
         if (ESP_HAS(esp_host, esp__base_of(ctx)->user_host, free_))
-            esp__base_of(ctx)->user_host->free_(esp__base_of(ctx)->user_host->user, d, p,
-                                                bytes ? bytes : 1); /* as it was asked for */
+            esp__base_of(ctx)->user_host->free_(esp__base_of(ctx)->user_host->user, d, p, bytes ? bytes : 1);
     } else {
         free(p);
     }
 }
 
-static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
-                                   void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
-    const esp_ctx *ctx = (const esp_ctx *)user;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, parallel_for))
-        esp__base_of(ctx)->user_host->parallel_for(esp__base_of(ctx)->user_host->user, n, grain, body, arg);
-    else
-        esp__workers_for(ctx ? esp__workers_of(ctx) : NULL, n, grain, body, arg);
-}
-
-ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx) {
-    memset(host, 0, sizeof *host);
-    host->struct_size = sizeof *host;
-    host->abi_major = ESP_ABI_MAJOR;
-    host->abi_minor = ESP_ABI_MINOR;
-    host->user = ctx;
-    host->alloc = esp__host_alloc;
-    host->free_ = esp__host_free;
-    host->log = esp__plugin_log;
-    host->parallel_for = esp__host_parallel_for;
-}
-
 static const esp_device esp__cpu = {ESP_CPU, 0};
 
-/* A block's size is stored in front of it, because the user's free_ takes the size. */
+/* Bytes in front of a block, which hold its size, because the user's free_ needs it. */
 enum { ESP__ALLOC_HEAD = 64 };
 
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {
