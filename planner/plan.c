@@ -1,4 +1,5 @@
-/* plan.c: esp_plan_make and esp_plan_simulate: convert the caller's structs into a strategy's text, a timeline and a report. */
+/* plan.c: esp_plan_make and esp_plan_simulate: make a strategy's text, a timeline and a report from the caller's
+ * structs. */
 #include "planner/search/search.h"
 #include "planner/simulate/schedule.h"
 #include "planner/plan.h"
@@ -21,7 +22,7 @@ static int esp__event_before(const void *a, const void *b) {
     return x->unit != y->unit ? (x->unit < y->unit ? -1 : 1) : (int)x->step - (int)y->step;
 }
 
-/* ---- exposed time: a sweep over starts and ends ------------------------------------------------------------------------ */
+/* ---- exposed time: a sweep over starts and ends ------------------------------------------------------------------ */
 typedef struct esp__edge_of_op {
     uint64_t at;
     int32_t delta; /* +1 start, -1 end */
@@ -33,7 +34,8 @@ static int esp__edge_before(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* While no backward runs: the time in which a link is busy, and the time in which only compression runs. */
+/* The exposed times, in which no backward runs: with a link busy (communication); with only codecs busy
+ * (compression). */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
     esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
@@ -101,8 +103,7 @@ static void esp__report_schedule(esp_plan *plan) {
         plan->units[u].elements = x->elements;
         plan->units[u].codec = esp__codec_word(p, path);
         plan->units[u].option = esp__arena_text(p->arena, option);
-        if (path->codec != ESP__NO_CODEC &&
-            x->first != counted) { /* a tensor counts once, however many chunks it has */
+        if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a chunked tensor counts once */
             r->compressed += x->n;
             counted = x->first;
         }
@@ -127,7 +128,7 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
     return d->makespan;
 }
 
-/* A hash of what a plan was made for: tensors with their times, codecs, system. */
+/* A hash of what a plan was made for: tensors with their times, codecs and system. */
 static uint64_t esp__plan_hash(const esp__problem *p) {
     const esp_plan_system *s = &p->system;
     const double numbers[] = {
@@ -164,7 +165,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__schedule d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
     plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->roughly) return; /* a bound for whole tensors would need candidate options for each size */
+    if (p->approximate) return; /* too many sizes for the bound of whole tensors */
     esp__schedule_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
@@ -172,7 +173,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
-/* The paper's Upper Bound: the best plan found if compression took no time. */
+/* The paper's Upper Bound: the best plan that is found when compression takes no time. */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
@@ -212,21 +213,21 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     return ESP_OK;
 }
 
-static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
-                                const esp_plan_system *system, const esp_plan_config *config, const char *strategy,
-                                esp_ctx *ctx, esp_plan **out) {
+ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model, const esp_plan_codec *codecs,
+                                      uint32_t n_codecs, const esp_plan_system *system, const esp_plan_config *config,
+                                      const char *strategy, esp_plan **out) {
     uint64_t start = esp__now_ns();
     esp_plan *plan;
     esp_status s;
     if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
     *out = NULL;
-    /* without an allocator of the user, blocks come from calloc, which need not write the zeros */
+    /* the default allocator clears memory itself, where calloc need not */
     if (ctx && !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) ctx = NULL;
     plan = ctx ? esp__alloc(ctx, sizeof *plan) : calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
     plan->arena.ctx = ctx;
     plan->arena.on_failure = &plan->no_memory;
-    *out = plan; /* read after a longjmp, when the locals may have lost their values */
+    *out = plan; /* locals may be lost after a longjmp */
     if (setjmp(plan->no_memory)) {
         esp_plan_free(*out);
         *out = NULL;
@@ -249,20 +250,14 @@ static esp_status esp__plan_new(const esp_plan_model *model, const esp_plan_code
 
 ESPRESSO_API esp_status esp_plan_make(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                       const esp_plan_system *system, const esp_plan_config *config, esp_plan **out) {
-    return esp__plan_new(model, codecs, n_codecs, system, config, NULL, NULL, out);
+    return esp__plan_make_for(NULL, model, codecs, n_codecs, system, config, NULL, out);
 }
 
 ESPRESSO_API esp_status esp_plan_simulate(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                           const esp_plan_system *system, const esp_plan_config *config,
                                           const char *strategy, esp_plan **out) {
     if (!strategy) return esp__fail(NULL, ESP_E_ARG, "plan: the strategy's text is NULL");
-    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, NULL, out);
-}
-
-ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model, const esp_plan_codec *codecs,
-                                      uint32_t n_codecs, const esp_plan_system *system, const esp_plan_config *config,
-                                      const char *strategy, esp_plan **out) {
-    return esp__plan_new(model, codecs, n_codecs, system, config, strategy, ctx, out);
+    return esp__plan_make_for(NULL, model, codecs, n_codecs, system, config, strategy, out);
 }
 
 ESPRESSO_API const char *esp_plan_text(const esp_plan *plan) { return plan ? plan->text : NULL; }

@@ -88,12 +88,12 @@ static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, 
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         *passed += !esp__incremental_critical(k, u, 1);
-        esp__incremental_lift(k, w, u, 1);
+        esp__incremental_remove(k, w, u, 1);
         for (uint32_t i = 0; i < candidates->n; i++) {
             esp__swap_path(k, w, u, &candidates->paths[i], ESP__BY_READY);
             esp__incremental_try(k, w, d->makespan);
         }
-        esp__incremental_unlift(k, w);
+        esp__incremental_restore(k, w);
     }
     *trials = k->trials - before;
     return 1e6 * ms_since(start) / (double)*trials;

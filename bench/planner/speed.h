@@ -14,7 +14,7 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
     esp__schedule_tensors(&b.p, &units);
     for (uint32_t u = 0; u < units.n_units; u++) esp__candidates_get(&b.p, &units.units[u]);
     ms[STAGE_CANDIDATES] = ms_since(t), t = esp__now_ns();
-    if (!b.p.roughly) {
+    if (!b.p.approximate) {
         esp__bound_units(&b.p, units.units, units.n_units, &bound);
         b.p.bound = &bound;
     }

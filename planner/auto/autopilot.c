@@ -1,10 +1,11 @@
-/* autopilot.c: strategy "auto": measures during the first steps, plans, changes the strategy, and watches it afterwards. This file
- * opens and closes the autopilot and changes its phases; the folder's other files do what each phase needs. */
+/* autopilot.c: strategy "auto": measures during the first steps, plans, changes the strategy, and watches it
+ * afterwards. This file opens and closes the autopilot and changes its phases; the folder's other files implement the
+ * phases. */
 #include "planner/auto/autopilot.h"
 
 enum { ESP__AUTO_WARM_STEPS = 2 };
 
-/* ---- what the files share ---------------------------------------------------------------------------------------------- */
+/* ---- what the files share ---------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
     char text[ESP__ERROR_MAX];
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
@@ -35,7 +36,7 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
 
-/* Puts a strategy in force, and stores its hash: another strategy in force means that the program set one itself. */
+/* Activates a strategy and stores its hash: if another one is active later, the program set it. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
@@ -51,7 +52,7 @@ static const char *esp__auto_phase(const esp__autopilot *a) {
     return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 /* Reads "auto" or "auto:key=val,...". The first steps run with fp32. */
 static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
     if (!esp__auto_asked(*spec)) return ESP_OK;
@@ -80,8 +81,8 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
 
-/* Ranks with an autopilot exchange after steps, so all must have one with the same options. Without one, ranks may name the same
- * strategy differently. */
+/* Ranks with an autopilot exchange after steps, so all ranks must have one, with the same options. Ranks without one
+ * may name the same strategy differently. */
 static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
     char optimizer[ESP__NAME_MAX];
     if (self)
@@ -100,7 +101,7 @@ static void esp__auto_say_devices(const esp_ctx *ctx) {
     if (on)
         esp__auto_say(
             ctx,
-            "%u of %u tensors are on a device, of which auto knows no costs: it measures on the host, and "
+            "%u of %u tensors are on a device, for which auto has no costs: it measures on the host, and "
             "compresses there. For compression on the device use strategy layerwise, or a plan of espresso plan",
             on, ctx->model.n_tensors);
 }
@@ -137,7 +138,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
             "trying",
             a->budget.spent, a->budget.lost, a->budget.credit);
     esp__auto_job_free(ctx, a->job); /* its thread reads the calibration */
-    if (a->survey_open) esp__calibration_close(ctx, &a->calibration);
+    if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
     esp__free(ctx, a->ready);
     esp__free(ctx, a->ready_max);
     esp__free(ctx, a->all);
@@ -154,7 +155,8 @@ static bool esp__auto_chose(const esp_ctx *ctx, const void *self) {
     return a->phase != ESP__AUTO_OFF && a->active == ctx->active.strategy.hash;
 }
 
-/* A state was loaded, and the strategy saved with it is in force: watches it if it compresses, else begins anew. */
+/* A state was loaded, and the strategy saved with it is active: watches it if it compresses, else starts from the
+ * beginning. */
 static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
@@ -174,7 +176,8 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     ctx->steps.phase = esp__auto_phase(a);
 }
 
-/* Ranks were lost: another system, and fp32 is in force. Begins anew, and forgets what it measured. */
+/* Ranks were lost: the system differs and fp32 is active. Starts from the beginning, without the earlier
+ * measurements. */
 static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     esp__autopilot *was = *self;
     if (!was || was->phase == ESP__AUTO_OFF) return ESP_OK;
@@ -187,13 +190,13 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     *self = a;
     ctx->steps.predicted_ns = 0.0;
     *ctx->steps.difference = 0;
-    esp__auto_say(ctx, "%d ranks are left: begins anew with fp32", ctx->job.size);
+    esp__auto_say(ctx, "%d ranks are left: starts again with fp32", ctx->job.size);
     const esp_status s = esp__auto_start(ctx, self);
     a->lossy = ctx->steps.step >= a->opt.warmup;
     return s;
 }
 
-/* ---- a step ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 static void esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__step_clock *c = &ctx->steps.clock;

@@ -1,17 +1,19 @@
-/* budget.c: limits what trying may cost. All ranks keep the same account, in steps. Every hundred training steps add one step of
- * credit. What the autopilot spends, and what a try takes longer than the strategy before, is subtracted. Must not know how steps
- * are timed, nor which strategies are tried: every function takes figures that the ranks agreed on. */
+/* budget.c: limits what trials of strategies may cost. All ranks have the same budget, in steps. Every hundred training
+ * steps add one step of credit. What the autopilot spends, and how much longer a trial's steps take than before, is
+ * subtracted. Must not know how steps are timed, nor which strategies are tried: every function takes numbers that the
+ * ranks agreed on. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
 static const double esp__budget_share = 0.01; /* of the training time                                             */
-static const double esp__budget_start =
-    0.75; /* steps: the credit of the first try, and the least credit of a later one */
-static const double esp__budget_most =
-    10.0; /* steps: most credit, so that no try is very expensive after a long time */
-static const double esp__budget_worst = 3.0; /* most misjudgement that counts: beyond it the machine was disturbed */
+/* Steps: the credit of the first trial, and the least credit of a later one. */
+static const double esp__budget_start = 0.75;
+/* Steps: the most credit, so that no trial is very expensive after a long time. */
+static const double esp__budget_most = 10.0;
+/* A larger misjudgement does not count: the machine was disturbed. */
+static const double esp__budget_worst = 3.0;
 
-/* Opens the account after the first measuring phase, in which a step took step_ns. */
+/* Opens the budget after the first measuring phase, in which a step took step_ns. */
 ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns) {
     if (b->open || !(step_ns > 0.0)) return;
     b->open = 1;
@@ -21,8 +23,8 @@ ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns) {
     b->misjudged[0] = b->misjudged[1] = 1.0;
 }
 
-/* Training has reached `step`: adds credit. step_ns: time of a step outside tries; 0: as before. spent_ns: the autopilot's own time
- * since the last update. */
+/* Adds credit up to training step `step`. step_ns: time of a step outside trials, 0 if unchanged. spent_ns: the
+ * autopilot's own time since the last update. */
 ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, double spent_ns) {
     if (!b->open) return;
     if (step_ns > 0.0) b->step_ns = step_ns;
@@ -33,20 +35,21 @@ ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, d
     b->step = step;
 }
 
-/* Measuring and planning took spent_ns: the next time is expected to cost as much. */
+/* Measuring and planning took spent_ns, and is expected to take as long the next time. */
 ESP__FN void esp__budget_measured(esp__budget *b, double spent_ns) {
     if (b->open) b->measure = spent_ns / b->step_ns;
 }
 
-/* Steps until the autopilot may measure and try again: until the credit covers measuring and the least credit of a try. 0: now. */
+/* Steps until the autopilot may measure and try again, when the credit covers measuring and the least credit of a
+ * trial; 0: now. */
 ESP__FN uint64_t esp__budget_wait(const esp__budget *b) {
     double missing = b->measure + esp__budget_start - b->credit;
     return missing > 0.0 ? (uint64_t)ceil(missing / esp__budget_share) : 0;
 }
 
-/* 1: the try under way must end, because its loss reaches the credit. over_ns: how much longer its steps together took than those of
- * the strategy before; first_ns: the first step's part of that. The first step touches new memory: up to one step's time of its
- * part does not count. */
+/* Whether the current trial must end because its loss reaches the credit. over_ns: how much longer its steps took in
+ * total than the previous strategy's; first_ns: the first step's part of that. The first step touches new memory, so up
+ * to one step's time of its part does not count. */
 ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double first_ns) {
     double forgiven = first_ns < b->step_ns ? first_ns : b->step_ns;
     if (!b->open) return 0;
@@ -54,21 +57,21 @@ ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double f
     return over_ns > (b->credit > 0.0 ? b->credit : 0.0) * b->step_ns;
 }
 
-/* A try, or one round of it, is over: subtracts its loss. */
+/* A trial, or one round of it, is over: subtracts its loss. */
 ESP__FN void esp__budget_pay(esp__budget *b, double over_ns) {
     if (!b->open || !(over_ns > 0.0)) return;
     b->credit -= over_ns / b->step_ns;
     b->lost += over_ns / b->step_ns;
 }
 
-/* A plan was tried and lost. The next plan of its kind (one that compresses, or does not) must be predicted to win by as much more
- * as this one was misjudged. */
+/* A plan lost its trial. The next plan of its kind (that compresses, or does not) must be predicted to win by as much
+ * more as this one was misjudged. */
 ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns) {
     double ratio = predicted_ns > 0.0 ? measured_ns / predicted_ns : 1.0;
     b->misjudged[compresses != 0] = ratio < 1.0 ? 1.0 : ratio > esp__budget_worst ? esp__budget_worst : ratio;
 }
 
-/* A plan was tried and won. The time that its try saved pays for another try. */
+/* A plan won its trial. The time that the trial saved pays for another one. */
 ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns) {
     b->misjudged[compresses != 0] = 1.0;
     if (!b->open || !(saved_ns > 0.0)) return;

@@ -1,10 +1,11 @@
-/* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of strategy, and returns to
- * fp32 where they rise. Ranks decide on figures that all of them received. Must not know how a strategy is planned. */
+/* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of strategy,
+ * and returns to fp32 if they rise. Ranks decide by numbers that all of them received. Must not know how a strategy is
+ * planned. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 
-enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks: fewer say too little, and wait for more */
+enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks; with fewer it waits for more */
 /* A rise counts if it is larger than this many times the quartile distance, and than this share of the loss. */
 static const double esp__loss_quartiles = 3.0, esp__loss_share = 0.05;
 
@@ -18,7 +19,7 @@ ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
         a->bad_losses++;
 }
 
-/* Puts into this rank's word what was reported since the losses were last forgotten. */
+/* Copies the losses reported since they were last cleared to this rank's word. */
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -38,7 +39,7 @@ static void esp__auto_loss_forget(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* All ranks' words as one figure, the same on all ranks. */
+/* Combines all ranks' words; the result is the same on all ranks. */
 static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses all = {0, -1, 0.0, 0.0};
@@ -53,7 +54,7 @@ static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     return all;
 }
 
-/* Nothing is known of losses: the next ones are what later ones are compared with. */
+/* Clears all losses: the next ones are what later ones are compared with. */
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->before_losses = (esp__losses){0, -1, 0.0, 0.0};
@@ -61,13 +62,13 @@ ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Reports of steps in which strategies alternated are of no use. */
+/* Drops the reports of steps in which strategies alternated. */
 ESP__FN void esp__auto_loss_settle(esp_ctx *ctx) {
     esp__autopilot_of(ctx)->risen = 0;
     esp__auto_loss_forget(ctx);
 }
 
-/* After an exchange: the strategy is about to change. What was reported so far was before. */
+/* After an exchange, before a change of strategy: what was reported so far is the reference. */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -76,8 +77,8 @@ ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Losses are lower than all before: later ones are compared with these. Their spread counts little: that of a few reports is
- * inaccurate, and reports from before and after a rise are far apart. */
+/* Losses are lower than all before: later ones are compared with these. Their spread counts little, because that of a
+ * few reports is inaccurate, and reports from before and after a rise are far apart. */
 static void esp__losses_lower(esp__losses *before, const esp__losses *now) {
     const double most = 2.0 * before->spread, spread = now->spread < most ? now->spread : most;
     const double mean = before->n ? 0.75 * before->spread + 0.25 * spread : now->spread;
@@ -93,11 +94,13 @@ ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
     return 0;
 }
 
-/* Does the strategy in force compress with a lossy codec? *coarse: with one whose error is not small? The same on all ranks. */
+/* Whether the active strategy compresses with a lossy codec; *coarse: with one whose error is not small. The same on
+ * all ranks. */
 static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     int lossy = 0;
     *coarse = 0;
-    if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0; /* what a description asks for stays */
+    /* Fp32 stays if the program asked for it. */
+    if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0;
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
         const esp__unit *u = &ctx->active.strategy.units[i];
         if (!esp__option_compresses(&u->option)) continue;
@@ -107,7 +110,7 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     return lossy;
 }
 
-/* Collective: fp32 is in force again at once; what is planned from now on has gentler codecs only. */
+/* Collective: activates fp32 at once; later plans use gentler codecs only. */
 static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     char what[ESP__AUTO_TEXT];
@@ -133,7 +136,7 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
     return s;
 }
 
-/* After an exchange, while a strategy is tried: a loss that is not finite ends the try. *back: it was so. */
+/* After an exchange, during a trial: a loss that is not finite ends the trial (*back is set). */
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -142,7 +145,7 @@ ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
     return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
 }
 
-/* After an exchange, while a strategy is watched: has the loss risen for a whole window? *back: fp32 is in force again. */
+/* After an exchange, while watching: returns to fp32 (*back is set) if the loss has been higher for a whole window. */
 ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;

@@ -1,5 +1,6 @@
-/* measure.c: times steps while training runs, and measures links and codecs between steps, within 4% of the steps' time. All ranks
- * choose the same probes, because the choice uses only figures that they exchanged. Must not know what is planned from them. */
+/* measure.c: times steps while training runs, and measures links and codecs between steps, within 4% of the steps'
+ * time. All ranks choose the same probes, because the choice uses only numbers that they exchanged. Must not know what
+ * is planned from them. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <time.h>
@@ -8,7 +9,7 @@
 enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
 static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
 
-/* ---- step times ---------------------------------------------------------------------------------------------------- */
+/* ---- step times -------------------------------------------------------------------------------------------------- */
 /* The median step time since the phase began; `spread` gets the quartile distance. 0: no step yet. */
 static uint64_t esp__auto_median(esp__autopilot *a, uint64_t *spread) {
     uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
@@ -33,8 +34,8 @@ ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     return most;
 }
 
-/* 1: no plan can bring the least gain. A plan can only shorten the part of a step after its last push, and on some rank that part is
- * too short. Same on all ranks, after an exchange. */
+/* Whether no plan can bring the least gain: a plan can only shorten the part of a step after its last push, and on some
+ * rank that part is too short. The same on all ranks, after an exchange. */
 ESP__FN int esp__auto_hidden(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     double least = 1.0;
@@ -56,7 +57,7 @@ static void esp__auto_word_make(esp_ctx *ctx) {
     if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
 }
 
-/* ---- exchange -------------------------------------------------------------------------------------------------------- */
+/* ---- exchange ---------------------------------------------------------------------------------------------------- */
 /* Exchanges all ranks' words. On rank 0 the caller has set the members that only rank 0 sets. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -79,7 +80,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* ---- what to probe --------------------------------------------------------------------------------------------------- */
+/* ---- what to probe ----------------------------------------------------------------------------------------------- */
 static uint64_t esp__auto_elements(const esp_ctx *ctx) {
     uint64_t all = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) all += ctx->model.tensors[i].count;
@@ -91,7 +92,7 @@ static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level,
     if (a->n_probes < ESP__AUTO_PROBES) a->probes[a->n_probes++] = p;
 }
 
-/* What holds for inter in jobs of two levels holds for the outermost level in others; what holds for intra, for all others. */
+/* Lists a probe of the outermost level (of_two is inter), or of all levels inside it (of_two is intra). */
 static void esp__auto_probe_levels(const esp_ctx *ctx, uint8_t of_two, uint32_t coll, uint64_t bytes) {
     const uint8_t outermost = esp__calibration_outermost(ctx);
     if (of_two != ESP__INTRA)
@@ -145,8 +146,8 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
     const esp__calibration *s = &esp__autopilot_of(ctx)->calibration;
     double once, around = 200e3 + 2.0 * (double)esp__autopilot_of(ctx)->all[0].exchange_ns;
     if (!p->codec) {
-        once = esp__calibration_guess(ctx, s, p->level, p->coll, p->size);
-        if (!(once > 0.0)) once = 2.0 * esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
+        once = esp__calibration_estimate(ctx, s, p->level, p->coll, p->size);
+        if (!(once > 0.0)) once = 2.0 * esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
         if (!(once > 0.0)) once = 500e3 + (double)p->size * 10.0;
     } else {
         const esp__calibration_codec *c = &s->codecs[p->codec - 1];
@@ -174,8 +175,8 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
     return esp__calibration_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
 }
 
-/* Runs the probes for which there is time now. Skips a probe that costs more than a quarter of all time for probes: the fit has to
- * do without it. */
+/* Runs the probes for which there is time now. Skips a probe that costs more than a quarter of all time for probes; the
+ * fit then lacks this point. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
@@ -195,7 +196,7 @@ static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* ---- the phase ------------------------------------------------------------------------------------------------------- */
+/* ---- the phase --------------------------------------------------------------------------------------------------- */
 /* Processor time of this process without the lanes' threads: the trainer's. */
 static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     struct timespec t;
@@ -211,7 +212,8 @@ static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     return all > own ? all - own : 0;
 }
 
-/* Collective, before training begins: takes memory for probes, and runs the coarse ones, for which a few short steps have no time. */
+/* Collective, before training begins: allocates memory for probes, and runs the coarse ones, for which a few short
+ * steps have no time. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = esp__auto_elements(ctx) * 4;
@@ -219,7 +221,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp_status s;
     if (bytes < 4096) bytes = 4096;
     if (bytes > ESP__AUTO_BYTES) bytes = ESP__AUTO_BYTES;
-    a->survey_open = 1;
+    a->calibration_open = 1;
     s = esp__calibration_open(ctx, &a->calibration, bytes, bytes / 8);
     for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++)
         s = esp__calibration_codec_add(ctx, &a->calibration, a->opt.codecs[i]);
@@ -236,7 +238,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
 }
 
 /* Drops the links' points. A codec's points stay until there are new ones. */
-static void esp__auto_survey_renew(esp__autopilot *a) {
+static void esp__auto_calibration_renew(esp__autopilot *a) {
     memset(a->calibration.link, 0, sizeof a->calibration.link);
     memset(a->calibration.dispatch, 0, sizeof a->calibration.dispatch);
     memset(a->stale, 1, sizeof a->stale);
@@ -244,19 +246,19 @@ static void esp__auto_survey_renew(esp__autopilot *a) {
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    if (again) esp__auto_survey_renew(a);
+    if (again) esp__auto_calibration_renew(a);
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
     esp__auto_probes_make(ctx, again);
-    if (a->source.figures) a->n_probes = 0;
-    a->have_figures = 0;
+    if (a->source.costs) a->n_probes = 0;
+    a->have_costs = 0;
     a->spent_ns = 0;
     a->mine.cpu_ns = a->mine.compute_ns = a->mine.spent_ns = 0;
     a->cpu_since = 0;
     esp__auto_enter(ctx, ESP__AUTO_MEASURE);
 }
 
-/* Adds up the trainer's computing in the step just made, which lasts from the step's begin to its last push. Its processor time is
- * that of the whole step without the ops': while the trainer waits for gradients, only these work. */
+/* Adds up the trainer's computing in the last step, from the step's begin to its last push. Its processor time is that
+ * of the whole step without the ops', because while the trainer waits for gradients only the ops work. */
 static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
@@ -285,21 +287,21 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
                  "%.2f%% of the time",
                  a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
                  100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
-    a->have_figures = 1;
+    a->have_costs = 1;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
     esp__budget_open(&a->budget, ctx->steps.step, a->base_ns);
     return esp__auto_plan_begin(ctx);
 }
 
-/* 1: the links that matter have no point. Short steps had no time for a probe, and a strategy that compresses everything gives no
- * points. Same on all ranks. */
+/* Whether the links that matter have no point, because short steps had no time for a probe and a strategy that
+ * compresses everything gives no points. The same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
     const esp__calibration_curve *c =
         esp__autopilot_of(ctx)
             ->calibration.link[esp__calibration_has(ctx, ESP__INTER) ? esp__calibration_outermost(ctx) : ESP__FLAT];
     uint32_t points = 0;
     for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
-    return !points && !esp__autopilot_of(ctx)->source.figures;
+    return !points && !esp__autopilot_of(ctx)->source.costs;
 }
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
@@ -319,7 +321,7 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
         s = esp__auto_exchange(ctx);
         int points =
             a->phase_steps / every % 2 == 0 || last; /* takes points from the step's own collectives in some steps */
-        if (!s && points && !a->source.figures) s = esp__calibration_step(ctx, &a->calibration);
+        if (!s && points && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);
     }

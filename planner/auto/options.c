@@ -5,14 +5,14 @@
 static const char esp__auto_keys[] =
     "steps=20, min_gain=0.05, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, plan=espresso+";
 
-/* Reads a number in [low, high]; `whole`: without a fraction. 0: it is none. */
+/* Reads a number in [low, high], without a fraction if `whole`. Returns 0 if the text is not such a number. */
 static int esp__auto_number(const char *text, double low, double high, int whole, double *out) {
     char *end;
     *out = strtod(text, &end);
     return end != text && !*end && *out >= low && *out <= high && (!whole || *out == (double)(uint64_t)*out);
 }
 
-/* Sets one key. NULL: done; else what was expected. */
+/* Sets one key. Returns NULL, or the expected value if this one is wrong. */
 static const char *esp__auto_key(esp__auto_options *o, const char *key, const char *val) {
     static const char share[] = "a number from 0 to 10";
     double x;
@@ -86,8 +86,8 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* Adds the codecs that are always allowed, as far as there is room: those that make gradients smaller and only round numbers, as
- * they say of themselves, with their default parameters. */
+/* Adds the codecs that are always allowed, while there is room: those that make gradients smaller and only round
+ * numbers, according to their own models, with their default parameters. */
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, const char *list) {
     esp_status s = ESP_OK;
     int lossy = 0;
@@ -104,7 +104,8 @@ static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, co
     return s;
 }
 
-/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only those that are always allowed; "none": no codec at all. */
+/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only the codecs that are always allowed; "none": no codec at
+ * all. */
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o) {
     const char *at = list ? list : "";
     esp_status s = ESP_OK;

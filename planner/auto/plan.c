@@ -1,15 +1,15 @@
-/* plan.c: makes the planner's input from the measured figures, runs the planner on a thread of rank 0, and reaches a decision. Must
- * not know how the figures were measured, nor how a decision is carried out. */
+/* plan.c: makes the planner's input from the measured costs, runs the planner on a thread of rank 0, and decides. Must
+ * not know how the costs were measured, nor how a decision is carried out. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/os.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- the planner's input --------------------------------------------------------------------------------------------- */
+/* ---- the planner's input ----------------------------------------------------------------------------------------- */
 
-/* Cores that the computing of one rank keeps busy: of the rank that needs most. Ranks that are threads of one process report that
- * process' processor time. */
+/* The cores that one rank's computing keeps busy, on the rank that needs the most. Ranks that are threads of one
+ * process report that process' processor time. */
 static double esp__auto_load(const esp_ctx *ctx) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double most = 0.0;
@@ -22,15 +22,15 @@ static double esp__auto_load(const esp_ctx *ctx) {
     return most;
 }
 
-static const double esp__auto_exposed_much =
-    1.0 / 3.0;                             /* of a step: worth a try even where nothing is predicted to win */
+/* Of a step: worth a trial even if nothing is predicted to win. */
+static const double esp__auto_exposed_much = 1.0 / 3.0;
 static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                      */
 
 static int esp__auto_override(const esp__tensor *t) { return t->codec_override || t->option_override; }
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    int plain = 1; /* 1: all tensors are alike, so that any neighbours may form a group */
+    int plain = 1; /* all tensors are alike: any neighbours may form a group */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         esp_plan_tensor *x = &job->tensors[i];
@@ -60,7 +60,8 @@ static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
     return 0;
 }
 
-/* Can the job's backends reduce the bodies of a codec of several rounds? Those of one round can always be gathered instead. */
+/* Whether the job's backends can reduce the bodies of a codec of several rounds. Those of one round can always be
+ * gathered instead. */
 static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
     const uint64_t side = c && c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 32 : 0;
     const esp_tensor like = esp__codec_like(1024, side, side);
@@ -79,19 +80,19 @@ static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
     return 1;
 }
 
-/* May the codec be chosen after a loss rose? */
+/* Whether the codec is still allowed after the loss rose. */
 static int esp__auto_trusted(const esp__autopilot *a, const esp__codec *c, const esp_plan_codec *codec) {
     if (a->trust == ESP__TRUST_NONE) return !codec->lossy;
     return a->trust == ESP__TRUST_ALL || (c && esp__safety_rounds(c, codec->error));
 }
 
-static esp_status esp__auto_figures(esp_ctx *ctx, esp__auto_job *job) {
+static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
     uint32_t n = 0;
     esp_status s;
-    if (a->source.figures) {
-        s = a->source.figures(a->source.user, ctx, &job->system, codecs, &n);
+    if (a->source.costs) {
+        s = a->source.costs(a->source.user, ctx, &job->system, codecs, &n);
     } else {
         a->calibration.load = esp__auto_load(ctx);
         s = esp__calibration_finish(ctx, &a->calibration);
@@ -125,7 +126,7 @@ static void esp__auto_log_curve(const esp_ctx *ctx, const char *what, const char
 }
 
 /* Logs the planner's input, so that a user can find out why it chose a plan. */
-static void esp__auto_log_figures(const esp_ctx *ctx, const esp__auto_job *job) {
+static void esp__auto_log_costs(const esp_ctx *ctx, const esp__auto_job *job) {
     const esp_plan_link *links[] = {&job->system.flat, &job->system.intra, &job->system.inter,
                                     &job->system.outer[0].link};
     if (ctx->base.log_level < ESP_LOG_DEBUG) return;
@@ -165,7 +166,7 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     esp__free(ctx, job);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------------ */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 static void esp__auto_describe(esp__auto_job *job, const esp_plan_report *r) {
     uint32_t n, tensors[ESP__CALIBRATION_CODECS] = {0};
     const esp_plan_unit *u = esp_plan_units(job->plan, &n);
@@ -232,10 +233,10 @@ static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) 
     return 0;
 }
 
-/* Is a plan with predicted time plan_ns worth leaving the strategy in force, whose predicted time is now_ns? The ratio of the two must
- * reach `need`. If steps take longer than predicted, the measured time must also exceed itself less the predicted difference by the
- * least gain: the time that no prediction explains, such as waiting for cores, remains after the change. Both ratios are corrected
- * by the misjudgement of the last try that lost. */
+/* Whether a plan with predicted time plan_ns should replace the active strategy, with predicted time now_ns. The gain
+ * now_ns / plan_ns must reach `need`. If steps take longer than predicted, the predicted saving must also be enough for
+ * the least gain over the measured time, because time that no prediction explains, such as waiting for cores, remains
+ * after the change. Both gains are corrected by the misjudgement of the last trial that lost. */
 ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need) {
     double wrong = job->misjudged[compresses != 0], saved = now_ns - plan_ns;
     if (now_ns < need * wrong * plan_ns) return 0;
@@ -243,8 +244,8 @@ ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan
     return job->base_ns >= (1.0 + job->min_gain) * wrong * (job->base_ns - saved);
 }
 
-/* A lossy plan must bring twice the least gain if the strategy in force is not lossy. If it brings less, the best plan without lossy
- * codecs replaces it, provided that this one brings the least gain. Returns the gain that the plan must bring. */
+/* If the active strategy is not lossy, a lossy plan must bring twice the least gain. If it brings less, the best plan
+ * without lossy codecs replaces it, if that one brings the least gain. Returns the gain that the plan must bring. */
 static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
     esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
     esp_plan_config config = job->config;
@@ -268,8 +269,8 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     return 1.0 + job->min_gain;
 }
 
-/* The best plan. Plans without compression are preferred if they are as good. Predictions count with the misjudgement of their
- * kind. */
+/* Makes the best plan. Plans without compression are preferred if they are as good. Predictions are corrected by the
+ * misjudgement of plans of their kind. */
 static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
@@ -290,7 +291,8 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     return ESP_OK;
 }
 
-/* Finds, of the allowed codecs that are safe with the optimizer, the one with which strategy layerwise is predicted fastest. */
+/* Of the allowed codecs that are safe with the optimizer, finds the one with which strategy layerwise is predicted
+ * fastest. */
 static void esp__auto_layerwise(esp__auto_job *job) {
     esp_plan_config config = {.struct_size = sizeof config,
                               .flags = ESP_PLAN_NO_BOUND,
@@ -315,7 +317,7 @@ static void esp__auto_layerwise(esp__auto_job *job) {
     }
 }
 
-/* Proposes the second plan instead of the first one. */
+/* Proposes the second plan instead of the first. */
 ESP__FN void esp__auto_second(esp__auto_job *job) {
     esp_plan_free(job->plan);
     job->plan = job->second;
@@ -331,9 +333,9 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
     snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
 }
 
-/* Nothing is predicted to win by as much as it must. Is strategy layerwise (which may be the plan itself) worth a try all the same? So it is
- * if much is exposed, or if it is predicted to win by half of the least gain, and hiding all that is exposed would bring what a lossy
- * plan must bring. */
+/* Whether strategy layerwise (which may be the plan itself) is worth a trial although nothing is predicted to win by
+ * enough: if much communication is exposed; or if layerwise is predicted to win by half of the least gain, and hiding
+ * all that is exposed would bring what a lossy plan must bring. */
 static int esp__auto_worth_try(const esp__auto_job *job) {
     const double ns = job->second ? job->second_ns : job->predicted_ns;
     if (job->decision != ESP__DECISION_STAY || job->tried) return 0;
@@ -415,7 +417,7 @@ ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
     return done;
 }
 
-/* ---- rank 0 begins ------------------------------------------------------------------------------------------------------ */
+/* ---- rank 0 begins ----------------------------------------------------------------------------------------------- */
 static double esp__auto_exposed(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->source.step_ns) return a->source.exposed;
@@ -439,7 +441,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
                 "auto plans sharded tensors (ESP_SHARD), such as '%s', in jobs of two levels only; this job has "
                 "%u: give it a strategy file",
                 ctx->model.tensors[i].name, ctx->job.topo.n_levels);
-    esp_status s = esp__auto_figures(ctx, job);
+    esp_status s = esp__auto_costs(ctx, job);
     if (s) return s;
     if (!job->n_codecs) job->config.flags |= ESP_PLAN_NO_COMP;
     esp__auto_model(ctx, job);
@@ -448,8 +450,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
         if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
         job->kept |= t->keep && strcmp(t->keep, "fp32");
         job->free_tensors[i] = *t;
-        job->free_tensors[i].keep =
-            NULL; /* the strategy in force may have another codec than the tensor must keep from now on */
+        job->free_tensors[i].keep = NULL; /* the active strategy may use codecs no longer allowed */
     }
     job->base_ns = a->base_ns;
     job->min_gain = a->opt.min_gain;
@@ -462,8 +463,8 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the decision is to stay, and training goes on.
- * If no plan can bring the least gain, none is made. */
+/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the decision is to stay, and
+ * training goes on. If no plan can bring the least gain, none is made. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->forced && ctx->active.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
@@ -480,7 +481,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);
     esp__auto_job_free(ctx, a->job);
-    a->job = job; /* NULL: out of memory: the strategy in force stays */
+    a->job = job; /* NULL (out of memory): the active strategy stays */
     if (!job) return ESP_OK;
     pthread_mutex_init(&job->lock, NULL);
     job->ctx = ctx;
@@ -489,7 +490,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     job->free_tensors = job->tensors ? job->tensors + ctx->model.n_tensors : NULL;
     esp_status s = job->tensors && job->active ? esp__auto_job_make(ctx, job)
                                                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-    if (!s) esp__auto_log_figures(ctx, job);
+    if (!s) esp__auto_log_costs(ctx, job);
     if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
     if (job->running) return ESP_OK;
     job->decision = ESP__DECISION_STAY;

@@ -1,16 +1,16 @@
-/* watch.c: what follows a decision: the change of strategy at the same step on all ranks, its comparison with the strategy before,
- * and afterwards the watch for drift. Must not know how plans are made. */
+/* watch.c: what follows a decision: the change of strategy at the same step on all ranks, its comparison with the
+ * previous strategy, and afterwards watching for drift. Must not know how plans are made. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
 enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
 static const double esp__auto_longer = 1.03; /* times a prediction: clearly longer than it */
-static const double esp__auto_near =
-    0.95; /* of a prediction: what comes as near to it may be slower, as predictions are off by so much */
-static const double esp__auto_clear = 0.85; /* of the time before: a gain larger than a machine's noise */
+/* Of a prediction: a time this close to it may be slower, because predictions are off by about this much. */
+static const double esp__auto_tolerance = 0.95;
+static const double esp__auto_clear = 0.85; /* of the previous time: a gain larger than the noise */
 
-/* ---- settling ---------------------------------------------------------------------------------------------------------- */
-/* The decision stands: begins to watch the strategy in force. */
+/* ---- settling ---------------------------------------------------------------------------------------------------- */
+/* The decision is final: begins to watch the active strategy. */
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->reference_ns = reference_ns;
@@ -25,9 +25,9 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
 }
 
-/* ---- planning is over -------------------------------------------------------------------------------------------------- */
-/* Rank 0: logs the planning thread's decision and puts it into its word. */
-static void esp__auto_tell(esp_ctx *ctx) {
+/* ---- planning is over -------------------------------------------------------------------------------------------- */
+/* Rank 0: logs the planning thread's decision and copies it to its word. */
+static void esp__auto_announce(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
@@ -56,7 +56,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
                  job->base_ns / 1e6, job->explained_ns / 1e6);
     if (job->decision == ESP__DECISION_STAY) {
         esp__auto_say(ctx, "%s%s%s", job->reason,
-                      ctx->active.strategy.hash != a->fp32 ? "; the strategy in force stays" : "; stays with fp32",
+                      ctx->active.strategy.hash != a->fp32 ? "; the active strategy stays" : "; stays with fp32",
                       job->passed_over);
         return;
     }
@@ -68,7 +68,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
                   job->base_ns / 1e6, bound, effect, job->passed_over);
 }
 
-/* *yes: does any rank have a pending residual that the strategy just set would compress? */
+/* *yes: whether any rank has a pending residual that the new strategy would compress. */
 static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -85,7 +85,7 @@ static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     return s;
 }
 
-/* All ranks receive rank 0's text and put it in force. */
+/* All ranks receive rank 0's text and activate it. */
 static esp_status esp__auto_switch(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = a->all[0].text_bytes;
@@ -122,7 +122,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps % a->every) return ESP_OK;
-    esp__auto_tell(ctx);
+    esp__auto_announce(ctx);
     esp_status s = esp__auto_exchange(ctx);
     a->mine.done = 0;
     if (s || !a->all[0].done) return s;
@@ -134,7 +134,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
         if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
             if (ctx->job.rank == 0)
                 esp__log(ctx, ESP_LOG_WARN, "autopilot",
-                         "the plan could not be put in force, the strategy before stays: %s", esp_last_error(ctx));
+                         "the plan could not be activated, the previous strategy stays: %s", esp_last_error(ctx));
             esp__auto_settle(ctx, a->base_ns);
             s = ESP_OK;
         }
@@ -152,18 +152,18 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
     return s;
 }
 
-/* ---- is it as fast as promised? ------------------------------------------------------------------------------------------ */
+/* ---- is it as fast as promised? ---------------------------------------------------------------------------------- */
 /* Twice the standard error of a median, from the quartile distance of n times. */
 static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spread / sqrt(n > 1.0 ? n : 1.0); }
 
-/* 1: enough steps were timed after a change of strategy. The first ones touch new memory and are not counted. */
+/* Whether enough steps were timed after a change of strategy. The first ones touch new memory and are not counted. */
 static int esp__auto_enough(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps <= ESP__AUTO_SKIP) a->n_times = 0;
     return a->phase_steps >= ESP__AUTO_SKIP + a->check_steps;
 }
 
-/* The step time against which drift is watched: the prediction, or the measured time if the prediction was wrong. */
+/* The step time to which later ones are compared: the prediction, or the measured time if the prediction was wrong. */
 static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
@@ -174,7 +174,8 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     return measured;
 }
 
-/* Rank 0: what explains that a step took longer or shorter than predicted. The parts overlap: their sum is not the difference. */
+/* Rank 0: explains why a step took longer or shorter than predicted. The parts overlap, so their sum is not the
+ * difference. */
 static void esp__auto_explain(esp_ctx *ctx, double measured) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
@@ -200,13 +201,14 @@ static void esp__auto_explain(esp_ctx *ctx, double measured) {
              (slowest - mean) / 1e6);
 }
 
-/* Strategy layerwise is tried too unless what is in force is clearly faster than is predicted for it: 1, and ranks go on with that. */
+/* Begins a trial of strategy layerwise, unless the active strategy is clearly faster than is predicted for layerwise.
+ * Returns whether it did. */
 static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double second_ns = a->second_ns;
     a->second_ns = 0.0;
     if (a->source.step_ns && !a->source.tries_second) return 0;
-    if (!(second_ns > 0.0) || a->forced || kept_ns < esp__auto_near * second_ns) return 0;
+    if (!(second_ns > 0.0) || a->forced || kept_ns < esp__auto_tolerance * second_ns) return 0;
     esp__strfree(ctx, a->before);
     esp__strfree(ctx, a->next);
     a->before = a->next = NULL;
@@ -233,7 +235,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     return ESP_OK;
 }
 
-/* The strategy before is in force again, and stays. */
+/* The previous strategy is active again, and stays. */
 static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
@@ -246,7 +248,8 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     return ESP_OK;
 }
 
-/* Puts the strategy before in force and times it again: the machine may have become faster or slower since it was timed. */
+/* Activates the previous strategy and times it again, because the machine may have become faster or slower since it was
+ * timed. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->next) a->next = esp__strdup(ctx, ctx->active.strategy.text);
@@ -258,7 +261,7 @@ static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     return s;
 }
 
-/* How much longer the try's steps took than those of the strategy before: the largest of the ranks' figures. */
+/* How much longer the trial's steps took than the previous strategy's, on the slowest rank. */
 static double esp__auto_over(const esp_ctx *ctx, double *first) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double over = w[0].over_ns;
@@ -270,7 +273,7 @@ static double esp__auto_over(const esp_ctx *ctx, double *first) {
     return over;
 }
 
-/* The try has used up the budget: puts the strategy before in force at once. */
+/* The trial has used up the budget: activates the previous strategy at once. */
 static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
@@ -281,9 +284,10 @@ static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     return s ? s : esp__auto_give_up(ctx, before, before + over / (double)a->tries);
 }
 
-/* The new strategy stays if it is clearly faster, as predicted. If a large gain is measured where a small one was predicted, the
- * machine may have become faster. Then, or without a clear gain, the strategy before is timed again, and then the new one. The new
- * one stays if the second time is shorter than that of the one before, and the mean of both is so by the least gain. */
+/* The new strategy stays if it is clearly faster, as predicted. If a large gain is measured where a small one was
+ * predicted, the machine may have become faster. Then, or without a clear gain, the previous strategy is timed again,
+ * and then the new one. The new one stays if its second time is shorter than the previous strategy's, and the mean of
+ * its two times is so by the least gain. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s;
@@ -303,7 +307,8 @@ static esp_status esp__auto_check_end(esp_ctx *ctx) {
     return s ? s : esp__auto_give_up(ctx, a->again_ns, mean);
 }
 
-/* The strategy before was timed again. It stays, unless the new one was faster by the least gain: then that is tried once more. */
+/* The previous strategy was timed again. It stays, unless the new one was faster by the least gain: then that gets a
+ * second trial. */
 static esp_status esp__auto_back_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_exchange(ctx);
@@ -315,7 +320,8 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
     return s;
 }
 
-/* Ranks exchange what the try has cost after every step, or less often if steps are so short that the exchange would cost much. */
+/* Ranks exchange the cost of the trial after every step, or less often if steps are so short that the exchange would
+ * cost much. */
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     int enough = esp__auto_enough(ctx), back;
@@ -332,8 +338,9 @@ ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     return enough ? esp__auto_check_end(ctx) : ESP_OK;
 }
 
-/* ---- drift ----------------------------------------------------------------------------------------------------------------- */
-/* Steps between two looks at step times: half a window, or more if a look would take over a thousandth of the time. */
+/* ---- drift ------------------------------------------------------------------------------------------------------- */
+/* Steps between two checks of step times: half a window, or more if a check would take over a thousandth of the
+ * time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = a->opt.window / 2;
@@ -350,7 +357,8 @@ ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
     return looks < 2 ? 2 : looks;
 }
 
-/* Counts looks in a row at which steps were too long, or too short. 1: they were so for a whole window. */
+/* Counts consecutive checks at which steps were too long, or too short. Returns 1 if they were so for a whole
+ * window. */
 static int esp__auto_drifts(esp__autopilot *a, double now) {
     const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
@@ -363,7 +371,7 @@ static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->base_ns = now;
     a->base_spread_ns = esp__auto_spread(ctx);
-    if (a->have_figures) return esp__auto_plan_begin(ctx);
+    if (a->have_costs) return esp__auto_plan_begin(ctx);
     esp__auto_measure_begin(ctx, 1);
     return ESP_OK;
 }
@@ -382,7 +390,7 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
         a->lossy = 1;
         if (a->opt.n_codecs > 2) return esp__auto_plan_again(ctx, now);
     }
-    if (!(was > 0.0)) { /* the strategy came from a state: it has no reference yet */
+    if (!(was > 0.0)) { /* a loaded strategy has no reference yet */
         a->reference_ns = now;
         return ESP_OK;
     }
@@ -420,7 +428,7 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     esp__budget_open(&a->budget, ctx->steps.step,
-                     (double)esp__auto_step_ns(ctx)); /* the account is not open if the strategy came from a state */
+                     (double)esp__auto_step_ns(ctx)); /* The budget is not open if the strategy was loaded. */
     a->phase_steps = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);

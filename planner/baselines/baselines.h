@@ -1,10 +1,12 @@
-/* baselines.h: what the comparison strategies share. Each is one function that fills a schedule; schemes.c has their table. */
+/* baselines.h: shared by the comparison strategies. Each is one function that fills a schedule; search/strategies.c has
+ * their table. */
 #ifndef ESP__SCHEMES_H
 #define ESP__SCHEMES_H
 #include "planner/problem/problem.h"
-#include "planner/search/search.h"
+#include "planner/simulate/schedule.h"
 
-/* An option for several machines with several ranks each, and its nearest flat option. Comp and Decomp have no device yet. */
+/* An option for several machines with several ranks each, and the flat option closest to it. Its Comps and Decomps have
+ * no device yet. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -17,16 +19,17 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
-/* For codecs whose payloads only an allreduce can sum, and that therefore fit none of the forms of published strategies. */
+/* For codecs whose payloads only an allreduce can sum, and which therefore fit none of the published strategies'
+ * forms. */
 static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
                                         "comp > flat.allreduce > decomp"};
 
-/* Of sharded tensors, whatever the strategy: none of the published ones has them. */
+/* For sharded tensors in all strategies: none of the published ones has sharded tensors. */
 static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
-/* A small hash table: equal units with equal forms share a path. */
+/* A small hash table, so that equal units with equal forms share a path. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__extent unit[64];
@@ -38,6 +41,8 @@ typedef struct esp__scheme_memo {
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d);
+/* Strategy layerwise with this codec instead of the first one given. */
+ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
 ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d);

@@ -1,6 +1,6 @@
-/* common.c: shared by the comparison strategies: forms of options, making units, filling a schedule. These strategies decide as the
- * published systems do. They ignore constraints on the search (forbid, only), but respect a tensor's `keep`. Knows nothing of
- * how any one of them decides. */
+/* common.c: shared by the comparison strategies: forms of options, making units, filling a schedule. These strategies
+ * decide as the published systems do. They ignore constraints on the search (forbid, only), but respect a tensor's
+ * `keep`. Knows no single strategy. */
 #include "planner/baselines/baselines.h"
 
 static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
@@ -25,7 +25,8 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
     text[n] = 0;
 }
 
-/* The form's path on `device`; on the other device if the codec cannot run on this one; raw if it can run on neither. */
+/* The form's path on `device`; on the other device if the codec cannot run on this one; without compression if it can
+ * run on neither. */
 ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec) {
     char text[ESP__TEXT_MAX];
@@ -39,14 +40,15 @@ ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, c
     esp__form_text(p, f, device, shard && !strcmp(shard, "flat"), text);
     const esp__path *path = esp__path_make(p, u, text, codec);
     if (path || codec == ESP__NO_CODEC) return path;
-    /* the codec's payloads cannot go that way: a sum of them serves, if the codec takes such a unit at all */
+    /* The form's collectives cannot carry the codec's payloads: sums them instead, if the codec takes such a unit. */
     if (!shard) esp__form_text(p, &esp__form_sum, device, 0, text);
     if (!shard && (path = esp__path_make(p, u, text, codec)) != NULL) return path;
     esp__form_text(p, shard ? &esp__form_shard_raw : &esp__form_raw, device, shard && !strcmp(shard, "flat"), text);
     return esp__path_make(p, u, text, ESP__NO_CODEC);
 }
 
-/* The codec of all comparison strategies: the first one given, because the published systems use one codec per training run. */
+/* The codec of all comparison strategies: the first one given, because the published systems use one codec per training
+ * run. */
 ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,

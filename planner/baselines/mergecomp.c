@@ -1,17 +1,18 @@
-/* mergecomp.c: MergeComp: cuts the model into Y groups of neighbours and compresses every group as one. Y grows while each new
- * group saves enough time. For each Y it searches one border after the other, assuming that the step time first falls and then
- * rises as a border moves. Payloads are gathered over all ranks or between machines, whichever is faster. */
+/* mergecomp.c: MergeComp: cuts the model into Y groups of neighbours and compresses every group as one. Y grows while
+ * each new group saves enough time. For each Y it searches one border after the other, assuming that the step time
+ * first falls and then rises as a border moves. Payloads are gathered over all ranks or between machines, whichever is
+ * faster. */
 #include "planner/baselines/baselines.h"
 
 enum { ESP__MERGE_MOST = 8 };
-static const double esp__merge_gain = 0.02; /* a new group must save this share of the step */
+static const double esp__merge_gain = 0.02; /* the share of the step that a new group must save */
 
 typedef struct esp__merge {
     esp__problem *p;
     esp__schedule *schedule;
     esp__extent *units;
     const esp__form *form;
-    uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g: tensors [border[g], border[g + 1]) */
+    uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g has the tensors [border[g], border[g + 1]) */
 } esp__merge;
 
 static uint64_t esp__merge_time(esp__merge *m) {
@@ -22,8 +23,8 @@ static uint64_t esp__merge_time(esp__merge *m) {
     return m->schedule->makespan;
 }
 
-/* Moves border k to where the step is shortest, by bisection; returns the makespan. The old border stays if the result is not
- * better, which happens if the step time does not fall and then rise. */
+/* Moves border k to where the step is shortest, by bisection; returns the makespan. The old border stays if no other is
+ * better, which may be when the step time does not fall and then rise. */
 static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     uint32_t low = m->border[k - 1] + 1, high = m->border[k + 1] - 1, at = m->border[k];
     while (low < high) {
@@ -43,7 +44,7 @@ static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     return best;
 }
 
-/* Halves the group with most elements that has several tensors. 0: no group has. */
+/* Halves the group with the most elements that has several tensors. Returns 0 if there is none. */
 static int esp__merge_split(esp__merge *m) {
     const esp_plan_tensor *t = m->p->model->tensors;
     uint64_t most = 0, half = 0;
@@ -78,7 +79,7 @@ static void esp__merge_search(esp__merge *m, esp__schedule *best) {
             last = time;
             for (uint32_t k = 1; k < m->n; k++) time = esp__merge_border(m, k, time);
         } while (time < last);
-        esp__merge_time(m); /* makes the schedule for the best borders again */
+        esp__merge_time(m); /* makes the schedule of the best borders */
         esp__schedule_keep_better(m->p, best, m->schedule);
     }
 }

@@ -1,9 +1,9 @@
-/* per_tensor.c: strategies that give every tensor the same option, each tensor on its own. Must not know of groups and chunks.
- *   fp32        no compression: the baseline of the paper's figures
- *   layerwise   every tensor is compressed as soon as it is ready, as most codec libraries do. Small ones stay raw if the configuration
- *               says so
- *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its shard on its GPU; payloads are gathered
- *               between machines and decompressed; the result is gathered inside the machine */
+/* per_tensor.c: strategies that give every tensor the same option, each tensor on its own.
+ *   fp32        no compression: the baseline of the paper's measurements
+ *   layerwise   every tensor is compressed as soon as it is ready, as most codec libraries do, except for
+ *               those that must stay raw because they are small
+ *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its shard on its GPU; the
+ *               payloads are gathered between machines and decompressed; the result is gathered inside the machine */
 #include "planner/baselines/baselines.h"
 
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d) {

@@ -1,21 +1,23 @@
 /* any.c: a lower bound for every merging of neighbouring tensors and every splitting, by the rows of rows.c.
  *
- * Merging and splitting make no tensor ready earlier, so they can save fixed costs only. Let t(e) be an op's time for a unit of
- * e elements, and its rate the minimum of t(e) / e for e from 1 to all elements. Then the op takes at least rate * e. So however
- * the elements are divided into units, and whichever options these have, the lanes carry at least the sum of the rates.
+ * Merging and splitting make no tensor ready earlier, so they can save fixed costs only. Let t(e) be an op's time for a
+ * unit of e elements, and its rate the minimum of t(e) / e for e from 1 to all elements. Then the op takes at least
+ * rate * e. So however the elements are divided into units, and whichever options these have, the lanes carry at least
+ * the sum of the rates.
  *
- * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and tails,
- * because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at all: a tensor's
- * chunks may have different options, and only linear terms can be added over them. */
+ * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and
+ * tails, because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at
+ * all: a tensor's chunks may have different options, and only linear terms can be added over them. */
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include <math.h>
 
-static const double esp__rounding = 0.51; /* an op's time is rounded to the nearest nanosecond */
+static const double esp__rounding = 0.51; /* op times are rounded to whole nanoseconds */
 
-/* The minimum of t(x) / x for x up to `high`, where t is rounded. Between two points t is straight over x or log x, so the ratio
- * is smallest at a point or at `high`. Below the first point t is constant; beyond the last the ratio is. */
+/* The minimum of t(x) / x for x up to `high`, where t is the curve with rounded times; *least: the minimum of t.
+ * Between two points t is a straight line over x or log x, so the ratio is smallest at a point or at `high`. Below the
+ * first point t is constant; beyond the last the ratio is. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -30,7 +32,7 @@ static double esp__curve_rate(const esp_cost_curve *c, double times, double high
     return *least > 0.0 ? esp__max2(0.0, rate) : 0.0;
 }
 
-/* How many parts a region is cut into. */
+/* The number of parts that a cut makes. */
 static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     double parts = 1.0;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
@@ -38,11 +40,12 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-/* A collective's time if sizes were not rounded up. It is at most the real time, and its ratio to e falls as e grows. */
+/* A collective's time if sizes were not rounded up. It is at most the real time, and its ratio to e falls as e
+ * grows. */
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
-    /* payloads whose size only the codec's bound() knows may be as small as a header */
+    /* A payload whose size only the codec's bound() knows may be as small as a header. */
     double before = !op->compressed   ? 4.0 * part
                     : w->codec->bound ? esp__slots(p, op->slots) * ESP_PAYLOAD_HEADER
                                       : esp__slots(p, op->slots) *
@@ -58,7 +61,7 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-/* kept: for how long it keeps a lane; NULL: for its whole time. */
+/* The rate of a collective, or (kept: one of its curves) of the time for which it occupies a lane. */
 static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
@@ -78,15 +81,15 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
         if (high > 0.0 && kept && kept->n)
             r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
-        /* times bytes per element, at least; fewer ranks at a link look up a smaller size */
+        /* A lower bound, because fewer ranks at a link read the table at a smaller size. */
         r.each *=
             gathers * low * esp__table_share(&p->system, op->level, op->coll, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    if (r.least >=
-        4.0) { /* 3 ns of the fixed cost are set aside: they make up for the negative `fixed` of ops without fixed cost */
+    /* 3 ns of the fixed cost are left out, because ops without fixed cost get a slightly negative `fixed`. */
+    if (r.least >= 4.0) {
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
     } else if (op->level != ESP__FLAT) {
@@ -96,8 +99,9 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-/* The rate of a Comp or Decomp by one of the codec's curves, and that of the payloads that a Decomp adds to the first. On the CPU those
- * of a machine's ranks run one after the other. A matrix that is cut between rows has parts of up to all elements. */
+/* The rate of a Comp or Decomp with this curve of its codec, including the further payloads that a Decomp adds to the
+ * first. On the CPU the ranks of a machine take turns. Parts of a matrix that is cut between rows may have all
+ * elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
@@ -122,7 +126,7 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) 
     return r;
 }
 
-/* A collective's measured curve of its gap (core 0) or core time (1); NULL: none. */
+/* A collective's measured curve of core time (core) or gap; NULL if there is none. */
 static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
     const esp_plan_link *link = esp__system_tables(&p->system, op->level);
     return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
@@ -155,8 +159,8 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    for (uint32_t l = 0; l < ESP__LANES;
-         l++) /* fixed cost per element: least in a single unit of all elements; if negative, in units of one element */
+    /* The fixed cost per element is least in a unit of all elements, or if it is negative in units of one. */
+    for (uint32_t l = 0; l < ESP__LANES; l++)
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
         int less = 0, more = 0;
@@ -164,20 +168,16 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
             less |= w->paths[i].each[l] < path.each[l];
             more |= w->paths[i].each[l] > path.each[l];
         }
-        if (!more) return; /* dominated; then the new path dominates none, so the array is unchanged */
+        if (!more) return; /* dominated, so the array is unchanged */
         if (less) w->paths[kept++] = w->paths[i];
     }
     w->n = kept;
-    if (w->n == w->room) {
-        esp__any_path *paths = esp__arena_get(w->p->arena, 2u * w->room * sizeof *paths);
-        memcpy(paths, w->paths, w->n * sizeof *paths);
-        w->paths = paths;
-        w->room *= 2;
-    }
+    if (w->n == w->room)
+        w->paths = esp__arena_grow(w->p->arena, w->paths, w->n * sizeof *w->paths, (w->room *= 2) * sizeof *w->paths);
     w->paths[w->n++] = path;
 }
 
-/* Adds every option that goes through this node of the tree, given the sums up to it. */
+/* Adds every option that passes this node of the graph; fixed and each are the sums up to it. */
 static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
                           double least) {
     if (!node) {
@@ -202,7 +202,7 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
     }
 }
 
-/* The options of one of a constraint's trees with a codec; NULL: none. */
+/* Adds the options of one constraint with a codec; NULL: without. */
 static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
     const double zero[ESP__LANES] = {0.0};
     w->tree = tree;
@@ -249,8 +249,8 @@ static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
     for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
     while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table =
-        esp__arena_get(b->p->arena, slots * sizeof *table); /* by size and constraint: the first such tensor + 1 */
+    /* By hash of size and constraint: first tensor's index + 1. */
+    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
         while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))
@@ -270,7 +270,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p) {
     esp__bounding *b = esp__bounding_open(p, n);
     uint64_t all = 0, ns;
     esp__any *w = esp__arena_get(p->arena, p->n_keeps * sizeof *w);
-    b->pieces = 1;
+    b->pieces = true;
     for (uint32_t i = 0; i < n; i++) all += p->model->tensors[i].elements;
     for (uint32_t k = 0; k < p->n_keeps; k++) {
         w[k].p = p;

@@ -3,12 +3,12 @@
 #define ESP__ANY_H
 #include "planner/plan.h"
 
-/* A lower bound on an op's time for e elements: fixed + each * e; and for every e: `least`. */
+/* A lower bound on an op's time for e elements: fixed + each * e; and `least`, for every e. */
 typedef struct esp__rate {
     double fixed, each, least;
 } esp__rate;
 
-/* An option: ns per element on each lane. */
+/* One option: ns per element on each lane. */
 typedef struct esp__any_path {
     double each[ESP__LANES];
 } esp__any_path;
@@ -17,13 +17,13 @@ typedef struct esp__any {
     esp__problem *p;
     const esp__tree *tree;
     const esp_plan_codec *codec;
-    double elements;      /* of all tensors: the largest unit */
-    esp__shape shape;     /* of a unit of all `elements` */
-    esp__rate *rates;     /* by op template; `least` < 0: the op cannot run */
-    esp__rate *cores;     /* by op template: of the core that a collective needs */
+    double elements;      /* all tensors' sum: the largest possible unit */
+    esp__shape shape;     /* the shape of a unit with all `elements` */
+    esp__rate *rates;     /* by op template; `least` < 0 if the op cannot run */
+    esp__rate *cores;     /* by op template: time on the core of a collective */
     esp__any_path *paths; /* [n] a Pareto set */
     uint32_t n, room;
-    double least; /* ns that every option takes at least, even for the smallest unit */
+    double least; /* ns that every option takes, even for the smallest unit */
 } esp__any;
 
 /* The options of one constraint, with every codec. */

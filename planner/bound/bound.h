@@ -1,4 +1,4 @@
-/* bound.h: what the files of the lower bound share: its linear program, its rows, and the state of one bound. */
+/* bound.h: shared by the files of the lower bound: its linear program, its rows, and its state. */
 #ifndef ESP__BOUND_H
 #define ESP__BOUND_H
 #include "planner/plan.h"
@@ -7,10 +7,11 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value of row j for column i; > 0, about 1 */
-    double value;                                /* the largest value that a mixture of rows has for every column */
-    double row[ESP__GAME_ROWS];                  /* that mixture: weights >= 0, which sum to 1 */
-    double column[ESP__GAME_COLUMNS];            /* the mixture of columns for which no mixture of rows exceeds it */
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* the value of row j for column i, about 1 */
+    double value;                                /* the largest that a mixture of rows has for every column */
+    double row[ESP__GAME_ROWS];                  /* that mixture: weights >= 0 that sum to 1 */
+    /* The mixture of columns for which no mixture of rows has a larger value. */
+    double column[ESP__GAME_COLUMNS];
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
@@ -23,49 +24,55 @@ typedef struct esp__stay {
 } esp__stay;
 /* Candidate options, arranged by lanes. */
 typedef struct esp__lanes_candidates {
-    const esp__candidates *candidates; /* NULL: made for any.c */
-    const esp__path **paths;           /* [n] by ascending total */
+    const esp__candidates *candidates; /* NULL if any.c made the entries */
+    const esp__path **paths;           /* [n] by rising total */
     uint32_t n;
-    double *total;                /* [n] of the paths, ascending */
-    uint32_t *first[ESP__LANES];  /* [n + 1] index of a path's first entry in stays */
+    double *total;                /* [n] the paths' totals */
+    uint32_t *first[ESP__LANES];  /* [n + 1] index in `stays` of a path's first entry */
     esp__stay *stays[ESP__LANES]; /* ordered by path */
     double head[ESP__LANES];      /* the largest head + p of any path */
-    uint32_t low, high, rows;     /* the last choice, for the units that share it */
+    uint32_t low, high, rows;     /* the last choice, reused by units with equal prices */
     uint32_t best, call;
     double cost;
 } esp__lanes_candidates;
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
-    double base;      /* s + q + the backward ops' work */
-    const double **w; /* [units] work of each path in the row; units with equal values share an array */
+    double base; /* s + q + the work of backward ops */
+    /* [units] Work of each path in the row; units with equal values share an array. */
+    const double **w;
 } esp__row;
 
 static inline double esp__min2(double a, double b) { return a < b ? a : b; }
 static inline double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* ---- all of a bound's work ---------------------------------------------------------------------------------------- */
+/* ---- all of a bound's work --------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
     const esp__extent *units;                         /* NULL: each tensor is a unit */
-    int pieces;                                       /* 1: any.c's paths, see esp__must */
+    bool pieces;                                      /* units may be divided into pieces, as in any.c */
     uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
-    double *compute, *start, *tail; /* [n_tensors] backward: its time, its earliest start, the least time after it */
-    uint32_t *candidates;           /* [n] index in candidate_sets */
-    const double **same, *zeros;    /* [n_candidate_sets] scratch: w of late units; [largest] zeros: w of early units */
-    double *ready;                  /* [n] */
-    uint32_t *early, *late;         /* [n] bits of rows: all its work may run before s; it is ready at s or later */
-    uint32_t *low, *high;           /* [n] the paths [low, high) are allowed */
+    /* [n_tensors] of backward: time, earliest start, least time after it. */
+    double *compute, *start, *tail;
+    uint32_t *candidates; /* [n] index in candidate_sets */
+    /* Scratch of esp__row_fill: the values of late units, by set of candidates, and those of early units (0). */
+    const double **same, *zeros;
+    double *ready;
+    /* [n] Rows, as bits: those before whose s all of the unit's work may run, and those whose s is not after the time
+     * when the unit is ready. */
+    uint32_t *early, *late;
+    uint32_t *low, *high; /* [n] the paths [low, high) are allowed */
     esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
     uint16_t *choice[ESP__GAME_COLUMNS]; /* [n] path of each unit, for each column */
     uint32_t call;
-    double *cost;                        /* [largest] */
-    double scale;                        /* converts ns to the game's values */
-    double proven;                       /* ns; no plan is faster */
-    double best, lambda[ESP__GAME_ROWS]; /* the best mixture for the allowed paths, and its value in ns */
-    uint64_t work, work_max;             /* path prices computed; where to stop */
+    double *cost;  /* [largest] scratch */
+    double scale;  /* converts ns to the game's values */
+    double proven; /* ns; no plan is faster */
+    /* The best mixture for the allowed paths: its value in ns, its weights. */
+    double best, lambda[ESP__GAME_ROWS];
+    uint64_t work, work_max; /* path prices computed so far, and their limit */
 } esp__bounding;
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);

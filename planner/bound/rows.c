@@ -1,18 +1,19 @@
-/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) says: the work that must run on this
- * lane between s and T - q takes at most T - q - s.
+/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) says: the work that must run
+ * on this lane between s and T - q takes at most T - q - s.
  *
- * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin before time a,
- * when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of it runs before s. It must
- * end by T - tail, where tail is what follows its last op on the lane; so at most q - tail of it runs after T - q. The rest runs
- * between. So T >= s + q + the sum of these rests, and every mixture of rows is a bound too. Backward ops are work of lane
- * compute.
+ * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin before
+ * time a, when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of it runs
+ * before s. It must end by T - tail, where tail is what follows its last op on the lane; so at most q - tail of it runs
+ * after T - q. The rest runs between. So T >= s + q + the sum of these rests, and every mixture of rows is a bound too.
+ * Backward ops are work of lane compute.
  *
- * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the best of
- * these. */
+ * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the best
+ * of these. */
 #include "planner/bound/bound.h"
 
-/* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided into pieces
- * with different options: then all of it or nothing counts, so that the pieces' parts can be added. */
+/* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided
+ * into pieces with different options: then either all of it counts or nothing, so that the pieces' parts can be
+ * added. */
 static double esp__must(double a, double p, double tail, double s, double q, int pieces) {
     if (pieces) return a >= s && tail >= q ? p : 0.0;
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
@@ -48,7 +49,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
         if (on) end = done + (double)esp__kept(time, lane);
         done += (double)time->ns;
     }
-    /* no head and tail on compute and cpu: the Pareto set does not keep the best of these */
+    /* The Pareto set does not keep the best heads and tails on compute and cpu. */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
         esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
@@ -81,7 +82,7 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Computes r->w. Units with equal candidate options that are all ready at s or later have equal values. */
+/* Computes r->w. Units with equal candidate options that are ready at s or later have equal values. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
@@ -109,7 +110,7 @@ ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const u
     return sum;
 }
 
-/* The place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS: none. */
+/* The place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS if there is none. */
 static uint32_t esp__row_place(const esp__bounding *b) {
     uint32_t j = 0;
     if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
@@ -134,15 +135,15 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
     return 1;
 }
 
-/* ---- looking for rows --------------------------------------------------------------------------------------------- */
+/* ---- looking for rows -------------------------------------------------------------------------------------------- */
 /* Work on one lane, with the weight of its path in the mixture of columns. */
 typedef struct esp__weighed {
-    double end, p, tail_end, w; /* a + p; p; tail + p */
+    double end, p, tail_end, w; /* end is a + p, tail_end is tail + p */
 } esp__weighed;
 enum { ESP__BINS = 128 };
 
-/* f(x) = x + the sum of w * min(max(0, end - x), size) is piecewise linear. Returns its largest value at points from x0 on,
- * `step` apart. */
+/* A row's value, less the other of s and q, is x + the sum of w * min(max(0, end - x), size), where x is s (from_right:
+ * q) and `other` is q (s). It is piecewise linear. Returns the largest value at points from x0 on, `step` apart. */
 static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0,
                                     double step, double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
@@ -180,7 +181,7 @@ static double esp__breakpoints_zoom(const esp__weighed *at, uint32_t n, int from
     return best;
 }
 
-/* The earliest start of work (from_right: the time after work) that is nearest to x: the best x is one of these. */
+/* The earliest start of work (from_right: the time after work) that is closest to x: the best x is one of these. */
 static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
     double best = x, off = 1e300;
     for (uint32_t i = 0; i < n; i++) {
@@ -271,8 +272,8 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     return room;
 }
 
-/* Adds, for each lane, the row with the largest value for the mixture of columns, if it is above `above`. Returns how many it
- * added. */
+/* For each lane, adds the row with the largest value for the mixture of columns, if it is above `above`. Returns how
+ * many it added. */
 ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
@@ -285,7 +286,7 @@ ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* before adding rows, which must outlive it */
+    esp__arena_rewind(b->p->arena, mark); /* rows must outlive the rewind */
     for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

@@ -1,34 +1,37 @@
-/* costs.c: what codecs cost on accelerators known by name: by their own models, or published times on the V100. Must not know
- * systems' links, nor any codec. README.md beside it explains the estimates.
- * A codec's model gives its times on a device whose memory has a known rate; other rates stretch its curve. Streaming kernels attain
- * 8/9 of a GPU memory's bandwidth. Published times stretch alike: their constant part stays, the part in proportion to size is
- * scaled by the memory's bandwidth. */
+/* costs.c: what codecs cost on accelerators known by name: by the codecs' own models, or by published times on the
+ * V100. Must not know systems' links, nor any codec. README.md beside it explains the estimates.
+ *
+ * A codec's model gives its times on a device whose memory has a known rate; on a device with another rate the sizes of
+ * its curve are scaled. Streaming kernels attain 8/9 of a GPU memory's bandwidth. Published times are scaled in the
+ * same way: their constant part stays, the part in proportion to size changes with the memory's bandwidth. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/v100.h"
 
 /* ---- machines --------------------------------------------------------------------------------------------------- */
 typedef struct esp__known_accelerator {
     const char *name;
-    double memory_bytes_per_us; /* data sheet */
-    int published;              /* v100.c was measured on it */
-    double cpu_bytes_per_us;    /* of its host, all workers; 0: computed from their number */
+    double memory_bytes_per_us; /* from the data sheet */
+    bool published;             /* v100.c was measured on it */
+    double cpu_bytes_per_us;    /* all workers of its host; 0: by their number */
 } esp__known_accelerator;
-/* The V100's host: the rate of published sign compression, which moves 20.1 bytes an element. */
+/* The host of the V100: the rate of the published sign compression, which moves 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
-    {"V100", 900e3, 1, 19.3e3},  {"H100", 3350e3, 0, 0},    {"H200", 4800e3, 0, 0}, {"A100", 2039e3, 0, 0},
-    {"A100-40GB", 1555e3, 0, 0}, {"P100", 732e3, 0, 0},     {"T4", 320e3, 0, 0},    {"L4", 300e3, 0, 0},
-    {"RTX3090", 936e3, 0, 0},    {"RTX4090", 1008e3, 0, 0},
+    {"V100", 900e3, true, 19.3e3}, {"H100", 3350e3, false, 0},      {"H200", 4800e3, false, 0},
+    {"A100", 2039e3, false, 0},    {"A100-40GB", 1555e3, false, 0}, {"P100", 732e3, false, 0},
+    {"T4", 320e3, false, 0},       {"L4", 300e3, false, 0},         {"RTX3090", 936e3, false, 0},
+    {"RTX4090", 1008e3, false, 0},
 };
-static const double esp__published_memory = 900e3, esp__published_core = 19.3e3; /* the V100's row */
-enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 }; /* a server's memory attains about 100 GB/s */
+static const double esp__published_memory = 900e3, esp__published_core = 19.3e3;
+/* A server's memory attains about 100 GB/s, which 12 workers use up. */
+enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 };
 
-/* ---- curves --------------------------------------------------------------------------------------------------------------- */
-/* Curve d (0: compress, 1: decompress) of a device. */
+/* ---- curves ------------------------------------------------------------------------------------------------------ */
+/* A device's curve: decompression if d, else compression. */
 static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
     return d ? &out->codec.decompress[device] : &out->codec.compress[device];
 }
 
-/* The times of a model, on a device whose memory is `faster` times as fast as the one that they are for. */
+/* Sets the curves of a device whose memory is `faster` times as fast as the one that the model assumes. */
 static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[device][d];
@@ -39,7 +42,7 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
-/* A codec of matrices: its curves are those of matrices, and those of `m` go where units are none. */
+/* A codec of matrices: its curves become those of matrices, and those so far become the ones for vectors. */
 static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
@@ -65,7 +68,7 @@ static void esp__published_cpu(esp__costs *out, const esp__published *p, double 
     }
 }
 
-/* A curve of one point: constant up to its size, then in proportion to size. */
+/* A curve of one point: constant up to the point's size, then in proportion to size. */
 static void esp__published_gpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_ON_GPU][d];
@@ -74,7 +77,7 @@ static void esp__published_gpu(esp__costs *out, const esp__published *p, double 
     }
 }
 
-/* ---- a codec's costs --------------------------------------------------------------------------------------------------------------- */
+/* ---- a codec's costs --------------------------------------------------------------------------------------------- */
 static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const char *name,
                                         const esp__known_accelerator **out) {
     char list[ESP__SPEC_MAX] = "";
@@ -90,7 +93,7 @@ static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const ch
                      spec, name, list);
 }
 
-/* The published payload: its share of elements is the spec's own parameter, which the codec has checked when it was opened. */
+/* The published payload. The share of elements that it contains is the spec's parameter "ratio". */
 static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                          esp_plan_codec *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
@@ -106,7 +109,7 @@ static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const c
     out->header_bytes = p->header_bytes;
     out->unit_bytes = p->unit_bytes;
     out->units = p->units * (p->ratio ? ratio : 1.0);
-    out->caps = 0; /* published payloads cannot be summed without decoding */
+    out->caps = 0; /* published payloads cannot be summed */
     return ESP_OK;
 }
 
@@ -115,10 +118,10 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
                                    esp__costs *out) {
     const esp_payload_size *size = &c->model.sent;
     esp_codec_model gpu;
-    esp__codec *on_gpu = NULL; /* a table of its own, or an estimate of the one for CPUs */
+    esp__codec *on_gpu = NULL; /* the codec's own GPU table, if it has one */
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "codec '%s' does not say what it costs (it has no model()): measure it with espresso profile, "
+                         "codec '%s' has no model() of its costs: measure it with espresso profile, "
                          "and give the file",
                          c->spec);
     const int matrices = (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) != 0;
@@ -144,7 +147,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     return s;
 }
 
-/* A codec that was published, and that the library does not have. */
+/* The costs of a published codec that the library does not have. */
 static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                       double faster, esp__costs *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
@@ -179,7 +182,8 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
-    s = esp__codec_get(ctx, spec, &c); /* it stays open with the context: its bound() may be called */
+    /* It stays open with the context, because its bound() may be called. */
+    s = esp__codec_get(ctx, spec, &c);
     if (!s)
         s = esp__model_costs(ctx, c, core / (1000.0 * ESP_MODEL_CORE_RATE), gpu / (1000.0 * ESP_MODEL_CUDA_RATE), out);
     else if (s == ESP_E_NOT_FOUND && p)
@@ -196,7 +200,7 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
     if (!accelerator && k) accelerator = k->accelerator;
     if (!accelerator && system && system->devices & 1u << ESP_ON_GPU)
         return esp__fail(ctx, ESP_E_ARG,
-                         "codec '%s': system '%s' can compress on its GPUs but does not say what they are: name its "
+                         "codec '%s': system '%s' can compress on GPUs of unknown type: name its "
                          "\"accelerator\" (such as \"V100\"), or give a file of the codec's costs",
                          spec ? spec : "", system->name ? system->name : "");
     return esp__builtin_costs_for(ctx, spec, accelerator, k ? k->cpu_workers : 0, out);

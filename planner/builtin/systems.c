@@ -1,18 +1,20 @@
-/* systems.c: systems known by name. Each source says which figures were published and which are estimates. Knows nothing of
- * codecs.
+/* systems.c: systems known by name. Each source states which numbers were published and which are estimates. Knows
+ * nothing of codecs.
  *
- *   paper-*       the two testbeds of Espresso (EuroSys 2023, section 5.1): 8 machines x 8 V100. Rates and the latency between
- *                 machines are those of the authors' artifact: 0.02 (NVLink) and 0.4 (PCIe) us per 1000 bytes within a machine;
- *                 0.8 us per 1000 bytes and rank between them, a NIC of 10 GB/s for 8 ranks. Our estimates: 30 us
- *                 within a machine, the 25 Gbit/s NIC at 80%, host copies at the rate within the machine, packing at the
- *                 speed of the V100's memory.
- *   cloud-h100    8 x H100 SXM, NVLink 4 (450 GB/s each way), one 400 Gbit/s NIC a machine. 360 GB/s is the usual bus bandwidth of
- *                 nccl-tests' all_reduce_perf with rings (460 to 480 with NVLink SHARP, which the formulas do not model); the NIC
- *                 at 90%. Latencies per hop: NCCL's own constants (src/graph/tuning.cc, hwLat, Simple): NVLink 4, network 14 us.
+ *   paper-*       the two testbeds of Espresso (EuroSys 2023, section 5.1): 8 machines x 8 V100. Rates and the latency
+ *                 between machines are those of the authors' artifact: 0.02 (NVLink) and 0.4 (PCIe) us per 1000 bytes
+ *                 within a machine; 0.8 us per 1000 bytes and rank between them, a NIC of 10 GB/s for 8 ranks. Our
+ *                 estimates: 30 us within a machine, the 25 Gbit/s NIC at 80%, host copies at the rate within the
+ *                 machine, packing at the speed of the V100's memory.
+ *   cloud-h100    8 x H100 SXM, NVLink 4 (450 GB/s each way), one 400 Gbit/s NIC a machine. 360 GB/s is the usual bus
+ *                 bandwidth of nccl-tests' all_reduce_perf with rings (460 to 480 with NVLink SHARP, which the formulas
+ *                 do not model); the NIC at 90%. Latencies per hop: NCCL's own constants (src/graph/tuning.cc, hwLat,
+ *                 Simple): NVLink 4, network 14 us.
  *   commodity-10g 4 GPUs (RTX 3090) a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%. PCIe: 5.7 us per
  *                 hop (the same constants, ring). TCP through the kernel usually takes 40 us per hop.
- *   one-box       8 ranks that train on one machine's CPUs over shared memory; its cores also compress. Latency and rate are those of
- *                 bench/results/peers/coll.csv for large buffers, halved because 8 ranks share one memory. */
+ *   one-box       8 ranks that train on one machine's CPUs over shared memory; its cores also compress. Latency and
+ *                 rate are those of bench/results/peers/coll.csv for large buffers, halved because 8 ranks share
+ *                 one memory. */
 #include "planner/builtin/builtin.h"
 
 #define ESP__SYSTEM .struct_size = sizeof(esp_plan_system)
@@ -23,7 +25,7 @@ static const esp__known_system esp__known_systems[] = {
       .host_bytes_per_us = 50000.0, .pack_ns = 10e3, .pack_bytes_per_us = 400000.0},
      "V100",
      48,
-     "Espresso (EuroSys 2023), NVLink testbed, with the figures of its artifact; alpha within a machine, copies to the "
+     "Espresso (EuroSys 2023), NVLink testbed, with the numbers of its artifact; alpha within a machine, copies to the "
      "host and "
      "packing: estimate"},
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 8, .devices = ESP__BOTH, .name = "paper-pcie",
@@ -31,7 +33,7 @@ static const esp__known_system esp__known_systems[] = {
       .host_bytes_per_us = 2500.0, .pack_ns = 10e3, .pack_bytes_per_us = 400000.0},
      "V100",
      48,
-     "Espresso (EuroSys 2023), PCIe testbed, with the figures of its artifact; alpha within a machine, 25 Gbit/s at "
+     "Espresso (EuroSys 2023), PCIe testbed, with the numbers of its artifact; alpha within a machine, 25 Gbit/s at "
      "80%, "
      "copies to the host and packing: estimate"},
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 8, .devices = ESP__BOTH, .name = "cloud-h100",

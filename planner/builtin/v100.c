@@ -1,6 +1,7 @@
-/* v100.c: compression times in microseconds that the Espresso authors published with their artifact (EuroSys 2023): their codecs on
- * a V100 and on its 48-core host (OpenMP; the number of threads is not stated), and the payloads of these codecs, which have no
- * header. Data only. Their onebit has no codec here: its costs are for comparisons with the paper. */
+/* v100.c: compression times in microseconds that the Espresso authors published with their artifact (EuroSys 2023): of
+ * their codecs on a V100 and on its 48-core host (OpenMP; the number of threads is not stated), and the payloads of
+ * these codecs, which have no header. Data only. Their onebit has no codec here: its costs are for comparisons with the
+ * paper. */
 #include "planner/builtin/v100.h"
 
 static const esp__published esp__v100[] = {

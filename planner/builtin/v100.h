@@ -3,15 +3,17 @@
 #define ESP__V100_H
 #include "espresso_impl/base/private.h"
 
-enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 }; /* CPU: 2^10 to 2^26 elements; between, straight over log(size) */
+/* CPU times are for 2^10 to 2^26 elements; in between, time is a straight line over log(size). */
+enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 };
 
 typedef struct esp__published {
     const char *name;
-    int ratio; /* 1: sends only a share of the elements, the parameter ratio (0.01 without it) */
-    double header_bytes, unit_bytes,
-        units;       /* payload: header_bytes + unit_bytes * ceil(units * e), for e elements sent */
-    double error;    /* as in esp_plan_codec; not read where the library has the codec */
-    uint16_t gpu[2]; /* compress, decompress: constant up to 2^20 elements, in proportion to size above */
+    /* Sends only a share of the elements: the parameter ratio, 0.01 by default. */
+    bool ratio;
+    /* A payload has header_bytes + unit_bytes * ceil(units * e), for e elements sent. */
+    double header_bytes, unit_bytes, units;
+    double error;    /* Used only if the library does not have the codec. */
+    uint16_t gpu[2]; /* compress, decompress: constant up to 2^20 elements */
     uint32_t cpu[ESP__V100_SIZES][2];
 } esp__published;
 

@@ -1,8 +1,8 @@
-/* codec_calls.c: calls of one codec, as ops of a step make them, in memory that is used again: on the CPU, or on the calibration's device. Must
- * not know of other ranks, nor what the times are for. */
+/* codec_calls.c: calls of one codec, as ops of a step make them, in memory that all calls reuse: on the CPU, or on the
+ * calibration's device. Must not know of other ranks, nor what the times are for. */
 #include "planner/calibrate/codec_calls.h"
 
-/* An array of `elements` numbers, or for a codec of matrices the one of nearly as many that is closest to a square. */
+/* Describes `elements` numbers; for a codec of matrices, a matrix of about that size that is nearly square. */
 static esp_tensor esp__calibration_like(const esp__codec *c, uint64_t elements) {
     uint64_t rows = 1;
     if (!(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !elements) return esp__codec_like(elements, 0, 0);
@@ -10,18 +10,19 @@ static esp_tensor esp__calibration_like(const esp__codec *c, uint64_t elements) 
     return esp__codec_like(elements / rows * rows, rows, elements / rows);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static uint64_t esp__calibration_round(uint64_t bytes) { return (bytes + 255u) / 256u * 256u; }
 
-/* Divides s->work into the arrays that a codec with bound `b` needs, and returns their bytes in all. work NULL: only adds up. */
+/* Divides s->work into the arrays that a codec with bound `b` needs, and returns their total bytes. With work NULL it
+ * only adds up the bytes. */
 static uint64_t esp__calibration_share(const esp__calibration *s, const esp_bound *b, esp__calibration_bench *w) {
     uint64_t n = esp__calibration_round(s->max_elements * 4u), at = 0;
     uint8_t *p = s->work;
     w->residual = p ? (float *)(void *)p : NULL;
     w->out = p ? (float *)(void *)(p + n) : NULL;
-    /* on the CPU two arrays, as in esp__call_unfused; codecs of a device need none */
+    /* Two arrays, as in esp__call_unfused; codecs of a device need none. */
     w->phi = p ? (float *)(void *)(p + 2 * n) : NULL;
-    at = s->on ? 2 * n : 4 * n;
+    at = s->device ? 2 * n : 4 * n;
     w->payload = p ? p + at : NULL;
     w->payload_bytes = esp__calibration_round(b->payload_bytes);
     w->other = p ? p + at + w->payload_bytes : NULL;
@@ -31,8 +32,8 @@ static uint64_t esp__calibration_share(const esp__calibration *s, const esp_boun
     w->scratch.ptr = p ? p + at : NULL;
     w->scratch.bytes = b->scratch_bytes;
     at += esp__calibration_round(b->scratch_bytes);
-    w->used_there = p ? (uint64_t *)(void *)(p + at) : NULL;
-    return at + esp__calibration_round(sizeof *w->used_there * ESP_ROUNDS_MAX);
+    w->device_used = p ? (uint64_t *)(void *)(p + at) : NULL;
+    return at + esp__calibration_round(sizeof *w->device_used * ESP_ROUNDS_MAX);
 }
 
 /* Makes s->work large enough for the codec's largest calls. */
@@ -48,20 +49,20 @@ ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, c
     const uint64_t need = esp__calibration_share(s, &b, &w);
     s->work = work;
     if (need <= s->work_bytes) return ESP_OK;
-    esp__device_give(ctx, s->on, s->work, s->work_bytes, ESP_MEM_DEVICE);
-    s->work = esp__device_take(ctx, s->on, need, ESP_MEM_DEVICE);
+    esp__device_give(ctx, s->device, s->work, s->work_bytes, ESP_MEM_DEVICE);
+    s->work = esp__device_take(ctx, s->device, need, ESP_MEM_DEVICE);
     s->work_bytes = s->work ? need : 0;
     return s->work ? ESP_OK
                    : esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory%s: measuring it takes %llu bytes", c->spec,
-                               s->on ? " of the device" : "", (unsigned long long)need);
+                               s->device ? " of the device" : "", (unsigned long long)need);
 }
 
-/* Calls of `elements` elements, in s->work. */
+/* Prepares calls of this size in s->work. */
 ESP__FN esp_status esp__calibration_prepare(esp_ctx *ctx, const esp__calibration *s, const esp__codec *c,
                                             uint64_t elements, esp__calibration_bench *w) {
     esp_bound b;
     memset(w, 0, sizeof *w);
-    w->ctx = ctx, w->codec = c, w->on = s->on;
+    w->ctx = ctx, w->codec = c, w->device = s->device;
     w->elements = elements, w->max = s->max_elements;
     w->like = esp__calibration_like(c, s->max_elements);
     esp_status st = esp__alone_bound(ctx, c, &w->like, &b, &w->first_round);
@@ -71,8 +72,8 @@ ESP__FN esp_status esp__calibration_prepare(esp_ctx *ctx, const esp__calibration
     st = esp__alone_bound(ctx, c, &w->like, &b, &w->first_round);
     w->state.bytes = b.state_bytes;
     w->scratch.bytes = b.scratch_bytes;
-    w->data = s->on ? s->there : s->data;
-    for (uint32_t r = 0; r < c->traits.n_rounds && s->on && !st; r++) {
+    w->data = s->device ? s->device_data : s->data;
+    for (uint32_t r = 0; r < c->traits.n_rounds && s->device && !st; r++) {
         st = esp__codec_bound_of(ctx, c, &w->like, r, 1, &b);
         w->at[r + 1] = w->at[r] + b.payload_bytes;
     }
@@ -85,17 +86,16 @@ static uint64_t esp__calibration_places(const esp__calibration_bench *w) {
 }
 
 ESP__FN esp_status esp__calibration_clear(const esp__calibration_bench *w) {
-    const esp_status s =
-        esp__device_zero(w->ctx, w->on, w->residual, esp__calibration_places(w) * w->elements * sizeof *w->residual);
-    return s ? s : esp__device_zero(w->ctx, w->on, w->state.ptr, w->state.bytes);
+    const esp_status s = esp__device_zero(w->ctx, w->device, w->residual,
+                                          esp__calibration_places(w) * w->elements * sizeof *w->residual);
+    return s ? s : esp__device_zero(w->ctx, w->device, w->state.ptr, w->state.bytes);
 }
 
-/* other := payload */
 ESP__FN esp_status esp__calibration_copy(const esp__calibration_bench *w) {
-    return esp__device_copy(w->ctx, w->on, w->other, w->on, w->payload, w->payload_bytes);
+    return esp__device_copy(w->ctx, w->device, w->other, w->device, w->payload, w->payload_bytes);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 static esp_status esp__calibration_two(const esp__calibration_bench *w, esp__codec_call *c) {
     esp_payload both[2];
     esp__call_payload(c, w->other, w->payload_bytes, NULL);
@@ -107,18 +107,18 @@ static esp_status esp__calibration_two(const esp__calibration_bench *w, esp__cod
     return esp__call_decompress(c);
 }
 
-/* As esp__alone_compress and esp__alone_decompress, enqueued. */
-static esp_status esp__calibration_compress_there(const esp__calibration_bench *w, esp__codec_call *c) {
+/* As esp__alone_compress and esp__alone_decompress, but enqueued on the device. */
+static esp_status esp__calibration_compress_on_device(const esp__calibration_bench *w, esp__codec_call *c) {
     esp_status s = ESP_OK;
     for (uint32_t r = w->first_round; r < w->codec->traits.n_rounds && !s; r++) {
         c->args.round = r;
-        esp__call_payload(c, w->payload + w->at[r], w->at[r + 1] - w->at[r], &w->used_there[r]);
+        esp__call_payload(c, w->payload + w->at[r], w->at[r + 1] - w->at[r], &w->device_used[r]);
         s = esp__call_compress(c, NULL, NULL);
         esp__call_reduced(c, w->payload + w->at[r], w->at[r + 1] - w->at[r]);
     }
     return s;
 }
-static esp_status esp__calibration_decompress_there(const esp__calibration_bench *w, esp__codec_call *c) {
+static esp_status esp__calibration_decompress_on_device(const esp__calibration_bench *w, esp__codec_call *c) {
     const uint32_t last = w->codec->traits.n_rounds - 1;
     if (last > w->first_round) esp__call_reduced(c, w->payload + w->at[last - 1], w->at[last] - w->at[last - 1]);
     c->args.round = last;
@@ -126,14 +126,14 @@ static esp_status esp__calibration_decompress_there(const esp__calibration_bench
     return esp__call_decompress(c);
 }
 
-/* One call as an op of a step makes it; on the CPU with a token, on a device enqueued. */
+/* One call as an op of a step makes it: on the CPU with a token, on a device enqueued. */
 ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     const int decompress = what != ESP__CALIBRATION_COMPRESS;
     esp__codec_call c;
     uint64_t n = w->like.count, at = w->calls % esp__calibration_places(w) * w->elements / 16u * 16u;
     esp_status st;
     esp__call_begin(&c, w->codec, decompress ? w->out + at : w->data + at, n);
-    if (w->on) esp__call_on(&c, esp__device_at(w->ctx, w->on)->stream[ESP__ON_COMPUTE]);
+    if (w->device) esp__call_on(&c, esp__device_at(w->ctx, w->device)->stream[ESP__ON_COMPUTE]);
     c.args.step = w->calls++;
     c.args.seed = w->ctx->config.seed;
     c.args.source = (uint32_t)w->ctx->job.rank;
@@ -142,29 +142,30 @@ ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     esp__call_scratch(&c, w->scratch.ptr, w->scratch.bytes);
     c.part.rows = w->like.rows, c.part.cols = w->like.cols;
     if (!decompress) esp__call_residual(&c, w->codec->feedback ? w->residual + at : NULL);
-    if (w->on && what != ESP__CALIBRATION_SUM)
-        return decompress ? esp__calibration_decompress_there(w, &c) : esp__calibration_compress_there(w, &c);
-    int token = w->on ? -1 : esp__token_take(w->ctx, n);
+    if (w->device && what != ESP__CALIBRATION_SUM)
+        return decompress ? esp__calibration_decompress_on_device(w, &c) : esp__calibration_compress_on_device(w, &c);
+    int token = w->device ? -1 : esp__token_take(w->ctx, n);
     if (what == ESP__CALIBRATION_SUM)
         st = esp__calibration_two(w, &c);
     else if (decompress)
         st = esp__alone_decompress(&c, w->first_round, w->payload, w->payload_bytes);
     else
         st = esp__alone_compress(&c, w->first_round, w->payload, w->payload_bytes, &w->used, w->phi, w->phi + w->max);
-    if (!w->on) esp__token_put(w->ctx, token);
+    if (!w->device) esp__token_put(w->ctx, token);
     return st;
 }
 
-/* Until the calls so far are done. */
+/* Waits until the calls so far are done. */
 ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w) {
-    return w->on ? esp__device_drain(w->ctx, w->on, ESP__ON_COMPUTE) : ESP_OK;
+    return w->device ? esp__device_drain(w->ctx, w->device, ESP__ON_COMPUTE) : ESP_OK;
 }
 
-/* After a compress that is done: its payload's bytes, as on the CPU, where a round's begins at a multiple of 32. */
+/* After a compress that is done: sets w->used to the payload's bytes as the CPU counts them, where each round begins at
+ * a multiple of 32. */
 ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w) {
     uint64_t used[ESP_ROUNDS_MAX], at = 0, wrote = 0;
-    if (!w->on) return ESP_OK;
-    const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, used, w->on, w->used_there, sizeof used);
+    if (!w->device) return ESP_OK;
+    const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, used, w->device, w->device_used, sizeof used);
     for (uint32_t r = w->first_round; r < w->codec->traits.n_rounds && !s; r++) {
         at += (wrote + 31u) / 32u * 32u;
         wrote = used[r];
@@ -173,7 +174,7 @@ ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w) {
     return s;
 }
 
-/* *whole: |input|^2; *off: |output - input|^2. data: the numbers, on the host. */
+/* *whole gets |input|^2, *off gets |output - input|^2. data: the input, in the host's memory. */
 ESP__FN esp_status esp__calibration_error(const esp__calibration_bench *w, const float *data, double *whole,
                                           double *off) {
     enum { SOME = 4096 };
@@ -181,7 +182,7 @@ ESP__FN esp_status esp__calibration_error(const esp__calibration_bench *w, const
     *whole = *off = 0.0;
     for (uint64_t at = 0, n; at < w->like.count; at += n) {
         n = w->like.count - at < SOME ? w->like.count - at : SOME;
-        const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, out, w->on, w->out + at, n * sizeof *out);
+        const esp_status s = esp__device_copy(w->ctx, ESP__CPU_INDEX, out, w->device, w->out + at, n * sizeof *out);
         if (s) return s;
         for (uint64_t i = 0; i < n; i++) {
             const double x = (double)data[at + i], e = (double)out[i] - x;

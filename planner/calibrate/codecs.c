@@ -1,4 +1,5 @@
-/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the figures are for. */
+/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the times
+ * are for. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/codec_calls.h"
 
@@ -12,11 +13,11 @@ static esp_status esp__calibration_use_own(esp_ctx *ctx, esp__calibration *s, es
     if (!st) st = esp__device_open(ctx, (esp_device){kind, ctx->job.topo.local % (count > 0 ? count : 1)}, who, &on);
     if (!st) st = esp__device_use(ctx, on, ctx->job.levels, who);
     if (st) return st;
-    s->on = on;
-    s->there = esp__device_take(ctx, on, bytes, ESP_MEM_DEVICE);
-    return s->there ? esp__device_copy(ctx, on, s->there, ESP__CPU_INDEX, s->data, bytes)
-                    : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory of the device: %llu bytes", who,
-                                (unsigned long long)bytes);
+    s->device = on;
+    s->device_data = esp__device_take(ctx, on, bytes, ESP_MEM_DEVICE);
+    return s->device_data ? esp__device_copy(ctx, on, s->device_data, ESP__CPU_INDEX, s->data, bytes)
+                          : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory of the device: %llu bytes", who,
+                                      (unsigned long long)bytes);
 }
 ESP__FN esp_status esp__calibration_use(esp_ctx *ctx, esp__calibration *s, esp_devkind kind) {
     return esp__agree_ok(ctx, esp__calibration_use_own(ctx, s, kind));
@@ -24,18 +25,18 @@ ESP__FN esp_status esp__calibration_use(esp_ctx *ctx, esp__calibration *s, esp_d
 
 ESP__FN esp_status esp__calibration_codec_add(esp_ctx *ctx, esp__calibration *s, const char *spec) {
     esp__codec *c;
-    const esp_devkind kind = esp__device_at(ctx, s->on)->id.kind;
+    const esp_devkind kind = esp__device_at(ctx, s->device)->id.kind;
     if (s->n_codecs == ESP__CALIBRATION_CODECS)
         return esp__fail(ctx, ESP_E_ARG, "codec '%s': at most %d codecs are measured at a time", spec,
                          ESP__CALIBRATION_CODECS);
     if (strlen(spec) >= ESP__SPEC_MAX) return esp__fail(ctx, ESP_E_ARG, "codec '%.40s...': too long", spec);
     esp_status st = esp__codec_get(ctx, spec, &c);
-    if (!st && s->on) {
+    if (!st && s->device) {
         st = esp__codec_on(ctx, c, kind, &c);
         if (!st && (!c || (c->feedback && !(c->traits.caps & ESP_CODEC_FUSED_RESIDUAL))))
             st = esp__fail(ctx, ESP_E_UNSUPPORTED,
                            "codec '%s': it has no table for device '%s': steps run it on the host, so measure it there",
-                           spec, esp__device_at(ctx, s->on)->table->name);
+                           spec, esp__device_at(ctx, s->device)->table->name);
     }
     if (!st) st = esp__calibration_reserve(ctx, s, c);
     if (st) return st;
@@ -46,7 +47,7 @@ ESP__FN esp_status esp__calibration_codec_add(esp_ctx *ctx, esp__calibration *s,
     return ESP_OK;
 }
 
-/* What this rank learns about the codec from its first call, which has no feedback yet. */
+/* What this rank's first calls of the codec showed, without feedback. */
 typedef struct esp__calibration_first {
     int32_t status;
     uint32_t reserved0;
@@ -57,7 +58,7 @@ static void esp__calibration_try(esp__calibration_bench *w, const float *data, e
     double off = 0.0, whole = 0.0;
     memset(f, 0, sizeof *f);
     f->status = esp__calibration_clear(w);
-    for (int again = 0; again < 2 && !f->status; again++) { /* the second one is timed */
+    for (int again = 0; again < 2 && !f->status; again++) { /* the second time is measured */
         for (int d = 0; d < 2 && !f->status; d++) {
             uint64_t start = esp__now_ns();
             w->calls = 0; /* both calls use the same place */
@@ -84,7 +85,7 @@ static esp_status esp__calibration_run(esp__calibration_bench *w, int what, uint
     return ESP_OK;
 }
 
-/* *ns: the median over the runs of the slowest rank's time. */
+/* *ns: the median over the runs, of the slowest rank's time in each. */
 static void esp__calibration_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
                                   double *spread) {
     double slowest[ESP__PROBE_REPEATS];
@@ -110,9 +111,9 @@ static void esp__calibration_payload(esp__calibration_codec *k, double elements,
     if (k->header_bytes < 0.0) k->header_bytes = 0.0;
 }
 
-/* Combines all ranks' first calls: the largest error, the largest payload, and how many calls make a run long enough to time. */
-static esp_status esp__calibration_meet(esp_ctx *ctx, esp__calibration_codec *k, esp__calibration_first *mine,
-                                        uint64_t elements) {
+/* Combines all ranks' first calls: the largest error, the largest payload, and the longest times. */
+static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec *k, esp__calibration_first *mine,
+                                           uint64_t elements) {
     esp__calibration_first *all = ctx->job.room;
     _Static_assert(sizeof *mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof *mine);
@@ -131,7 +132,7 @@ static esp_status esp__calibration_meet(esp_ctx *ctx, esp__calibration_codec *k,
     return ESP_OK;
 }
 
-/* `runs`: room for this rank's [ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] times, then for those of all ranks. */
+/* `runs` has room for this rank's [ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] times, then for those of all ranks. */
 static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp__calibration_first *f, uint32_t repeats,
                                            double *runs, int *failed) {
     esp_status st = ESP_OK;
@@ -147,7 +148,7 @@ static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp_
         for (uint32_t i = 0; i < repeats && !st; i++)
             st = esp__calibration_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
     }
-    if (!st && *failed) runs[0] = -1.0; /* tells the other ranks that this one failed */
+    if (!st && *failed) runs[0] = -1.0; /* the other ranks see that this one failed */
     double *all = runs + room;
     if (!st) st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, room * sizeof *runs);
     for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[(uint32_t)r * room] < 0.0;
@@ -170,8 +171,8 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     const uint32_t room = ESP__CALIBRATION_CALLS * ESP__PROBE_REPEATS;
     double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
     esp__calibration_try(&w, s->data, &first);
-    if (!runs) first.status = ESP_E_NOMEM; /* the other ranks learn it in esp__calibration_meet */
-    st = esp__calibration_meet(ctx, k, &first, elements);
+    if (!runs) first.status = ESP_E_NOMEM; /* the other ranks see it in esp__calibration_combine */
+    st = esp__calibration_combine(ctx, k, &first, elements);
     if (!st) st = esp__calibration_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
     esp__calibration_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
@@ -179,7 +180,7 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__CALIBRATION_SUM : ESP__CALIBRATION_CALLS) && !st; d++) {
         double ns, spread;
         esp__calibration_runs(ctx, runs + room, repeats, d, &ns, &spread);
-        if (!s->on) ns /= esp__calibration_locals(ctx); /* ranks of a machine share its cores */
+        if (!s->device) ns /= esp__calibration_locals(ctx); /* ranks of a machine share its cores */
         if (d == ESP__CALIBRATION_DECOMPRESS) one = ns;
         if (d == ESP__CALIBRATION_SUM) ns = ns > one ? ns - one : 0.0;
         esp__calibration_observe(curves[d], (double)elements, ns, ns, spread);

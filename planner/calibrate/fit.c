@@ -1,5 +1,5 @@
-/* fit.c: makes the planner's input from measured points: cost tables where there are enough points, and for each level a latency
- * and a rate fitted to all of its points. Must not know how the points were measured. */
+/* fit.c: makes the planner's input from measured points: cost tables where there are enough points, and for each level
+ * a latency and a rate fitted to all of its points. Must not know how the points were measured. */
 #include "planner/calibrate/costs.h"
 #include "planner/plan.h"
 #include <math.h>
@@ -15,14 +15,14 @@ typedef struct esp__calibration_line {
     uint32_t n; /* points; 0: the line is unknown */
 } esp__calibration_line;
 
-/* Ranks that share an uplink of a level: those of a machine, those of a rack. */
+/* The ranks that share an uplink of a level: those of a machine, or of a rack. */
 static double esp__calibration_sharing(const esp_ctx *ctx, uint8_t level) {
     double n = (double)esp__calibration_locals(ctx);
     return level == ESP__OUTER ? n * (double)esp__calibration_ranks(ctx, ESP__INTER) : n;
 }
 
-/* Hops and bytes of a collective of `size` bytes (as tables count them) in the planner's formula. *link: the level whose link the
- * formula uses; for flat collectives the outermost. */
+/* The hops and bytes, in the planner's formula, of a collective of `size` bytes (as tables count them). *link: the
+ * level whose link determines the time; for flat collectives, the outermost. */
 static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                                        uint8_t *link) {
     double n = (double)esp__calibration_ranks(ctx, level);
@@ -30,12 +30,13 @@ static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8
     *link = level != ESP__FLAT ? level : esp__calibration_outermost(ctx);
     if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
     const double sharing = esp__calibration_sharing(ctx, *link);
-    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a unit send at once */
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine (or rack) send at once */
     if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__calibration_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
 
-/* The fit: the least sum of squared relative errors; neither latency nor time a byte is below zero. */
+/* Sums of the fit, which minimises the sum of squared relative errors; neither latency nor time per byte is
+ * negative. */
 typedef struct esp__calibration_sums {
     double hh, hb, bb, h, b;
     uint32_t n;
@@ -56,7 +57,7 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
         l.alpha_ns = (m->h * m->bb - m->b * m->hb) / det;
         l.ns_per_byte = (m->b * m->hh - m->h * m->hb) / det;
     }
-    if (l.ns_per_byte <= 0.0) { /* the points show no rate: latency alone, and a rate above any that was seen */
+    if (l.ns_per_byte <= 0.0) { /* no rate is visible: latency alone */
         l.alpha_ns = m->h / m->hh;
         l.ns_per_byte = 1e-6;
     }
@@ -64,7 +65,7 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
     return l;
 }
 
-/* Fits all points of a level's link. Flat collectives count for the outermost links if these have no points of their own. */
+/* Fits all points of a level's link. Flat collectives count for the outermost link if it has no points of its own. */
 static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const esp__calibration *s, uint8_t want) {
     esp__calibration_sums own, flat;
     memset(&own, 0, sizeof own);
@@ -82,7 +83,7 @@ static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const es
     return esp__calibration_solve(own.n ? &own : &flat);
 }
 
-/* The lines of all levels' links, by level. */
+/* The fitted lines of all links, by level. */
 typedef struct esp__calibration_lines {
     esp__calibration_line of[ESP__CALIBRATION_LEVELS];
 } esp__calibration_lines;
@@ -94,8 +95,8 @@ static esp__calibration_lines esp__calibration_levels(const esp_ctx *ctx, const 
     return lines;
 }
 
-/* The level's reference collective for `coll`: `coll` itself if it has points enough for a table, else the collective with most
- * points. 0: none has enough. */
+/* The level's reference collective for `coll`: `coll` itself if it has enough points for a table, else the collective
+ * with the most points; 0 if there are no points. */
 static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__CALIBRATION_TABLE_LEAST) return coll;
@@ -104,11 +105,11 @@ static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t le
     return best;
 }
 
-/* Estimates points of `coll` from those of the reference collective: at a size at which both move as many bytes, the time differs
- * only by the hops. Returns how many points `out` got. */
-static uint32_t esp__calibration_tell(const esp_ctx *ctx, const esp__calibration *s,
-                                      const esp__calibration_lines *lines, uint8_t level, uint32_t coll,
-                                      uint32_t reference, esp_cost_point *out) {
+/* Estimates points of `coll` from those of the reference collective: at a size at which both move the same bytes, the
+ * times differ only by the hops. Returns the number of points in `out`. */
+static uint32_t esp__calibration_estimate_points(const esp_ctx *ctx, const esp__calibration *s,
+                                                 const esp__calibration_lines *lines, uint8_t level, uint32_t coll,
+                                                 uint32_t reference, esp_cost_point *out) {
     const esp__calibration_curve *c = &s->link[level][reference];
     for (uint32_t i = 0; i < c->n; i++) {
         uint8_t link;
@@ -133,8 +134,8 @@ ESP__FN double esp__calibration_stretch(const esp__calibration *s) {
     return esp__calibration_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
 }
 
-/* 0: interpolate times linearly over size; 1: over the logarithm of size. The one that predicts inner points better from their
- * neighbours. */
+/* Whether to interpolate over the logarithm of size (1) or over size (0): the one that better predicts inner points
+ * from their neighbours. */
 static uint32_t esp__calibration_shape(const esp_cost_point *at, uint32_t n) {
     double off[2] = {0.0, 0.0};
     for (uint32_t i = 1; i + 1 < n; i++)
@@ -150,18 +151,18 @@ static esp_cost_curve esp__calibration_table(const esp_cost_point *at, uint32_t 
     return (esp_cost_curve){at, n, esp__calibration_shape(at, n)};
 }
 
-ESP__FN double esp__calibration_guess(const esp_ctx *ctx, const esp__calibration *s, uint8_t level, uint32_t coll,
-                                      uint64_t bytes) {
-    esp_cost_point told[ESP__CALIBRATION_POINTS];
+ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibration *s, uint8_t level, uint32_t coll,
+                                         uint64_t bytes) {
+    esp_cost_point estimated[ESP__CALIBRATION_POINTS];
     const esp__calibration_lines lines = esp__calibration_levels(ctx, s);
     uint32_t reference = esp__calibration_reference(s, level, coll);
     uint8_t link;
     if (esp__calibration_ranks(ctx, level) < 2) return 0.0;
     esp__calibration_terms t = esp__calibration_formula(ctx, level, coll, (double)bytes, &link);
     if (reference) {
-        uint32_t n = esp__calibration_tell(ctx, s, &lines, level, coll, reference, told);
-        double last = told[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
-        esp_cost_curve c = {told, n, 0};
+        uint32_t n = esp__calibration_estimate_points(ctx, s, &lines, level, coll, reference, estimated);
+        double last = estimated[n - 1].size, size = (double)bytes < last ? (double)bytes : last;
+        esp_cost_curve c = {estimated, n, 0};
         double beyond = ((double)bytes - size) * (t.bytes / (double)bytes) * lines.of[link].ns_per_byte;
         return esp__curve_at(&c, size) + beyond;
     }
@@ -169,7 +170,7 @@ ESP__FN double esp__calibration_guess(const esp_ctx *ctx, const esp__calibration
     return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
-/* Sets a link from its line, or from the other level's. If neither was measured: the speed of memory, for two copies. */
+/* Sets a link from its line, or from the other level's. If neither was measured: memory speed, with two copies. */
 static void esp__calibration_link_set(const esp__calibration *s, esp_plan_link *out, const esp__calibration_line *l,
                                       const esp__calibration_line *other) {
     out->alpha_is = ESP_ALPHA_HOP;
@@ -185,12 +186,12 @@ static void esp__calibration_tables(const esp_ctx *ctx, esp__calibration *s, con
     for (uint32_t coll = 1; coll < ESP_PLAN_COLLS; coll++) {
         uint32_t reference = esp__calibration_reference(s, level, coll);
         if (!reference || s->link[level][reference].n < ESP__CALIBRATION_TABLE_LEAST) continue;
-        esp_cost_point *told = s->told[level][coll], *core = s->told_core[level][coll];
-        const uint32_t n = esp__calibration_tell(ctx, s, lines, level, coll, reference, told);
-        out->table[coll] = esp__calibration_table(told, n);
+        esp_cost_point *estimated = s->estimated[level][coll], *core = s->estimated_core[level][coll];
+        const uint32_t n = esp__calibration_estimate_points(ctx, s, lines, level, coll, reference, estimated);
+        out->table[coll] = esp__calibration_table(estimated, n);
         for (uint32_t i = 0; i < n; i++) {
             const double ns = s->link[level][reference].core[i].ns * esp__calibration_stretch(s);
-            core[i] = (esp_cost_point){told[i].size, ns < told[i].ns ? ns : told[i].ns};
+            core[i] = (esp_cost_point){estimated[i].size, ns < estimated[i].ns ? ns : estimated[i].ns};
         }
         out->core[coll] = (esp_cost_curve){core, n, out->table[coll].log_size};
     }
@@ -205,7 +206,7 @@ ESP__FN esp_status esp__calibration_finish(const esp_ctx *ctx, esp__calibration 
     y->name = "measured";
     y->machines = (uint32_t)ctx->job.topo.n_machines;
     y->ranks_per_machine = esp__calibration_locals(ctx);
-    const int device = s->on ? ESP_ON_GPU : ESP_ON_CPU;
+    const int device = s->device ? ESP_ON_GPU : ESP_ON_CPU;
     y->devices = 1u << device;
     y->cores_per_rank = esp__calibration_cores(s);
     esp__calibration_link_set(s, &y->intra, &line[ESP__INTRA], &line[ESP__INTRA]);

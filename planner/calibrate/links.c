@@ -1,5 +1,5 @@
-/* links.c: opens and closes a calibration, and measures links as points of time over size, by all ranks at the same time. Must not
- * know what the figures are for (fit.c makes the planner's input from them). */
+/* links.c: opens and closes a calibration, and measures links as points of time over size, by all ranks at the same
+ * time. Must not know what the times are for (fit.c makes the planner's input from them). */
 #include "codecs/common/rng.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
@@ -19,8 +19,8 @@ ESP__FN double esp__calibration_seen_median(const esp__calibration_seen *s, cons
     return esp__median(v, n);
 }
 
-/* Fills `out` with numbers like a gradient's: normal, at scales that differ, so that the tail is heavy. Philox draws a table, and a
- * hash picks a number from it for each element: drawing each element would take longer than the measurements. */
+/* Fills `out` with numbers like a gradient's: normal, with scales that differ, so that the tail is heavy. Philox fills
+ * a table, from which a hash picks each element; drawing each element would take longer than the measurements. */
 static void esp__calibration_fill(float *out, uint64_t n, uint64_t seed, uint32_t rank) {
     float table[ESP__CALIBRATION_TABLE];
     for (uint32_t i = 0; i < ESP__CALIBRATION_TABLE; i++) {
@@ -38,17 +38,17 @@ static void esp__calibration_fill(float *out, uint64_t n, uint64_t seed, uint32_
     }
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__calibration_close(esp_ctx *ctx, esp__calibration *s) {
     esp__free(ctx, s->room);
     esp__free(ctx, s->data);
-    if (s->there) esp__device_give(ctx, s->on, s->there, s->max_elements * 4u, ESP_MEM_DEVICE);
-    if (s->work) esp__device_give(ctx, s->on, s->work, s->work_bytes, ESP_MEM_DEVICE);
+    if (s->device_data) esp__device_give(ctx, s->device, s->device_data, s->max_elements * 4u, ESP_MEM_DEVICE);
+    if (s->work) esp__device_give(ctx, s->device, s->work, s->work_bytes, ESP_MEM_DEVICE);
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
     memset(s, 0, sizeof *s);
 }
 
-/* Ranks of the machine that has most. */
+/* The ranks of the machine that has the most. */
 ESP__FN uint32_t esp__calibration_locals(const esp_ctx *ctx) {
     uint32_t most = 0;
     if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;
@@ -60,8 +60,8 @@ ESP__FN uint32_t esp__calibration_locals(const esp_ctx *ctx) {
     return most ? most : 1;
 }
 
-/* Bytes a microsecond at which this rank copies memory, while all ranks do: from one half of the room to the other, each time at
- * another place if the room allows, because gradients that are packed are not in the caches either. */
+/* The bytes per microsecond at which this rank copies memory, while all ranks do: from one half of the room to the
+ * other, each time at another place if the room allows, because gradients that are packed are not in the caches. */
 static double esp__calibration_copy_speed(uint8_t *room, uint64_t half) {
     uint64_t bytes = half < ESP__CALIBRATION_COPY ? half : ESP__CALIBRATION_COPY, places = half / bytes;
     double ns[5];
@@ -90,13 +90,12 @@ ESP__FN esp_status esp__calibration_open(esp_ctx *ctx, esp__calibration *s, uint
         uint32_t cores, sharing, reserved0;
         double speed;
     } mine = {s->room && s->data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
-      *all = ctx->job.room; /* not of its own: a rank without memory would leave the others waiting */
+      *all = ctx->job.room; /* the job's memory: a rank without memory must not fail here */
     _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     if (!mine.status) {
         esp__calibration_fill(s->data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
-        memset(
-            s->room, 0,
-            s->room_bytes); /* maps the pages: the kernel maps pages that were never written to one shared page of zeros */
+        /* Maps the pages: the kernel maps pages that were never written to one shared page of zeros. */
+        memset(s->room, 0, s->room_bytes);
         mine.speed = esp__calibration_copy_speed(s->room, s->room_bytes / 2);
     }
     esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
@@ -112,13 +111,13 @@ ESP__FN esp_status esp__calibration_open(esp_ctx *ctx, esp__calibration *s, uint
     return st;
 }
 
-/* ---- points ---------------------------------------------------------------------------------------------------------- */
-/* The index of the curve's point at `size`, within the share `near` of it. Adds a point without a time if there is none. Returns
- * ESP__CALIBRATION_POINTS if the curve is full. */
-static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, double near) {
+/* ---- points ------------------------------------------------------------------------------------------------------ */
+/* The index of the curve's point at `size`, give or take the share `tolerance`. If there is none, adds a point without
+ * a time. Returns ESP__CALIBRATION_POINTS if the curve is full. */
+static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, double tolerance) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < c->n; k++)
-        if (fabs(c->at[k].size - size) <= near * size) return k;
+        if (fabs(c->at[k].size - size) <= tolerance * size) return k;
     if (c->n == ESP__CALIBRATION_POINTS) return c->n;
     while (i < c->n && c->at[i].size < size) i++;
     memmove(&c->at[i + 1], &c->at[i], (c->n - i) * sizeof *c->at);
@@ -132,7 +131,8 @@ static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, d
     return i;
 }
 
-/* Adds an observation of the curve's point at `size`. spread < 0: it is from a step, whose size may be a little off the point's. */
+/* Adds an observation to the curve's point at `size`. spread is negative for one from a step, whose size may differ a
+ * little. */
 ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, double ns, double core_ns,
                                       double spread) {
     const uint32_t i = esp__calibration_place(c, size, spread < 0.0 ? 0.06 : 0.0);

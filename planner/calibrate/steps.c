@@ -1,31 +1,31 @@
-/* steps.c: takes observations from the step just made: the times of its collectives, and the dispatch time of each lane. Must not know
- * what the figures are for. */
+/* steps.c: takes observations from the last step: the times of its collectives, and the dispatch time of each lane.
+ * Must not know what the times are for. */
 #include "planner/calibrate/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
 
-/* Does every rank of this collective wait for the last one to start? Then the shortest time of the ranks is the collective's own.
- * With a root, a rank may end early. */
+/* Whether every rank of this collective waits for the last one to start; then the shortest of the ranks' times is the
+ * collective's own. With a root, a rank may end early. */
 static int esp__calibration_even(uint32_t coll) {
     return coll == ESP_COLL_ALLREDUCE || coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_ALLTOALL ||
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Bytes of the whole buffer, as tables count them; 0 for payloads: only their used bytes travel, and ranks use different numbers
- * of them. */
+/* Bytes of the whole buffer, as tables count them; 0 for payloads, of which only the used bytes travel, which differ by
+ * rank. */
 static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* Of each of the order's n collectives, in its slowest group, the least of the ranks' times: all[size][2n] in, of which the first n
- * count, out[n]. 0: a rank of the group does not know. A rank that comes early waits, and its core may look for the others meanwhile:
- * the last one does neither. */
+/* The own times of the order's n collectives: the shortest of a group's times, in the slowest group; 0 if a rank of the
+ * group has none. all[size][2n] has the ranks' times, of which the first n of each row count. (A rank that starts early
+ * waits, and its core may poll meanwhile; the last rank to start does neither.) */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
         out[k] = 0.0f;
-        for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` stands for its group if it is the first of it */
+        for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` is the first rank of the group that is examined */
             float least = 0.0f;
             int first = 1, known = 1;
             for (int32_t r = 0; r < ctx->job.size; r++) {
@@ -41,32 +41,32 @@ static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uin
     }
 }
 
-/* The calibration's level of a scope; 255: it has none. */
-static uint8_t esp__calibration_of(const esp_ctx *ctx, uint8_t scope) {
+/* The calibration's level for a scope; 255 if it has none. */
+static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     for (uint8_t level = ESP__FLAT; level <= esp__calibration_outermost(ctx); level++)
         if (esp__calibration_scope(ctx, level) == scope) return level;
     return 255;
 }
 
-/* By how much to divide a collective's bytes for the tables. A level's tables are for all ranks of a unit at once, of a machine or a
- * rack. After a reduce or gather to one rank of a unit, that rank has the link to itself: its bytes take as long as its share of
- * them would with all ranks. */
+/* The number by which to divide a collective's bytes for the tables, which assume that all ranks of a machine (or rack)
+ * send at once. After a reduce or gather within the machine, one rank has the link to itself, so its bytes take as long
+ * as this share of them would with all ranks. */
 static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
-    const uint8_t level = esp__calibration_of(ctx, o->steps[step].level);
+    const uint8_t level = esp__calibration_level_of(ctx, o->steps[step].level);
     uint64_t flows = 1;
     for (uint32_t i = 0; i < step && level != ESP__FLAT && level != 255; i++) {
         if (o->steps[i].kind != ESP__STAGE_COLLECTIVE ||
             (o->steps[i].coll != ESP_COLL_REDUCE && o->steps[i].coll != ESP_COLL_GATHER))
             continue;
-        const uint8_t inside = esp__calibration_of(ctx, o->steps[i].level);
+        const uint8_t inside = esp__calibration_level_of(ctx, o->steps[i].level);
         if (inside != ESP__FLAT && inside < level) flows *= (uint64_t)esp__calibration_ranks(ctx, inside);
     }
     return flows;
 }
 
-/* From when on ops are observed. Where the trainer's calls run the ops and each rank has a core, that is the call of the last push: an
- * op beside its computing goes on, and ends, when its next call looks, as the planner knows. */
-static uint64_t esp__calibration_watched_from(const esp_ctx *ctx, const esp__calibration *s) {
+/* The time from which ops are observed. If the trainer's calls run the ops and each rank has a core, that is the last
+ * push: an op that starts before it ends only at the trainer's next call, as the planner knows. */
+static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
     uint64_t last = 0;
     if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
@@ -79,20 +79,20 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
     uint64_t bytes =
         esp__calibration_even(op->collective.coll.op) ? esp__calibration_op_bytes(&op->collective.coll) : 0;
     bytes /= esp__calibration_flows(ctx, &ctx->active.strategy.units[op->unit].option, op->step);
-    const uint8_t level = esp__calibration_of(ctx, op->collective.scope);
+    const uint8_t level = esp__calibration_level_of(ctx, op->collective.scope);
     if (bytes < 4 || level == 255) return;
     esp__calibration_curve *c = &s->link[level][op->collective.coll.op];
     if (!c->n_probed) {
         esp__calibration_observe(c, (double)bytes, ns, core_ns, -1.0);
         return;
     }
-    longer->ns[op->lane] += ns - esp__calibration_guess(ctx, s, level, op->collective.coll.op, bytes);
+    longer->ns[op->lane] += ns - esp__calibration_estimate(ctx, s, level, op->collective.coll.op, bytes);
     longer->n[op->lane]++;
 }
 
-/* Observes the step's collectives. All ranks list their times by the order, which is the same on all. */
+/* Observes the step's collectives. All ranks list their times in the strategy's order, which is the same on all. */
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
-    const uint64_t watched_from = esp__calibration_watched_from(ctx, s);
+    const uint64_t observed_from = esp__calibration_observed_from(ctx, s);
     const uint32_t n = ctx->active.strategy.n_order;
     const uint64_t each = 2ull * n * sizeof(float); /* wall times, then core times */
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
@@ -109,7 +109,7 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
             if (op->kind != ESP__OP_COLLECTIVE || op->step != step) continue;
             op_at[k] = i;
             const esp__span *t = &ctx->active.op_time[i];
-            if (t->start_ns < watched_from) continue;
+            if (t->start_ns < observed_from) continue;
             mine[k] = (float)(t->end_ns - t->start_ns);
             mine[n + k] = (float)ctx->active.op_core_ns[i];
         }
@@ -128,8 +128,9 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
     return st;
 }
 
-/* ---- dispatch time ------------------------------------------------------------------------------------------------------ */
-/* When the op's input was ready: at the end of the op before it in its chain, or at the push of the tensor that it waits for. */
+/* ---- dispatch time ----------------------------------------------------------------------------------------------- */
+/* When the op's input was ready: when the op before it in its chain ended, or when the tensor that it waits for was
+ * pushed. */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
@@ -141,7 +142,7 @@ static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     return pushed > at ? pushed : at;
 }
 
-/* How long the op waited for a thread or a core, once its input and its lane (at free_at) were ready. */
+/* How long the op waited for a thread or a core, after its input was ready and its lane was free (at free_at). */
 static double esp__calibration_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
     uint64_t input = esp__calibration_input(ctx, i), start = ctx->active.op_time[i].start_ns;
     if (free_at > input) input = free_at;
@@ -164,8 +165,8 @@ static int esp__calibration_start_order(const void *a, const void *b) {
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
-/* The mean wait on the cpu thread, which also runs the compute lane. It takes ops as they become ready: their starts give their
- * order. */
+/* The mean wait on the cpu thread, which also runs the compute lane. It runs ops as they become ready, so their start
+ * times give their order. */
 static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_start *starts, double *waits) {
     uint32_t n = 0;
     uint64_t free_at = 0;
@@ -180,7 +181,8 @@ static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_sta
     return n ? esp__calibration_mean(waits, n) : -1.0;
 }
 
-/* The mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the outermost one, which starts it. */
+/* The mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the outermost of
+ * them, which starts it. */
 static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *waits) {
     const esp__active *f = &ctx->active;
     const uint32_t *sequence = f->sequence[k];
@@ -234,7 +236,7 @@ ESP__FN esp_status esp__calibration_step(esp_ctx *ctx, esp__calibration *s) {
     return st ? st : esp__calibration_starts(ctx, s, &longer);
 }
 
-/* ---- ready times ---------------------------------------------------------------------------------------------------------- */
+/* ---- ready times ------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__calibration_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out) {
     const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size;
     uint64_t *all = esp__alloc(ctx, n * ranks * sizeof *all), *slowest = esp__alloc(ctx, n * steps * sizeof *slowest);

@@ -1,4 +1,5 @@
-/* costs_parts.c: what files of costs have in common: time as a function of size, and how it was measured. Must not know what was timed. */
+/* costs_parts.c: what codec, system and model files have in common: curves of time over size, and how they were
+ * measured. */
 #include "planner/files/costs_parts.h"
 #include "planner/files/write.h"
 

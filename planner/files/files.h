@@ -1,5 +1,5 @@
-/* files.h: the planner's JSON files (docs/plan/schema/): model, codec costs ("gc"), system, and all of them as "costs". Used by the command and
- * by tests only: the library reads no JSON. Must not know how plans are made. */
+/* files.h: the planner's JSON files (docs/plan/schema/): model, codec costs ("gc"), system, and all of them in one as
+ * "costs". Used by the command and by tests only: the library reads no JSON. Must not know how plans are made. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
 #include "espresso.h"
@@ -7,80 +7,76 @@
 #include "espresso_impl/base/text.h"
 #include <stdbool.h>
 
-/* esp_last_error(NULL) has the text of an error: "FILE: KEY: expected ..., found ..."; of text that is no JSON "FILE:LINE: ...". Writing a
- * struct and reading the file again gives an equal struct. Every *_free may be called on a zeroed struct, and after a call that failed. A
- * struct that was read owns its strings and arrays. */
+/* On errors esp_last_error(NULL) has the text: "FILE: KEY: expected ..., found ...", or "FILE:LINE: ..." if the text is
+ * not JSON. Writing a struct and reading the file again gives an equal struct. Every *_free may be called on a zeroed
+ * struct, and after a call that failed. A struct that was read owns its strings and arrays. Strings are NULL and counts
+ * 0 if the file does not contain them. */
 
-/* Where warnings go, such as unknown keys. */
+/* Where warnings go, such as those of unknown keys. */
 typedef struct esp__files_log {
-    void (*warn)(void *user, const char *text); /* NULL: stderr */
+    void (*warn)(void *user, const char *text); /* NULL: print to stderr */
     void *user;
 } esp__files_log;
 
 /* How the numbers of a file were measured. */
 typedef struct esp__measured {
-    uint32_t ranks, cores; /* ranks that ran at once, on this many cores; 0: not stated */
-    double spread;         /* distance of the quartiles / median: the median of this over all points */
+    uint32_t ranks, cores; /* ranks that ran at once, on this many cores */
+    /* The median, over all points, of the quartile distance / median of a point's times. */
+    double spread;
     bool has_spread;
-    bool noisy;         /* other work ran on the machine: do not trust the numbers */
-    const char *device; /* NULL: not stated */
+    bool noisy; /* other work ran on the machine */
+    const char *device;
 } esp__measured;
 
 /* ---- model.c -------------------------------------------------------------------------------------------------- */
-/* What a model file may state about a tensor and the planner does not need. */
-typedef struct esp__model_more {
-    double flops;  /* of its backward; below 0: not stated */
-    double spread; /* of compute_ns over the measured steps: (p90 - p10) / median; below 0: not stated */
-} esp__model_more;
 typedef struct esp__model_file {
-    esp_plan_model model;        /* for esp_plan_make */
-    const esp__model_more *more; /* [n_tensors] */
-    const char *source;          /* NULL: not stated */
-    uint64_t batch;              /* samples per step and rank; 0: not stated */
-    uint32_t steps;              /* that were measured; 0: not stated */
-    esp__measured measured;      /* without a spread */
+    esp_plan_model model; /* for esp_plan_make */
+    const char *source;
+    uint32_t steps;         /* the number of steps that were measured */
+    esp__measured measured; /* without a spread */
     esp__arena arena;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
 ESP__FN void esp__model_free(esp__model_file *f);
 
-/* ---- gc.c: what one codec costs ------------------------------------------------------------------------------------ */
+/* ---- gc.c: what one codec costs ---------------------------------------------------------------------------------- */
 typedef struct esp__gc_file {
     esp_plan_codec codec; /* for esp_plan_make; its spec contains the feedback */
-    const char *spec;     /* text of the file's key "codec" */
-    const char *feedback; /* as in a spec's key "feedback": "none", "own", ...; NULL: not stated */
-    const char *source;   /* NULL: not stated */
+    const char *spec;     /* the value of the file's key "codec" */
+    const char *feedback; /* as in a spec: "none", "own", ... */
+    const char *source;
     esp__measured measured;
     esp__arena arena;
 } esp__gc_file;
 ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__files_log *log);
 ESP__FN void esp__gc_free(esp__gc_file *f);
 
-/* ---- system.c ------------------------------------------------------------------------------------------------------ */
+/* ---- system.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__system_file {
-    esp_plan_system system;           /* for esp_plan_make */
-    const char *accelerator, *source; /* NULL: not stated */
-    uint32_t cpu_workers;             /* threads per machine that compress; 0: not stated */
+    esp_plan_system system; /* for esp_plan_make */
+    const char *accelerator, *source;
+    uint32_t cpu_workers; /* threads per machine that compress */
     esp__measured measured;
     esp__arena arena;
 } esp__system_file;
 ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, const esp__files_log *log);
 ESP__FN void esp__system_free(esp__system_file *f);
 
-/* ---- costs.c: all that was measured at one place, in one file. The readers of model and system files also find these in a costs file ---- */
+/* ---- costs.c ----------------------------------------------------------------------------------------------------- */
+/* A costs file: all that was measured at one place. The readers of model and system files find theirs in it, too. */
 enum { ESP__COSTS_CODECS = 16 };
 typedef struct esp__costs_file {
-    const char *host, *made, *inter; /* made, inter: NULL: not stated */
+    const char *host, *made, *inter;
     esp__system_file system;
     esp__gc_file codecs[ESP__COSTS_CODECS];
     uint32_t n_codecs;
     esp__model_file model;
     bool has_system, has_model;
-    esp__arena arena; /* of all members: do not free these one by one */
+    esp__arena arena; /* owns all members: do not free these one by one */
 } esp__costs_file;
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
 ESP__FN void esp__costs_free(esp__costs_file *f);
-/* The files that a costs file consists of, as texts. NULL: it has none. */
+/* The files that a costs file consists of, as texts; NULL if it lacks one. */
 typedef struct esp__costs_texts {
     const char *host, *inter; /* inter: the emulated link */
     const char *system, *codecs[ESP__COSTS_CODECS], *model;
@@ -88,8 +84,8 @@ typedef struct esp__costs_texts {
 } esp__costs_texts;
 ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *texts);
 
-/* ---- read.c and write.c ------------------------------------------------------------------------------------------------------------ */
-/* Writes to a temporary name beside `path`, then renames; "-" is standard output. */
+/* ---- read.c and write.c ------------------------------------------------------------------------------------------ */
+/* Writes to a temporary file beside `path`, which it then renames; "-" is standard output. */
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
 /* Loads a whole file; the caller frees the text. */
 ESP__FN esp_status files_input_load(const char *path, char **text, size_t *len);

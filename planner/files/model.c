@@ -3,23 +3,7 @@
 #include "planner/files/keys.h"
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* The names so far: a hash table of tensor numbers + 1. */
-typedef struct files_names {
-    uint32_t *slots;
-    uint64_t mask;
-} files_names;
-
-/* Adds tensor i. Returns the number of an earlier tensor with its name, else i. */
-static size_t files_names_add(files_names *names, const esp_plan_tensor *tensors, size_t i) {
-    uint64_t h = esp__hash64(ESP__HASH0, tensors[i].name, strlen(tensors[i].name));
-    for (h ^= h >> 29;; h++) {
-        uint32_t *slot = &names->slots[h & names->mask];
-        if (!*slot) return *slot = (uint32_t)i + 1, i;
-        if (!strcmp(tensors[*slot - 1].name, tensors[i].name)) return *slot - 1;
-    }
-}
-
-/* The shape is only checked: the planner needs no more than the number of elements. */
+/* Only checks the shape: the planner needs just the number of elements. */
 static void files_check_shape(files_input *in, const files_place *tensor, uint64_t elements) {
     const files_place p = files_at(tensor, "shape");
     double product = 1;
@@ -48,7 +32,7 @@ static void files_read_matrix(files_input *in, const files_place *tensor, esp_pl
                    (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
 }
 
-/* Whether such cuts exist depends on the system: the planner checks it. */
+/* The planner checks whether such cuts exist, which depends on the system. */
 static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
     const files_place p = files_at(tensor, "shard");
@@ -57,7 +41,7 @@ static void files_read_shard(files_input *in, const files_place *tensor, esp_pla
         files_expected(in, p, expected);
 }
 
-static void files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t, esp__model_more *more) {
+static void files_read_tensor(files_input *in, const files_place *p, esp_plan_tensor *t) {
     static const char keep_text[] = "\"fp32\", a codec or an option as text";
     static const files_range flops = {0, 1e24, false, "a number of operations >= 0"};
     files_object(in, *p, files_tensor_keys, "an object { \"name\": ..., \"elements\": ..., \"compute_us\": ... }");
@@ -69,10 +53,10 @@ static void files_read_tensor(files_input *in, const files_place *p, esp_plan_te
     if (t->keep && (!*t->keep || strpbrk(t->keep, "\n\r#"))) files_expected(in, keep, keep_text);
     files_read_shard(in, p, t);
     files_read_matrix(in, p, t);
-    more->flops = more->spread = -1;
-    files_get_number(in, files_at(p, "spread"), &files_range_spread, FILES_OPTIONAL, &more->spread);
-    files_get_number(in, files_at(p, "flops"), &flops, FILES_OPTIONAL, &more->flops);
     files_check_shape(in, p, t->elements);
+    double unused; /* "flops" and "spread" only document the tensor */
+    files_get_number(in, files_at(p, "flops"), &flops, FILES_OPTIONAL, &unused);
+    files_get_number(in, files_at(p, "spread"), &files_range_spread, FILES_OPTIONAL, &unused);
 }
 
 static void files_read_tensors(files_input *in, const files_place *p, esp__model_file *f) {
@@ -82,28 +66,25 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     if (!n) files_expected(in, *p, expected);
     if (n > 1u << 24) files_fail(in, *p, "expected at most 16777216 tensors, found %zu", n);
     esp_plan_tensor *tensors = esp__arena_get(in->arena, n * sizeof *tensors);
-    esp__model_more *more = esp__arena_get(in->arena, n * sizeof *more);
-    files_names names = {NULL, 63};
-    while (names.mask < n * 2) names.mask = names.mask * 2 + 1;
-    names.slots = esp__arena_get(in->arena, (names.mask + 1) * sizeof *names.slots);
     for (size_t i = 0; i < n; i++) {
         const files_place at = files_item(p, i);
-        files_read_tensor(in, &at, &tensors[i], &more[i]);
-        const size_t same = files_names_add(&names, tensors, i);
-        if (same != i)
-            files_fail(in, files_at(&at, "name"), "\"%s\" is already tensors[%zu]: expected each name once",
-                       tensors[i].name, same);
+        files_read_tensor(in, &at, &tensors[i]);
         total_ns += tensors[i].compute_ns;
         total += (double)tensors[i].elements;
+    }
+    uint32_t first = 0, second = esp__same_names(in->arena, tensors, (uint32_t)n, &first);
+    if (second < n) {
+        const files_place at = files_item(p, second);
+        files_fail(in, files_at(&at, "name"), "\"%s\" is already tensors[%u]: expected each name once",
+                   tensors[second].name, first);
     }
     if (total > 1e15) files_fail(in, *p, "expected at most 1e15 elements in all, found %.4g", total);
     if (total_ns > 1e15) files_fail(in, *p, "expected at most 1e12 microseconds in all, found %.4g", total_ns / 1e3);
     f->model.n_tensors = (uint32_t)n;
     f->model.tensors = tensors;
-    f->more = more;
 }
 
-/* Checks the stated sum of elements: a wrong sum means that tensors are missing. */
+/* Checks the stated sum of elements: if it is wrong, tensors are missing. */
 static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
     const files_place p = files_at(root, "parameters");
     uint64_t stated, total = 0;
@@ -117,6 +98,7 @@ static void files_check_parameters(files_input *in, const files_place *root, con
 ESP__FN void files_read_model(files_input *in, const files_place *root, void *out) {
     static const char *const dtypes[] = {"f32", NULL};
     esp__model_file *f = (esp__model_file *)out;
+    uint64_t unused; /* "batch" only documents the model */
     files_get_version(in, root, "model");
     files_object(in, *root, files_model_keys, "an object");
     const files_place dtype = files_at(root, "dtype"), tensors = files_at(root, "tensors");
@@ -124,7 +106,7 @@ ESP__FN void files_read_model(files_input *in, const files_place *root, void *ou
     f->model.name = files_get_line(in, files_at(root, "model"), "the model's name");
     f->source = files_get_text(in, files_at(root, "source"), "text", FILES_OPTIONAL);
     files_get_text(in, files_at(root, "forward_is"), "text", FILES_OPTIONAL);
-    files_get_whole(in, files_at(root, "batch"), &files_range_elements, FILES_OPTIONAL, &f->batch);
+    files_get_whole(in, files_at(root, "batch"), &files_range_elements, FILES_OPTIONAL, &unused);
     if (dtype.value) files_get_choice(in, dtype, dtypes, "\"f32\", the only type that is planned for");
     f->model.forward_ns = files_get_us(in, files_at(root, "forward_us"), FILES_NEEDED);
     f->model.update_ns = files_get_us(in, files_at(root, "update_us"), FILES_OPTIONAL);

@@ -1,4 +1,4 @@
-/* read.c: reads JSON values as C values. Must not know what any key means, except "espresso". */
+/* read.c: reads JSON values as C values. Knows no key except "espresso". */
 #include "planner/files/read.h"
 #include "espresso_impl/base/file.h"
 #include <ctype.h>
@@ -16,12 +16,13 @@ ESP__FN files_place files_item(const files_place *list, size_t i) {
     return (files_place){list, NULL, i, json_array_get(list->value, i)};
 }
 
-/* Prints "tensors[3].compute_us", or with `general` "tensors[].compute_us". Returns the length, as snprintf does. */
+/* Prints a path such as "tensors[3].compute_us"; general: without indices, "tensors[].compute_us". Returns its length,
+ * as snprintf does. */
 static size_t files_place_print(const files_place *p, bool general, char *buf, size_t cap) {
     size_t n;
     int more;
     if (!p->in) return *buf = 0, (size_t)0;
-    n = files_place_print(p->in, general, buf, cap); /* recursion is as deep as a reader's path: a few levels */
+    n = files_place_print(p->in, general, buf, cap); /* the depth is a few levels */
     if (n >= cap) return n;
     if (p->key)
         more = snprintf(buf + n, cap - n, "%s%s", n ? "." : "", p->key);
@@ -30,8 +31,8 @@ static size_t files_place_print(const files_place *p, bool general, char *buf, s
     return n + (size_t)more;
 }
 
-/* ---- errors and warnings ------------------------------------------------------------------------------------------ */
-/* Replaces control characters: a file's text must not control the terminal that shows a message. */
+/* ---- errors and warnings ----------------------------------------------------------------------------------------- */
+/* Replaces control characters, because a file's text must not control the terminal that shows a message. */
 static char *files_printable(char *text) {
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
@@ -90,11 +91,11 @@ _Noreturn ESP__FN void files_expected(files_input *in, files_place p, const char
     files_fail(in, p, "expected %s, found %s", expected, files_found(p.value, found, sizeof found));
 }
 
-/* ---- objects ------------------------------------------------------------------------------------------------------- */
-/* Warns of the first key of its kind: the same key of another tensor says nothing new. */
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
+/* Warns of an unknown key, once for all items of a list. */
 static void files_unknown_key(files_input *in, files_place p, const char *const *known) {
     char kind[FILES_KEY_MAX], text[FILES_KEY_MAX + 64];
-    const char *near = NULL;
+    const char *suggestion = NULL;
     unsigned best = 3;
     files_place_print(&p, true, kind, sizeof kind);
     const uint64_t hash = esp__hash64(ESP__HASH0, kind, strlen(kind));
@@ -103,9 +104,9 @@ static void files_unknown_key(files_input *in, files_place p, const char *const 
     if (in->n_unknown == sizeof in->unknown / sizeof *in->unknown) return;
     in->unknown[in->n_unknown++] = hash;
     for (; *known; known++)
-        if (esp__suggests(p.key, *known, &best)) near = *known;
-    if (near)
-        snprintf(text, sizeof text, "unknown, ignored (did you mean '%s'?)", near);
+        if (esp__suggests(p.key, *known, &best)) suggestion = *known;
+    if (suggestion)
+        snprintf(text, sizeof text, "unknown, ignored (did you mean '%s'?)", suggestion);
     else
         snprintf(text, sizeof text, "unknown, ignored");
     files_warn(in, p, text);
@@ -144,14 +145,14 @@ ESP__FN void files_get_version(files_input *in, const files_place *root, const c
             files_fail(in, *root, "this is a %s file; expected a %s file", kinds[i], kind);
 }
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 ESP__FN bool files_get_number(files_input *in, files_place p, const files_range *range, int optional, double *out) {
     if (!p.value && optional) return false;
     const double x = json_number_value(p.value);
     if (!json_is_number(p.value) || !(x >= range->least) || (range->above && x <= range->least))
         files_expected(in, p, range->expected);
     if (x > range->most) files_fail(in, p, "expected at most %.15g, found %.15g", range->most, x);
-    *out = x + 0.0; /* turns -0 into 0 */
+    *out = x + 0.0; /* changes -0 to 0 */
     return true;
 }
 
@@ -181,7 +182,7 @@ ESP__FN bool files_get_flag(files_input *in, files_place p) {
     return json_is_true(p.value);
 }
 
-/* ---- texts and lists ---------------------------------------------------------------------------------------------------- */
+/* ---- texts and lists --------------------------------------------------------------------------------------------- */
 ESP__FN const char *files_get_text(files_input *in, files_place p, const char *expected, int optional) {
     if (!p.value && optional) return NULL;
     if (!json_is_string(p.value)) files_expected(in, p, expected);
@@ -219,14 +220,14 @@ ESP__FN size_t files_get_list(files_input *in, files_place p, const char *expect
     return json_array_size(p.value);
 }
 
-/* ---- the file --------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 static bool files_is_blank(const char *text, size_t len) {
     size_t i = 0;
     while (i < len && isspace((unsigned char)text[i])) i++;
     return i == len;
 }
 
-/* The text is no JSON. Only here the message has a line: jansson keeps none for a value. */
+/* Fails because the text is not JSON. Only this message contains a line number: jansson knows none for values. */
 _Noreturn static void files_syntax(files_input *in, const char *text, size_t len, json_error_t *e) {
     const char *hint = "this is not JSON; ";
     if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);
@@ -242,7 +243,7 @@ _Noreturn static void files_syntax(files_input *in, const char *text, size_t len
     longjmp(in->fail, 2);
 }
 
-/* The JSON value is *root, which the caller frees: a longjmp passes no local variable on. */
+/* The caller frees *root: local variables may be lost after a longjmp. */
 static void files_parse_catching(files_input *in, const char *text, size_t len, const char *kind, files_reader reader,
                                  void *out, json_t **root) {
     json_error_t e;

@@ -7,7 +7,7 @@ static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* b
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* For how long a collective keeps its link or a core. */
+/* How long a collective occupies its link (gap) or a core (core). */
 static void files_read_kept(files_input *in, const files_place *table, const char *key, uint32_t log_size,
                             esp_cost_curve *curve) {
     const files_place p = files_at(table, key);
@@ -70,7 +70,7 @@ static void files_read_dispatch(files_input *in, const files_place *root, esp_pl
         s->dispatch_ns[lane] = files_get_us(in, files_at(&p, files_lane_keys[lane]), FILES_OPTIONAL);
 }
 
-/* "racks", of so many machines each, have links of their own. */
+/* "racks" is the number of racks, each of `machines` machines. */
 static void files_read_racks(files_input *in, const files_place *root, esp_plan_system *s) {
     const files_place racks = files_at(root, "racks");
     if (!racks.value) return;
@@ -83,7 +83,7 @@ static void files_read_racks(files_input *in, const files_place *root, esp_plan_
     files_read_link(in, root, "outer", n, "racks", &s->outer[0].link);
 }
 
-/* How many ranks there are, and what they compress with. */
+/* The number of ranks, and their devices and cores. */
 static void files_read_ranks(files_input *in, const files_place *root, esp_plan_system *s) {
     const files_place per_rank = files_at(root, "cores_per_rank");
     s->machines = files_get_count(in, files_at(root, "machines"), &files_range_count, FILES_NEEDED);
@@ -156,7 +156,7 @@ static void files_put_tables(esp__text *t, const esp_plan_link *link) {
     esp__text_add(t, "    },\n");
 }
 
-/* Writes nothing for a level without a speed. */
+/* A link without a speed does not exist. */
 static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link) {
     if (!(link->bytes_per_us > 0)) return;
     esp__text_add(t, "  \"%s\": {\n", key);

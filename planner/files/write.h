@@ -3,13 +3,13 @@
 #define ESP__FILES_WRITE_H
 #include "planner/files/files.h"
 
-/* A number reads back as the same double; a time also after the reader has turned its microseconds into nanoseconds. */
+/* A number reads back as the same double; so does a time, which readers convert from microseconds to nanoseconds. */
 ESP__FN void files_put_number(esp__text *t, double x);
 ESP__FN void files_put_us(esp__text *t, double ns);
-/* Adds the line `indent`"key": "text",; nothing if text is NULL. */
+/* Adds the line `indent`"key": "text", or nothing if text is NULL. */
 ESP__FN void files_put_text_line(esp__text *t, const char *indent, const char *key, const char *text);
 ESP__FN void files_put_us_line(esp__text *t, const char *indent, const char *key, double ns);
-/* Ends the last line without its comma. */
+/* Removes the comma at the end of the last line. */
 ESP__FN void files_put_no_comma(esp__text *t);
 /* Writes the text to `path` and frees it. */
 ESP__FN esp_status files_write(const char *path, esp__text *t);

@@ -1,6 +1,6 @@
-/* write_builtin.c: a program that writes the built-in systems as files, for users to read and to change: FOLDER/NAME.json. The folder
- * must exist.
- *   write_builtin FOLDER        (run by make; FOLDER: $(BUILD)/share/espresso/systems) */
+/* write_builtin.c: a program that writes the built-in systems to FOLDER/NAME.json, for users to read and to change. The
+ * folder must exist.
+ *   write_builtin FOLDER        (run by make, with FOLDER $(BUILD)/share/espresso/systems) */
 #include "espresso.h"
 #include "planner/builtin/builtin.h"
 #include "planner/files/files.h"

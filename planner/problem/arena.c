@@ -1,11 +1,12 @@
-/* arena.c: the planner's memory: allocated piece by piece, freed all at once. When memory ends it jumps to the place that the
- * arena's owner set, so that the planner's other files need no checks. */
+/* arena.c: the planner's memory: allocated piece by piece, freed all at once. If an allocation fails, it jumps to the
+ * place that the arena's owner set, so that the planner's other files need no checks. */
 #include "planner/plan.h"
 
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
-    uint64_t dirty; /* bytes that were ever in use: beyond them the block is still zero, as it was allocated */
+    /* Bytes that were ever in use; beyond them the block is still zero. */
+    uint64_t dirty;
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };
 
@@ -28,6 +29,11 @@ ESP__FN void *esp__arena_get(esp__arena *arena, uint64_t bytes) {
     b->used += want;
     if (b->used > b->dirty) b->dirty = b->used;
     return p;
+}
+
+ESP__FN void *esp__arena_grow(esp__arena *arena, const void *old, uint64_t used, uint64_t bytes) {
+    void *more = esp__arena_get(arena, bytes);
+    return used ? memcpy(more, old, used) : more;
 }
 
 ESP__FN esp__checkpoint esp__arena_checkpoint(const esp__arena *arena) {

@@ -1,40 +1,41 @@
-/* candidates.c: makes the candidate options for one size of unit: times the ops of every option, and keeps the Pareto set. In
- * the strictest sense (EXACT) one path dominates another if its ops are found among the other's, in order, on the same lanes,
- * none longer: in any sequence it can then take the other's places, and the step gets no longer. Paths are pruned while they
- * grow, at every node of the graph, so that most of the 4341 options are never completed. */
+/* candidates.c: makes the candidate options for one size of unit: times the ops of every option and keeps the Pareto
+ * set. Paths are pruned while they grow, at every node of the graph of options, so that most of the 4341 options are
+ * never completed. */
 #include "planner/problem/problem.h"
 
-typedef struct esp__prefix { /* the beginning of a path, up to some node of the graph */
+typedef struct esp__prefix { /* The beginning of a path, up to some node of the graph. */
     struct esp__prefix *next, *spare;
-    const struct esp__prefix *before; /* the prefix without the last op; NULL: it has no ops */
+    const struct esp__prefix *before; /* without the last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
     uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link lane */
-    double error, volume;                          /* of whole paths only: to compare codecs under limits */
-    uint32_t n, comps, codec, unpacks;             /* unpacks: 1 if it needed an unpack to end here */
-    uint16_t op;                                   /* its last op: index in problem.op_templates */
+    double error, volume;                          /* known for complete paths only */
+    uint32_t n, comps, codec, unpacks;
+    uint16_t op; /* the last op: index in problem.op_templates */
 } esp__prefix;
 
 /* State while the candidate options of one unit are made. */
 typedef struct esp__timing {
     esp__problem *p;
     const esp__extent *unit;
-    const esp_plan_codec *codec; /* NULL: none */
+    const esp_plan_codec *codec; /* NULL if the path does not compress */
     uint32_t codec_index, width;
-    uint64_t cols;                         /* of the unit; 0: not a matrix */
-    esp__shape shape;                      /* with `codec` */
-    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* by op template; ns: or esp__cannot, esp__unknown */
+    uint64_t cols;                         /* the unit's columns; 0 if it is no matrix */
+    esp__shape shape;                      /* the sizes of the unit's parts with `codec` */
+    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* each op template's time, once it is known */
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* a used one stays until the set is made: others may extend it */
-    uint64_t most;             /* bytes that one op may hold; 0: any number */
-    int limits; /* 1: memory, volume and error count too: a path that compresses then never dominates one that does not */
+    esp__prefix *used, *spare; /* prefixes in use until the set is made, and free ones */
+    uint64_t most;             /* bytes that one op may hold; 0: no limit */
+    /* Memory, volume and error are compared too, so that a path that compresses never dominates one that does not. */
+    bool limited;
 } esp__timing;
 
-/* ---- pruning ---------------------------------------------------------------------------------------------------------- */
+/* ---- pruning ----------------------------------------------------------------------------------------------------- */
 static int esp__longer(const esp__op_time *a, const esp__op_time *b) {
     return a->ns > b->ns || a->core > b->core || a->link > b->link;
 }
 
-/* Are a's ops found among b's, in order, on the same lanes, none longer? Compares from the last op backwards. */
+/* Whether a's ops are found among b's, in order, on the same lanes, none longer. Compares from the last op
+ * backwards. */
 static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
@@ -45,20 +46,20 @@ static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__pr
     return 1;
 }
 
-/* With EXACT, a prefix dominates only prefixes of its own codec: op times depend on the codec. */
+/* With EXACT, a prefix dominates only prefixes with its own codec, because op times depend on the codec. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
         if (a->load[k] > b->load[k]) return 0;
     for (uint32_t k = 0; k < t->p->n_levels && t->width == ESP__WIDTH_ENDS; k++)
         if (a->head[k] > b->head[k] || a->tail[k] > b->tail[k]) return 0;
-    if (t->limits && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
+    if (t->limited && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
         return 0;
     if (t->width < ESP__WIDTH_EXACT) return 1;
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
-/* A prefix never dominates one with a smaller sum: so lists are ordered by it. */
+/* A prefix never dominates one with a smaller sum, so lists are ordered by it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
@@ -66,7 +67,7 @@ static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     return sum;
 }
 
-/* Adds `l` to the list unless a prefix in it dominates `l`; removes those that `l` dominates. */
+/* Adds `l` to the list unless a prefix in it dominates `l`; removes the prefixes that `l` dominates. */
 static void esp__prefix_add(esp__timing *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     l->sum = esp__prefix_sum(t, l);
@@ -99,7 +100,7 @@ static int esp__needs_pack(const esp__timing *t, uint16_t op, uint8_t kind) {
     return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->op_templates[op].kind == kind);
 }
 
-/* `from` extended by one op. */
+/* Extends `from` by one op. */
 static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
     const esp__op_template *r = &t->p->op_templates[op];
@@ -115,7 +116,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
             l->tail[k] = time->ns - time->link;
         } else {
             if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + time->ns; /* a lower bound so far, computed alike for all prefixes of a node */
+                l->head[k] = l->total + time->ns; /* a lower bound so far, the same for all prefixes of a node */
             l->tail[k] += time->ns;
         }
     }
@@ -124,7 +125,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     l->total += time->ns;
     l->comps += r->kind == ESP_PLAN_COMPRESS && !r->early;
     l->unpacks = op != ESP__OP_UNPACK && esp__needs_pack(t, op, ESP_PLAN_DECOMPRESS);
-    if (t->limits) l->memory += esp__template_memory(t->p, r, &t->shape, t->codec);
+    if (t->limited) l->memory += esp__template_memory(t->p, r, &t->shape, t->codec);
     return l;
 }
 
@@ -133,8 +134,8 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
     return esp__prefix_op(t, l, op);
 }
 
-/* The most memory that one op of a unit may hold. An op with the payloads of all ranks needs that of n payloads: with thousands of ranks
- * more than a machine has. Such an op also moves more than sums of uncompressed gradients do. */
+/* The most bytes that one op of a unit may hold. An op that collects the payloads of thousands of ranks needs more
+ * memory than a machine has; such an op also moves more bytes than sums of uncompressed gradients do. */
 static uint64_t esp__op_most(const esp__extent *u) {
     const uint64_t own = ESP__WASTE_TIMES * 4u * u->elements, least = (uint64_t)ESP__WASTE_MIB << 20;
     return own > least ? own : least;
@@ -146,7 +147,7 @@ static int esp__op_wasteful(const esp__timing *t, const esp__op_template *op) {
     return esp__template_memory(t->p, op, &t->shape, t->codec) > t->most;
 }
 
-/* Extends one prefix by one edge. */
+/* Extends a prefix along one edge of the graph. */
 static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const esp__edge *e) {
     const esp__prefix *start = from;
     if (e->op == ESP__OP_END) {
@@ -166,7 +167,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* of all units: one alone must stay below it */
+    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* the limit on all units is one on each */
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
     esp__prefix_add(t, &t->heads[e->to], next);
@@ -183,7 +184,7 @@ static void esp__time_options(esp__timing *t, const esp__tree *tree) {
     }
 }
 
-/* ---- from prefixes to paths ------------------------------------------------------------------------------------------- */
+/* ---- from prefixes to paths -------------------------------------------------------------------------------------- */
 static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, uint32_t n) {
     esp__option *o = esp__arena_get(p->arena, sizeof *o);
     for (uint32_t i = 0; i < n; i++) {
@@ -199,14 +200,14 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
-/* Sets each op's step and round. Rounds before the last run steps that are counted in the last. */
+/* Sets each op's step and round. Ops of rounds before the last belong to the same steps as those of the last. */
 static void esp__path_steps(const esp__problem *p, const uint16_t *op_template, uint32_t n, uint32_t last_round,
                             esp__plan_op *ops) {
     uint8_t step = 0;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
         /* a copy to the host belongs to the next step, a copy from it to the step before */
-        ops[i].step = r->kind == ESP_PLAN_COPY && r->up ? (uint8_t)(step - 1) : (uint8_t)(step + r->ahead);
+        ops[i].step = r->kind == ESP_PLAN_COPY && r->reverse ? (uint8_t)(step - 1) : (uint8_t)(step + r->ahead);
         ops[i].round = (uint8_t)(last_round - r->early);
         if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK && !r->early) step++;
     }
@@ -228,7 +229,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
         ops[i].time = esp__template_time(p, r, &t->shape, t->codec);
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
-        ops[i].up = r->up;
+        ops[i].reverse = r->reverse;
         ops[i].op_template = op_template[i];
         path->total += ops[i].time.ns;
         for (uint32_t lane = 0; lane < ESP__LANES; lane++)
@@ -258,7 +259,7 @@ static int esp__path_before(const void *a, const void *b) {
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
-/* Sets the codec for what is timed from now on; NULL: none. */
+/* Sets the codec for ops that are timed from now on. */
 static void esp__timing_codec(esp__timing *t, uint32_t codec) {
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC ? NULL : &t->p->codecs[codec];
@@ -268,7 +269,7 @@ static void esp__timing_codec(esp__timing *t, uint32_t codec) {
 static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__extent *u, uint64_t cols) {
     t->p = p;
     t->unit = u;
-    t->limits = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
+    t->limited = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
     t->width = p->width;
     t->cols = cols;
     esp__timing_codec(t, ESP__NO_CODEC);
@@ -292,12 +293,12 @@ static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
         for (; lane < ESP__LANES && a->load[lane] <= b->load[lane]; lane++) less |= a->load[lane] < b->load[lane];
         if (lane == ESP__LANES && less && a->memory <= b->memory && a->volume <= b->volume && a->error <= b->error)
             return 0;
-        if (lane == ESP__LANES && less && !candidates->limits) return 0;
+        if (lane == ESP__LANES && less && !candidates->limited) return 0;
     }
     return 1;
 }
 
-/* Puts the core first: the paths that can be cheapest at some prices of lanes. */
+/* Puts the core first: only its paths can be cheapest when each lane's time has a price. */
 static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
@@ -330,9 +331,9 @@ static esp__timing *esp__timing_of(esp__problem *p, const esp__extent *u, uint64
     return p->timing;
 }
 
-/* Adds the paths of one codec (index; ESP__NO_CODEC: only those that do not compress) to `all`, which has those of other codecs: they
- * may dominate each other. raw: also paths that do not compress. */
-static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t codec, int raw, esp__prefix **all) {
+/* Adds the paths of one codec (an index, or ESP__NO_CODEC) to `all`, where paths of different codecs may dominate each
+ * other. raw: also paths that do not compress. */
+static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t codec, bool raw, esp__prefix **all) {
     esp__problem *p = t->p;
     esp__prefix *l;
     esp__timing_codec(t, codec);
@@ -350,26 +351,27 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
     }
 }
 
-/* unbounded: also options whose ops hold too much memory. They are better than none. */
+/* Makes the set. unbounded: also with options whose ops hold too much memory, because a set must not be empty. */
 static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t cols, esp__candidates *candidates,
-                                 int unbounded) {
+                                 bool unbounded) {
     const esp__tree *tree = p->trees[candidates->keep];
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
-    int raw = 1; /* without a Comp the codec does not matter: the first codec's pass adds such paths */
+    /* Paths that do not compress are the same for all codecs: only the first codec adds them. */
+    bool raw = true;
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);
     for (uint32_t c = 0; c < p->n_codecs; c++) {
         if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
         esp__candidates_of(t, tree, c, raw, &all);
-        if (!p->codecs[c].bound) raw = 0;
+        if (!p->codecs[c].bound) raw = false;
     }
-    if (raw) esp__candidates_of(t, tree, ESP__NO_CODEC, 1, &all);
+    if (raw) esp__candidates_of(t, tree, ESP__NO_CODEC, true, &all);
     for (l = all; l; l = l->next) n++;
     if (!n && !unbounded) {
         esp__timing_close(t);
-        esp__candidates_make(p, u, cols, candidates, 1);
+        esp__candidates_make(p, u, cols, candidates, true);
         return;
     }
     esp__path *paths = esp__arena_get(p->arena, n * sizeof *paths);
@@ -382,12 +384,12 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__timing_close(t);
     paths -= n;
     qsort(paths, n, sizeof *paths, esp__path_before);
-    candidates->limits = t->limits;
+    candidates->limited = t->limited;
     esp__candidates_core_first(p, candidates, paths);
 }
 
-/* The core of `like` with times for this unit. Pruning for every size that a group or chunk may have costs more than it saves:
- * the Pareto set changes slowly with size. */
+/* The core of `like`, with times for this unit. Groups and chunks have many sizes; pruning for each would cost more
+ * than it saves, since the Pareto set changes slowly with size. */
 static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u, cols);
@@ -410,23 +412,23 @@ ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
-/* The size whose candidate options serve groups and chunks of about this size: the nearest power of two. */
-static uint64_t esp__size_near(uint64_t elements) {
+/* The size whose candidate options serve groups and chunks of about this size: the closest power of two. */
+static uint64_t esp__size_rounded(uint64_t elements) {
     uint64_t size = 1;
     while (2 * size <= elements) size *= 2;
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* The entry in the problem's hash table, new if there was none. near 0: made for exactly this size; 1: for a near one. */
-static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, uint32_t near,
+/* The entry in the problem's hash table; makes an empty one if there is none. */
+static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed,
                                              uint32_t width) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
     uint64_t h =
-        (u->elements * 4 + packed * 2 + near) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull + (cols << 32);
+        (u->elements * 4 + packed * 2 + retimed) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull + (cols << 32);
     esp__candidates **slot = &p->candidate_sets[(h >> 32) & (p->n_candidate_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
         if (m->elements == u->elements && m->cols == cols && m->keep == keep && (m->n_pieces > 1) == packed &&
-            m->near == near && m->width == width)
+            m->retimed == retimed && m->width == width)
             return m;
     m = esp__arena_get(p->arena, sizeof *m);
     m->elements = u->elements;
@@ -434,14 +436,14 @@ static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent 
     m->n_pieces = u->n;
     m->keep = keep;
     m->width = width;
-    m->near = near;
+    m->retimed = retimed;
     m->next = *slot;
     *slot = m;
     p->n_candidate_sets++;
     return m;
 }
 
-/* Do units of both sizes run the same rounds of every codec? */
+/* Whether units of both sizes run the same rounds of every codec. */
 static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint64_t cols) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (esp__unit_rounds_run(p, &p->codecs[c], a, cols) != esp__unit_rounds_run(p, &p->codecs[c], b, cols))
@@ -449,21 +451,22 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
     return 1;
 }
 
-/* The candidate options of a unit, as a matrix of so many columns, or as none. */
+/* The candidate options of a unit, as a matrix with these columns; cols 0: as a vector. */
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols) {
-    uint32_t width = p->width, near = p->roughly || !esp__unit_whole(p, u);
-    esp__candidates *candidates = esp__candidates_find(p, u, cols, near, width), *like;
+    const uint32_t width = p->width;
+    const bool retimed = p->approximate || !esp__unit_whole(p, u);
+    esp__candidates *candidates = esp__candidates_find(p, u, cols, retimed, width), *like;
     esp__extent other = *u;
     if (candidates->paths) return candidates;
-    other.elements = cols ? esp__size_near(u->elements / cols) * cols : esp__size_near(u->elements);
-    if (!near || !esp__rounds_alike(p, u->elements, other.elements, cols)) {
-        esp__candidates_make(p, u, cols, candidates, 0);
+    other.elements = cols ? esp__size_rounded(u->elements / cols) * cols : esp__size_rounded(u->elements);
+    if (!retimed || !esp__rounds_alike(p, u->elements, other.elements, cols)) {
+        esp__candidates_make(p, u, cols, candidates, false);
         return candidates;
     }
-    like = esp__candidates_find(p, &other, cols, 0, ESP__WIDTH_LOADS);
+    like = esp__candidates_find(p, &other, cols, false, ESP__WIDTH_LOADS);
     if (!like->paths) {
         p->width = ESP__WIDTH_LOADS;
-        esp__candidates_make(p, &other, cols, like, 0);
+        esp__candidates_make(p, &other, cols, like, false);
         p->width = width;
     }
     esp__candidates_retime(p, u, cols, like, candidates);
@@ -501,7 +504,8 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, con
     return path;
 }
 
-/* An option for two levels, on a system of more: the innermost level with several ranks, and all further out as one. */
+/* Maps an option for two levels to a system of more: the innermost level with several ranks is intra, all outer levels
+ * together are inter. */
 static void esp__option_spread_system(const esp__problem *p, esp__option *o) {
     uint32_t last = 1;
     if (p->n_levels == 2 || esp__option_is_flat(o) || !p->hierarchical) return;

@@ -1,7 +1,7 @@
-/* op_time.c: what the op of a template takes for a unit of a size and shape: time, bytes and memory. Knows no options. */
+/* op_time.c: the time, bytes and memory of one op template for a unit of a given size and shape. Knows no options. */
 #include "planner/problem/problem.h"
 
-static const double esp__op_longest = 5e12; /* ns; no op is longer, so that no sum overflows */
+static const double esp__op_longest = 5e12; /* ns; the limit on an op, so that no sum overflows */
 
 static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
     for (uint32_t k = 0; k < p->n_cuts; k++) {
@@ -17,7 +17,8 @@ static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUT
 
 ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t cols, const esp_plan_codec *codec,
                              esp__shape *out) {
-    const uint64_t width = cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* cut between rows */
+    const uint64_t width =
+        cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* matrices are cut between rows */
     esp__sizes(p, elements / width, out->size);
     for (uint32_t k = 0; k < p->n_cuts; k++) out->size[k] *= width;
     out->elements = elements, out->cols = cols;
@@ -42,14 +43,14 @@ ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_templat
     return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
 }
 
-/* Bytes of one of the n pieces of a collective of numbers. */
+/* Bytes of one of the n parts that a collective makes of uncompressed numbers. */
 static double esp__piece_bytes(const esp__op_template *op, const esp__shape *shape, const esp_plan_codec *codec,
                                uint32_t n) {
     const uint64_t width = shape->cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? shape->cols : 1;
     return 4.0 * (double)(esp__part_of(shape->size[op->cut] / width, n) * width);
 }
 
-/* curve: one of the level's measured ones; NULL: the collective's time. */
+/* curve: one of the level's measured curves; NULL: computes the collective's time. */
 static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                            const esp_plan_codec *codec, const esp_cost_curve *curve) {
     double before = esp__op_bytes_before(p, op, shape, codec), piece = before;
@@ -60,14 +61,13 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
     return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
 }
 
-/* A Comp, in one of its rounds, or a Decomp of `elements`. Each rank has its own GPU; on the CPU, those of a machine's ranks run one
- * after the other. */
+/* One round of a Comp, or a Decomp. Each rank has its own GPU; on the CPU the ranks of a machine take turns. */
 static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *curve, double elements) {
     const double one = esp__curve_at(curve, elements) / (op->n_rounds > 1 ? op->n_rounds : 1);
     return op->device == ESP_ON_GPU ? one : one * op->on_cpu;
 }
 
-/* A Decomp. `curve`: of the unit's first payload. */
+/* A Decomp of several payloads; `curve` is the first payload's. */
 static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec,
                              const esp_cost_curve *curve, double elements) {
     const esp_cost_curve *more = esp__decompress_more(codec, curve, op->device);
@@ -77,7 +77,7 @@ static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, 
     return ns;
 }
 
-/* Time to start an op on these lanes. */
+/* The time to start an op on these lanes. */
 static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     double most = 0.0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
@@ -85,7 +85,7 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     return most;
 }
 
-/* Can an op of this kind run with the codec, whatever its size? NULL: no codec. */
+/* Whether an op of this kind can run with the codec (NULL: none) at any size. */
 ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
@@ -123,7 +123,7 @@ static uint64_t esp__template_ns(const esp__problem *p, const esp__op_template *
 
 static uint64_t esp__at_most(double ns, uint64_t most) { return ns < (double)most ? (uint64_t)(ns + 0.5) : most; }
 
-/* What an op takes, and how long it keeps each of its lanes. */
+/* The time of an op, and how long it occupies each kind of lane. */
 ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                         const esp_plan_codec *codec) {
     const uint64_t ns = esp__template_ns(p, op, shape, codec);
@@ -137,10 +137,10 @@ ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_tem
     return time;
 }
 
-/* Bytes of a residual and a codec's state, and of buffers for payloads that the op makes or receives. */
+/* Bytes of the residual, the codec's state, and the payloads that the op makes or receives. */
 ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                       const esp_plan_codec *codec) {
-    const int first = op->early + 1u >= op->n_rounds; /* later rounds have the same residual and state */
+    const int first = op->early + 1u >= op->n_rounds; /* later rounds share residual and state */
     double bytes = 0.0;
     uint64_t state = 0;
     if (op->kind == ESP_PLAN_COMPRESS || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))
@@ -150,6 +150,6 @@ ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_templ
         esp__round_bytes(p, op, shape, codec, shape->size[op->parts], &state);
         bytes += esp__slots(p, op->slots_after) * (double)state;
     }
-    if (op->kind == ESP_PLAN_PACK && !op->up) bytes = 4.0 * (double)shape->size[0];
+    if (op->kind == ESP_PLAN_PACK && !op->reverse) bytes = 4.0 * (double)shape->size[0];
     return (uint64_t)bytes;
 }

@@ -6,7 +6,9 @@
 enum { ESP__PLAN_TENSORS_MAX = 32768 };
 
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
-static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; } /* above two hours, sums could overflow */
+static int esp__bad_time(double ns) {
+    return !(ns >= 0.0) || ns > 1e13;
+} /* 2.8 hours; larger times could overflow sums */
 
 static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
     if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
@@ -109,9 +111,7 @@ ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     return ESP_OK;
 }
 
-static uint64_t esp__text_hash(const char *s) { return esp__hash64(ESP__HASH0, s, strlen(s)) * 0x9E3779B97F4A7C15ull; }
-
-/* Names appear in comments of a strategy's text and in messages, so they must not break lines. */
+/* Names appear in comments of a strategy's text and in messages, so they must not contain line breaks. */
 static const char *esp__one_line(esp__problem *p, const char *name) {
     char *copy = esp__arena_text(p->arena, name ? name : "");
     for (char *c = copy; *c; c++)
@@ -119,20 +119,18 @@ static const char *esp__one_line(esp__problem *p, const char *name) {
     return copy;
 }
 
-static esp_status esp__check_names(esp__problem *p) {
-    const esp_plan_tensor *t = p->model->tensors;
+ESP__FN uint32_t esp__same_names(esp__arena *arena, const esp_plan_tensor *t, uint32_t n, uint32_t *first) {
     uint32_t slots = 16;
-    while (slots < 2 * p->n_tensors) slots *= 2;
-    uint32_t *table = esp__arena_get(p->arena, slots * sizeof *table);
-    for (uint32_t i = 0; i < p->n_tensors; i++) {
-        uint32_t at = (uint32_t)(esp__text_hash(t[i].name) >> 32) & (slots - 1);
+    while (slots < 2 * n) slots *= 2;
+    uint32_t *table = esp__arena_get(arena, slots * sizeof *table);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t hash = esp__hash64(ESP__HASH0, t[i].name, strlen(t[i].name)) * 0x9E3779B97F4A7C15ull;
+        uint32_t at = (uint32_t)(hash >> 32) & (slots - 1);
         for (; table[at]; at = (at + 1) & (slots - 1))
-            if (!strcmp(t[table[at] - 1].name, t[i].name))
-                return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'",
-                                 p->model_name ? p->model_name : "", table[at] - 1, i, t[i].name);
+            if (!strcmp(t[ *first = table[at] - 1].name, t[i].name)) return i;
         table[at] = i + 1;
     }
-    return ESP_OK;
+    return n;
 }
 
 ESP__FN esp_status esp__check_model(esp__problem *p) {
@@ -165,14 +163,17 @@ ESP__FN esp_status esp__check_model(esp__problem *p) {
                              "model '%s': tensor '%s': its compute time must be 0 to 1e13 ns, not %g ns", name, t->name,
                              t->compute_ns);
     }
-    return esp__check_names(p);
+    uint32_t first = 0, second = esp__same_names(p->arena, m->tensors, m->n_tensors, &first);
+    if (second == m->n_tensors) return ESP_OK;
+    return esp__fail(NULL, ESP_E_ARG, "model '%s': tensors %u and %u are both named '%s'", name, first, second,
+                     m->tensors[first].name);
 }
 
-/* ---- constraints on single tensors ------------------------------------------------------------------------------------- */
+/* ---- constraints on single tensors ------------------------------------------------------------------------------- */
 static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
-/* Tensor i's constraint: its own `keep`, else that of the first matching pattern; NULL: none. A sharded tensor is never in a group,
- * so that its size is a constraint on itself alone. */
+/* Tensor i's constraint: its own `keep`, else the first matching pattern's; NULL if it has none. A sharded tensor is
+ * never in a group, so a small one can be constrained by itself. */
 static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     char glob[ESP__SPEC_MAX];
     if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
@@ -188,14 +189,14 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
-    for (uint32_t c = 0; c < p->n_codecs; c++) { /* or by its name without parameters */
+    for (uint32_t c = 0; c < p->n_codecs; c++) { /* by its name without parameters */
         size_t n = strcspn(p->codecs[c].spec, ":");
         if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
     }
     return ESP__NO_CODEC;
 }
 
-/* The tree with the one option `o`. */
+/* The tree of options that contains only `o`. */
 static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
     char option[ESP__TEXT_MAX];
     esp__option_print(o, option, sizeof option);
@@ -240,25 +241,25 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Checks that units with this constraint have candidate options. Whether an op can run depends on a unit's shape at most: chunks and
- * groups are no matrices. */
+/* Checks that units with this constraint have candidate options. Whether an op can run depends at most on the unit's
+ * shape, and chunks and groups are not matrices. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     esp__extent u = {tensor, 1, 0, t->elements};
     if (!esp__candidates_get(p, &u)->n)
         return esp__fail(NULL, ESP_E_ARG, "tensor '%s': %s%s leaves no option that a codec can run on these devices",
-                         t->name, text ? "keep " : "what is forbidden or asked for", text ? text : "");
+                         t->name, text ? "keep " : "what is forbidden or requested", text ? text : "");
     if (!esp__unit_cols(p, &u) || t->shard || (p->config.flags & as_given) == as_given) return ESP_OK;
     if (esp__candidates_of_shape(p, &u, 0)->n) return ESP_OK;
     return esp__fail(
         NULL, ESP_E_ARG,
         "tensor '%s': %s%s leaves no option for its chunks and groups, which are no matrices: allow options "
         "without compression, give a codec that takes any tensor, or neither merge nor split",
-        t->name, text ? "keep " : "what is forbidden or asked for", text ? text : "");
+        t->name, text ? "keep " : "what is forbidden or requested", text ? text : "");
 }
 
-/* The constraints while they are numbered. */
+/* The constraints' texts by number, while tensors get their numbers. */
 typedef struct esp__keeping {
     const char **texts, **shards; /* [room] */
     uint32_t room;
@@ -267,17 +268,13 @@ typedef struct esp__keeping {
 static int esp__text_same(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
 static void esp__keeping_grow(esp__problem *p, esp__keeping *w) {
-    const uint32_t room = 2 * w->room;
-    const char **texts = esp__arena_get(p->arena, room * sizeof *texts),
-               **shards = esp__arena_get(p->arena, room * sizeof *shards);
-    esp__tree **trees = esp__arena_get(p->arena, room * sizeof *trees);
-    memcpy((void *)texts, (void *)w->texts, w->room * sizeof *texts);
-    memcpy((void *)shards, (void *)w->shards, w->room * sizeof *shards);
-    memcpy(trees, p->trees, w->room * sizeof *trees);
-    w->texts = texts, w->shards = shards, p->trees = trees, w->room = room;
+    const uint64_t used = w->room * sizeof *w->texts, bytes = (w->room *= 2) * sizeof *w->texts;
+    w->texts = esp__arena_grow(p->arena, (const void *)w->texts, used, bytes);
+    w->shards = esp__arena_grow(p->arena, (const void *)w->shards, used, bytes);
+    p->trees = esp__arena_grow(p->arena, p->trees, used, bytes);
 }
 
-/* Tensor i's constraint as a number. A sharded tensor has a number of its own, so that no neighbour forms a group with it. */
+/* The number of tensor i's constraint. Each sharded tensor has a number of its own, so that it never joins a group. */
 static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i, uint32_t *number) {
     const char *text = esp__keep_text(p, i), *shard = p->model->tensors[i].shard;
     uint32_t k = 0;
@@ -301,7 +298,8 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
     return ESP_OK;
 }
 
-/* Counts the tensors that must stay raw because they are small. Where other constraints forbid every raw option, none must. */
+/* Finds the tensors that must stay raw because they are small. If other constraints forbid every raw option, none
+ * must. */
 static void esp__raw_open(esp__problem *p, esp__keeping *w) {
     uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
     for (uint32_t i = 0; i < p->n_tensors; i++)
@@ -341,7 +339,8 @@ static esp_status esp__keeps_open(esp__problem *p) {
         }
     p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
-        if (keep[i] < done && !p->most_rounds) continue; /* one tensor is enough, where no codec looks at shapes */
+        /* Each constraint is checked once, or for each tensor if codecs depend on shapes. */
+        if (keep[i] < done && !p->most_rounds) continue;
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
                              p->hierarchical ? "" : " (one machine, or one rank a machine, has only flat options)");
@@ -372,14 +371,14 @@ static esp_status esp__check_config(const esp_plan_config *c) {
     return c->devices > 3u ? esp__fail(NULL, ESP_E_ARG, "config: devices: expected cpu, gpu or both") : ESP_OK;
 }
 
-/* ---- everything ------------------------------------------------------------------------------------------------------------ */
+/* ---- everything -------------------------------------------------------------------------------------------------- */
 static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t from_size) {
     memset(to, 0, size);
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Has the model more sizes than candidate options should be made for? With both devices the limit is lower, because pruning then
- * takes longer. */
+/* Whether the model has more sizes than candidate options should be made for. With both devices the limit is lower,
+ * because pruning takes longer. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
@@ -430,7 +429,7 @@ static void esp__levels_open(esp__problem *p) {
 
 ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const esp_plan_model *model,
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
-                                     const esp_plan_config *config, int free_compression) {
+                                     const esp_plan_config *config, bool free_compression) {
     esp_status s;
     memset(p, 0, sizeof *p);
     if (!model || !system || (n_codecs && !codecs))
@@ -450,7 +449,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
     esp_plan_codec *own = esp__arena_get(arena, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
-    for (uint32_t c = 0; c < n_codecs; c++) { /* the caller's structs may come from an older, shorter version */
+    for (uint32_t c = 0; c < n_codecs; c++) { /* the caller's structs may be of an older, shorter version */
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
         esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
         if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;
@@ -464,12 +463,12 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     esp__levels_open(p);
     if ((s = esp__check_config(&p->config)) != ESP_OK) return s;
     if (p->config.devices && !(p->config.devices & p->system.devices))
-        return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of those asked for",
+        return esp__fail(NULL, ESP_E_ARG, "devices: system '%s' has none of the requested ones",
                          p->system.name ? p->system.name : "");
     p->n_candidate_slots = 256;
     while (p->n_candidate_slots < 4 * p->n_tensors && p->n_candidate_slots < 65536) p->n_candidate_slots *= 2;
     p->candidate_sets = esp__arena_get(arena, p->n_candidate_slots * sizeof *p->candidate_sets);
-    p->roughly = esp__too_many_sizes(p);
+    p->approximate = esp__too_many_sizes(p);
     esp__times_open(p);
     esp__templates_open(p);
     return esp__keeps_open(p);

@@ -1,13 +1,14 @@
-/* problem.h: what the files that make a problem share: the tree of options as a graph, and walks over it. */
+/* problem.h: shared by the files that make a problem: the graph of options, and the times of its ops. */
 #ifndef ESP__PROBLEM_H
 #define ESP__PROBLEM_H
 #include "planner/plan.h"
 
 /* ---- tree.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__tree_filter {
-    uint32_t parts, devices;                  /* bits ESP__TREE_*; bit 0 cpu, bit 1 gpu */
-    bool extended;                            /* also options outside the tree, which sum payload bodies */
-    const char *const *match, *const *forbid; /* globs: the text must contain all of `match` and none of `forbid` */
+    uint32_t parts, devices; /* bits ESP__TREE_*; bits 1 << ESP_ON_CPU, ESP_ON_GPU */
+    bool extended;           /* also options that sum payload bodies */
+    /* Globs: an option's text must contain all of `match` and none of `forbid`. */
+    const char *const *match, *const *forbid;
     uint32_t n_match, n_forbid;
     int max_comp; /* most Comps in an option; -1: any number */
 } esp__tree_filter;
@@ -24,24 +25,24 @@ typedef struct esp__edge {
 typedef struct esp__node {
     uint32_t first, n; /* edges */
 } esp__node;
-/* The graph. Every edge leads to a node with a smaller number; node 0 is the end. */
+/* The graph of options. Every edge leads to a node with a smaller number; an option ends at node 0. */
 struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
-    uint32_t codec; /* the only one allowed, or ESP__NO_CODEC for any */
-    /* the options that compress, for units that run 1, 2, ... rounds of a codec with bound(); NULL: no codec runs so many */
+    uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
+    /* The options that compress, for units that run 1, 2, ... rounds of a codec with bound(). */
     struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 16384, /* with codecs that have bound(); else half of them are enough */
+    ESP__TEMPLATE_ROOM = 16384, /* half of them are enough without codecs with bound() */
     ESP__OP_END = 0xffff
-}; /* END: no op; the option ends here */
+};
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
-/* Instead of a time: the op cannot run; its time is not known yet. */
+/* Special values of esp__op_time.ns, for an op that cannot run, and for a time that is not computed yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
@@ -60,7 +61,7 @@ ESP__FN void esp__templates_open(esp__problem *p);
 ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds);
 ESP__FN int esp__tree_has(const char *text, const char *pattern);
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
-                                  int no_comp);
+                                  bool no_comp);
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec);
 ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
                             int (*each)(void *user, const esp__option *o, const char *text), void *user);
@@ -68,7 +69,7 @@ ESP__FN esp_status esp__check_system(const esp_plan_system *s);
 ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
 ESP__FN esp_status esp__check_model(esp__problem *p);
 ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u);
-/* The payload of a part of the cut. */
+/* Bytes of a payload that contains a part of this cut. */
 ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec, uint8_t cut);
 #endif

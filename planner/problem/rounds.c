@@ -1,8 +1,8 @@
-/* rounds.c: codecs of several rounds or of matrices: which rounds a unit runs, and what each round's payloads take, by the codec's own
- * bound(), as the executor asks it. Knows no codec and no options. */
+/* rounds.c: codecs with bound(), of several rounds or of matrices: which rounds a unit runs, and the bytes of each
+ * round's payload, as the executor computes them. Knows no codec by name and no options. */
 #include "planner/problem/problem.h"
 
-/* A part as the executor describes it to a codec: parts of a matrix are matrices if the codec's parts are cut between rows. */
+/* Describes a part to a codec as the executor does: a part of a matrix is a matrix if it consists of whole rows. */
 static esp_tensor esp__part_like(const esp_plan_codec *c, uint64_t part, uint64_t elements, uint64_t cols) {
     const int matrix = cols && part && (c->caps & ESP_CODEC_NEEDS_MATRIX || part == elements);
     esp_tensor like;

@@ -1,9 +1,8 @@
-/* templates.c: the options that system and constraints leave, as sequences of op templates (ops whose sizes are symbols). They
- * are stored as a graph in which options share equal ends, so that each shared end is visited once. Knows no sizes and no
- * times. */
+/* templates.c: the options that system and constraints allow, as sequences of op templates (ops without sizes and
+ * times). They are stored as a graph in which options share equal ends, so that each shared end is visited once. */
 #include "planner/problem/problem.h"
 
-/* Numbers every set of the system's scopes without a level in common. */
+/* Numbers all sets of the system's scopes in which no two scopes share a level. */
 static void esp__cuts_open(esp__problem *p) {
     p->n_cuts = 0;
     for (uint32_t set = 0; set < 1u << ESP__SCOPES; set++) {
@@ -38,7 +37,7 @@ static void esp__sources_of(const esp__region *r, uint8_t sources[ESP__SCOPES]) 
         if (r->dims[d].what == ESP__DIM_SOURCE) sources[r->dims[d].level]++;
 }
 
-/* The lane of the core that a collective needs, as a bit; 0: it needs none, or how long it needs one is not known. */
+/* The core lane that a collective needs, as a bit; 0 if it needs none, or for an unknown time. */
 static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
     static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_PROGRESS};
     const uint32_t cores = p->system.cores_per_rank;
@@ -59,8 +58,9 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
     return (uint8_t)(lanes | esp__core_lane(p, s));
 }
 
-/* Which ranks take part: from a reduce or gather to a root until the broadcast, only the root of each group. The roots of a machine's
- * ranks are spread over the other machines. rooted: scopes, as bits. */
+/* Finds which ranks take part. Between a reduce or gather to a root and the broadcast from it, only the root of each
+ * group does. The roots of a machine's ranks are spread over the other machines. rooted: the scopes between the two, as
+ * bits. */
 static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_template *op) {
     uint32_t first, last, from, to, roots = 1, k = p->system.ranks_per_machine;
     op->flows = ESP__FLOWS_ALL;
@@ -87,17 +87,18 @@ static int esp__step_on_cpu(const esp__option *o, uint32_t i, uint8_t kind) {
     return i < o->n && o->steps[i].kind == kind && o->steps[i].device == ESP_ON_CPU;
 }
 
-static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, uint8_t up,
+static void esp__template_copy(const esp__problem *p, const esp__region *r, uint32_t rooted, bool reverse,
                                esp__op_template *op) {
     memset(op, 0, sizeof *op);
     op->kind = ESP_PLAN_COPY;
     op->lanes = 1u << ESP__LANE_INTRA;
     op->cut = esp__cut_of(p, r);
     esp__flows_of(p, rooted, op);
-    op->up = up;
+    op->reverse = reverse;
 }
 
-/* The scopes over which the bodies of a Comp at step `i` are reduced: in the last round, or in those before it. */
+/* The scopes over which the payload bodies of the Comp at step `i` are reduced, in the last round or (early) in those
+ * before. */
 static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
     uint32_t scopes = 0;
     for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
@@ -106,8 +107,9 @@ static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early)
     return (uint16_t)scopes;
 }
 
-/* The collectives of a round before the last of the Comp at step `i` (`comp`: its template), whose payloads have the region r:
- * allreduces of bodies; the step's own collective where it only spreads what one rank has. */
+/* Writes the collectives of a round before the last of the Comp at step `i` (its template is `comp`; its payloads have
+ * region r): an allreduce of bodies for each collective that sums, and the collective itself where it only distributes
+ * one rank's payload. */
 static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o, uint32_t i, esp__region r,
                                      const esp__coordinates *at, uint32_t rooted, const esp__op_template *comp,
                                      esp__op_template *out) {
@@ -137,14 +139,15 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
     return n;
 }
 
-/* Writes the ops of one option and returns how many there are. Sizes are those of a rank that is root in every rooted
- * collective (the largest case). n_rounds: that a unit runs of a codec with bound(); 0: of another codec. */
+/* Writes the ops of one option and returns their number. The sizes are those of a rank that is root in every rooted
+ * collective, which has the most. n_rounds: the rounds that the unit runs of a codec with bound(); 0 with other
+ * codecs. */
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
                                    esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
     uint32_t rooted = 0, n = 0, swap;
-    uint16_t reduced = 0; /* of the last Comp's last round */
+    uint16_t reduced = 0; /* scopes of the last Comp's last round */
     int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
     memset(&at, 0, sizeof at);
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) at.size[scope] = (int32_t)p->size[scope];
@@ -187,23 +190,23 @@ ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, 
     return n;
 }
 
-/* The op's index in problem.op_templates; adds the op if it is new. */
+/* The op's index in problem.op_templates, to which it is added if it is new. */
 ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
     esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        all[i] =
-            *op; /* always fits: there are a few hundred with two levels, below 2000 with three, and 7000 with four rounds */
+        /* The array is large enough: two levels need a few hundred templates, three below 2000, four rounds 7000. */
+        all[i] = *op;
         p->n_op_templates++;
     }
     return (uint16_t)i;
 }
 
-/* ---- a trie of all options, then the graph -------------------------------------------------------------------------- */
+/* ---- a trie of all options, then the graph ----------------------------------------------------------------------- */
 typedef struct esp__trie_node {
-    uint32_t child, sibling, same; /* first child, next sibling; `same`: its node in the graph */
-    uint16_t op;                   /* of the edge that leads here */
+    uint32_t child, sibling, same; /* `same`: the equal node of the graph */
+    uint16_t op;                   /* the op on the edge from its parent */
     uint16_t n_children;
 } esp__trie_node;
 
@@ -211,13 +214,14 @@ typedef struct esp__planting {
     esp__problem *p;
     esp__trie_node *nodes;
     uint32_t n, room, n_options;
-    const char *only_option; /* text, or NULL */
+    const char *only_option; /* its text, or NULL */
     const char *shard;       /* as in esp_plan_tensor */
-    int no_comp;
-    uint32_t
-        n_rounds; /* as in esp__op_templates. Not 0: only options that compress and that a codec with bound() can have */
-    uint32_t codec;                  /* as in esp__tree */
-    uint32_t memo[1u << 14], n_memo; /* from its op template's hash on: the next empty place or its index + 1 */
+    bool no_comp;
+    /* As in esp__op_templates; if not 0, only options that compress with a codec with bound() are planted. */
+    uint32_t n_rounds;
+    uint32_t codec; /* as in esp__tree */
+    /* Hash table of op templates: index + 1, or 0 in an empty place. */
+    uint32_t memo[1u << 14], n_memo;
 } esp__planting;
 
 static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
@@ -226,7 +230,6 @@ static int esp__pattern_in(const char *text, const char *const *patterns, uint32
     return 0;
 }
 
-/* Is the option for the system's levels, with several ranks in each of its scopes? */
 ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o) {
     uint32_t outermost = 0, first, last;
     for (uint32_t i = 0; i < o->n; i++) {
@@ -272,7 +275,7 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     return !(w->no_comp && esp__option_comps(o)) && esp__option_permitted(w->p, o);
 }
 
-/* Can any codec with bound() have the option? */
+/* Whether a codec with bound() can run the option. */
 static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
     if (!esp__option_compresses(o)) return 0;
     for (uint32_t c = 0; c < w->p->n_codecs; c++) {
@@ -303,12 +306,8 @@ static uint32_t esp__trie_child(esp__planting *w, uint32_t at, uint16_t op) {
     uint32_t c = w->nodes[at].child;
     while (c && w->nodes[c].op != op) c = w->nodes[c].sibling;
     if (c) return c;
-    if (w->n == w->room) {
-        esp__trie_node *more = esp__arena_get(w->p->arena, 2u * w->room * sizeof *more);
-        memcpy(more, w->nodes, w->n * sizeof *more);
-        w->nodes = more;
-        w->room *= 2;
-    }
+    if (w->n == w->room)
+        w->nodes = esp__arena_grow(w->p->arena, w->nodes, w->n * sizeof *w->nodes, (w->room *= 2) * sizeof *w->nodes);
     c = w->n++;
     w->nodes[c].op = op;
     w->nodes[c].sibling = w->nodes[at].child;
@@ -324,12 +323,12 @@ static int esp__plant(void *user, const esp__option *o) {
     if (!esp__option_wanted(w, o) || (w->n_rounds && !esp__option_of_rounds(w, o))) return 0;
     uint32_t n = esp__op_templates(w->p, o, w->n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
-    esp__trie_child(w, at, ESP__OP_END); /* so that one option may begin with all ops of another */
+    esp__trie_child(w, at, ESP__OP_END); /* one option may be the beginning of another */
     w->n_options++;
     return 0;
 }
 
-/* Does trie node `t` have the same edges as graph node `g`? */
+/* Whether trie node `t` has the same edges as graph node `g`. */
 static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_t t, uint32_t g) {
     const esp__edge *e = &tree->edges[tree->nodes[g].first];
     if (tree->nodes[g].n != w->nodes[t].n_children) return 0;
@@ -338,15 +337,15 @@ static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_
     return 1;
 }
 
-/* Converts the trie into the graph. Children have larger numbers than their parents in the trie; so in descending order every
- * node's children are already in the graph. */
+/* Converts the trie into the graph. A child's number in the trie is larger than its parent's, so in descending order
+ * all children of a node are in the graph before it. */
 static void esp__share(esp__planting *w, esp__tree *tree) {
     uint32_t slots = 1, n_edges = 0;
     while (slots < 2 * w->n) slots *= 2;
     tree->nodes = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->nodes);
     tree->edges = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->edges);
     uint32_t *table = esp__arena_get(w->p->arena, slots * sizeof *table);
-    tree->n_nodes = 1; /* the end */
+    tree->n_nodes = 1; /* node 0 is the end */
     for (uint32_t t = w->n; t-- > 0;) {
         uint64_t hash = ESP__HASH0;
         uint32_t at;
@@ -373,7 +372,7 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->root = w->nodes[0].same;
 }
 
-/* One of a constraint's trees: w says which. */
+/* Makes the graph of the options that `w` allows. */
 static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t devices, bool extended) {
     esp__tree *tree = esp__arena_get(w->p->arena, sizeof *tree);
     w->room = 1024;
@@ -387,10 +386,10 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
     return tree;
 }
 
-/* The options for one constraint. shard: as in esp_plan_tensor; only_option: the text of the only option, or NULL; codec: the only
- * codec, or ESP__NO_CODEC for any; no_comp: 1 allows no Comp. */
+/* The options for one constraint. shard: as in esp_plan_tensor; only_option: the only allowed option's text, or NULL;
+ * codec: the only allowed codec, or ESP__NO_CODEC; no_comp: no option may compress. */
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
-                                  int no_comp) {
+                                  bool no_comp) {
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
     uint32_t devices = p->system.devices,
              parts = (p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT) |
@@ -411,7 +410,7 @@ ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char
     return tree;
 }
 
-/* The tree for the codec (NULL: none) and a unit that runs so many rounds of it. NULL: nothing may compress. */
+/* The options for a unit that runs `n_rounds` rounds of the codec (may be NULL). */
 ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
     return codec && codec->bound ? tree->rounds[n_rounds - 1] : tree;
 }
@@ -422,7 +421,7 @@ ESP__FN void esp__templates_open(esp__problem *p) {
     uint8_t lane = (p->system.devices & 1u << ESP_ON_GPU) ? 1u << ESP__LANE_COMPUTE : 1u << ESP__LANE_CPU;
     ops[ESP__OP_PACK].kind = ops[ESP__OP_UNPACK].kind = ESP_PLAN_PACK;
     ops[ESP__OP_PACK].lanes = ops[ESP__OP_UNPACK].lanes = lane;
-    ops[ESP__OP_UNPACK].up = 1;
+    ops[ESP__OP_UNPACK].reverse = 1;
     p->op_templates = ops;
     p->n_op_templates = 2;
     esp__cuts_open(p);

@@ -10,14 +10,13 @@ typedef struct esp__offload {
     const esp__path *to[ESP__VARIANTS_MOST];
     uint32_t *members; /* units, earliest first */
     uint32_t n, n_to;
-    uint32_t count, variant; /* of the current combination; the best so far is below */
+    uint32_t count, variant; /* how many members move now, and to which path */
     uint32_t best_count, best_variant;
 } esp__offload;
 
 typedef struct esp__offloading {
     esp__problem *p;
     esp__schedule *d;
-    esp__rerun *rerun;
     esp__offload *groups;
     esp__change *changes;
     const esp__path **wanted; /* [n_units] scratch of esp__offload_changes */
@@ -26,7 +25,7 @@ typedef struct esp__offloading {
 } esp__offloading;
 
 ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices);
-/* Tries every combination: the counts are the digits of a number that counts up. */
+/* Tries every combination of counts, like the digits of a number that counts up. */
 ESP__FN void esp__offload_all(esp__offloading *o);
 ESP__FN void esp__offload_by_group(esp__offloading *o);
 #endif

@@ -1,13 +1,12 @@
-/* critical_path.c: critical-path swaps: a better order for given paths. Ops on the longest path change places with those that
- * they wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas, Vazacopoulos 1998).
- * Ops before the ones that move keep their times, ops after them their tails; so a trial looks only at the ops between. */
+/* critical_path.c: local search over sequences, for given paths: ops on the longest path are exchanged with the ops
+ * that they wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas,
+ * Vazacopoulos 1998). Ops before the ones that move keep their times, ops after them their tails, so a trial evaluates
+ * only the ops between. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-enum {
-    ESP__SHIFT_SPAN = 96,
-    ESP__SHIFT_JUMPS = 6
-}; /* most ops between the two; most ops of its lanes that an op may pass */
+/* Most ops between the two that are exchanged, and most ops on its own lanes that an op may pass. */
+enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 };
 
 /* A new order for the places [from, from + n) of the sequence. */
 typedef struct esp__shift {
@@ -19,7 +18,8 @@ static int esp__shift_has(const esp__shift *s, uint32_t place) {
     return place - s->from < s->n && s->marked[place - s->from];
 }
 
-/* Moves op j before op i, together with the ops between that must precede j. 0: impossible, i itself must precede j. */
+/* Moves op j before op i, together with the ops between them that must precede j. Returns 0 if i itself must precede
+ * j. */
 static int esp__shift_pull(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
@@ -41,7 +41,7 @@ static int esp__shift_pull(const esp__incremental *k, uint32_t i, uint32_t j, es
     return 1;
 }
 
-/* Moves op i after op j, together with the ops between that must follow i. 0: impossible, j itself must follow i. */
+/* Moves op i after op j, together with the ops between them that must follow i. Returns 0 if j itself must follow i. */
 static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, esp__shift *s) {
     uint32_t lanes = 0, n = 0;
     s->from = i, s->n = j - i + 1;
@@ -88,15 +88,16 @@ static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Makes the shift if the step is then below `limit`; a longest path elsewhere may prevent that. Returns 1 if it did. */
+/* Makes the shift if the step then takes less than `limit`; returns 1 if it did. A longer path elsewhere may prevent
+ * it. */
 static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint32_t was[ESP__SHIFT_SPAN + 1], *sequence = &k->d->sequence[s->from];
     memcpy(was, sequence, s->n * sizeof *was);
     for (uint32_t x = 0; x < s->n; x++) sequence[x] = was[s->order[x] - s->from];
-    esp__incremental_lay(k);
+    esp__incremental_retime(k);
     if (k->d->makespan < limit) return 1;
     memcpy(sequence, was, s->n * sizeof *was);
-    esp__incremental_lay(k);
+    esp__incremental_retime(k);
     return 0;
 }
 
@@ -104,7 +105,7 @@ static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
     return k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan;
 }
 
-/* Does op i give up one of these lanes at `start`? */
+/* Whether op i releases one of these lanes at `start`. */
 static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t lanes, uint64_t start) {
     const esp__timed *timed = &k->timed_ops[i];
     for (uint32_t lane = 0; lanes >> lane; lane++)
@@ -113,8 +114,8 @@ static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t l
     return 0;
 }
 
-/* If op j, on a longest path, waits for its lane, tries to put it before the ops that it waits for. Returns 1 if the step became
- * shorter. */
+/* If op j is on a longest path and waits for a lane, tries to put it before the ops that it waits for. Returns 1 if the
+ * step became shorter. */
 static int esp__shift_op(esp__incremental *k, uint32_t j) {
     const esp__timed *timed = &k->timed_ops[j];
     uint64_t start = k->end[j] - timed->time.ns, best = k->d->makespan;
@@ -139,7 +140,7 @@ static int esp__shift_op(esp__incremental *k, uint32_t j) {
     return taken.n && esp__shift_take(k, &taken, k->d->makespan);
 }
 
-/* Shifts ops until no shift helps. Returns 1 if any did. */
+/* Makes shifts until none helps. Returns 1 if any did. */
 ESP__FN int esp__shift_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1; better && !esp__out_of_time(k->p);) {

@@ -1,14 +1,15 @@
-/* espresso.c: the strategy "espresso". Algorithms 1 and 2 choose options for given units. They run three times: on whole
- * tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small neighbours in
- * groups, as in common tensor fusion. The best result counts. */
+/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which choose options for given units. They run three times:
+ * on whole tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small
+ * neighbours in groups, as in common tensor fusion. The shortest result counts. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* A tensor is large from 1/64 of the model's elements on. Groups have 4 MiB, the usual size of fusion buffers. */
+/* A tensor is large if it has at least 1/64 of the model's elements. Groups have 4 MiB, the usual size of fusion
+ * buffers. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* The number of chunks with which the tensor alone is synchronised soonest: the first chunk passes through all lanes, the others
- * follow at the pace of the busiest lane. */
+/* The number of chunks with which the tensor, if it were alone, is synchronised soonest. The first chunk passes all
+ * lanes; each further chunk takes as long as the busiest lane needs for it. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
@@ -26,12 +27,13 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     return best;
 }
 
-/* Sets units with large tensors in chunks; 0: no tensor is cut, d is unchanged. */
+/* Sets units with large tensors in chunks. Returns 0, and leaves d unchanged, if no tensor is large. */
 static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like); /* by size: a tensor of this size + 1 */
+    /* By hash of size: index + 1 of the last such tensor. */
+    uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
     for (uint32_t i = 0; i < n_tensors; i++) {
@@ -52,7 +54,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     return cut != 0;
 }
 
-/* Sets units with small neighbours in groups; 0: no two are grouped, d is unchanged. */
+/* Sets units with small neighbours in groups. Returns 0, and leaves d unchanged, if no two neighbours are small. */
 static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;

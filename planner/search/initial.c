@@ -1,28 +1,29 @@
-/* initial.c: initial solutions of the search, chosen by prices of lanes. */
+/* initial.c: initial solutions of the search. Each lane's time gets a price, and every unit takes its cheapest path. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 #include <math.h>
 
-/* The prices' factors: one for a nanosecond on each lane, and one for a nanosecond of a path on any lane (CHAIN). */
+/* Prices are multiplied by a factor for each lane, and one (CHAIN) for the total time of a path's ops. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
-/* Ways to price paths. even 0: each unit has its own prices from the bound, 1: all units have the same. jitter: how much the
- * prices of equal units differ at random. */
+/* Ways to price paths: with the prices that the lower bound found for each unit, or with equal ones; with prices that
+ * differ at random by `jitter`; with factors for the lanes compute and cpu, where a large factor makes paths avoid the
+ * lane. */
 static const struct {
-    int even;
-    double jitter, compute, cpu; /* factors for these lanes' prices; large: paths avoid the lane */
-} esp__pricings[] = {{0, 0.0, 1.0, 1.0}, {1, 0.3, 1.0, 1.0}, {1, 0.3, 1.0, 1e3}, {1, 0.0, 1e3, 1e3},
-                     {0, 0.3, 1.0, 1.0}, {1, 0.6, 1.0, 1.0}, {1, 0.6, 1.0, 1e3}};
+    bool uniform;
+    double jitter, compute, cpu;
+} esp__pricings[] = {{false, 0.0, 1.0, 1.0}, {true, 0.3, 1.0, 1.0}, {true, 0.3, 1.0, 1e3}, {true, 0.0, 1e3, 1e3},
+                     {false, 0.3, 1.0, 1.0}, {true, 0.6, 1.0, 1.0}, {true, 0.6, 1.0, 1e3}};
 _Static_assert(sizeof esp__pricings / sizeof *esp__pricings == ESP__PRICINGS, "search.h counts the pricings");
 
-/* Does this pricing differ from the others on this system? With one device there is no other one to avoid. */
+/* Whether this pricing differs from the others on this system: with one device there is no other one to avoid. */
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
 
-/* Does this pricing apply, with the same prices for all units? */
-ESP__FN int esp__pricing_even(const esp__problem *p, uint32_t pricing) {
-    return esp__pricings[pricing].even && esp__pricing_applies(p, pricing);
+/* Whether this pricing applies and has the same prices for all units. */
+ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing) {
+    return esp__pricings[pricing].uniform && esp__pricing_applies(p, pricing);
 }
 
 static int esp__has_prices(const esp__bound *b) {
@@ -31,24 +32,24 @@ static int esp__has_prices(const esp__bound *b) {
     return sum > 0.01;
 }
 
-/* Gives every unit its cheapest path at the pricing's prices times `factor`, as in the relaxed problem, in which only lanes' loads
- * count. */
+/* Gives every unit its cheapest path at the pricing's prices times `factor`. */
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
                                  uint32_t pricing) {
     const esp__bound *bound = p->bound;
-    int even = esp__pricings[pricing].even || !bound || !esp__has_prices(bound);
+    const bool uniform = esp__pricings[pricing].uniform || !bound || !esp__has_prices(bound);
     double jitter = esp__pricings[pricing].jitter;
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
         uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound's prices are per tensor */
-        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (even ? 0.25 : bound->price[t][k]) * factor[k];
+        for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (uniform ? 0.25 : bound->price[t][k]) * factor[k];
         price[ESP__LANE_COMPUTE] *= esp__pricings[pricing].compute;
         price[ESP__LANE_CPU] *= esp__pricings[pricing].cpu;
-        if (jitter > 0.0) /* so that equal units may get different paths: the bound's optimum is such a mixture */
+        /* Equal units may get different paths: the optimum of the lower bound is such a mixture. */
+        if (jitter > 0.0)
             price[ESP__LANE_COMPUTE] *=
                 1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
-        price[ESP__CHAIN] = (even ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
+        price[ESP__CHAIN] = (uniform ? 0.01 : bound->chain_price[t]) * factor[ESP__CHAIN] + 1e-9;
         uint32_t chosen = 0;
         for (uint32_t i = 0; i < candidates->n_core; i++) {
             double cost = 0.0;
@@ -63,7 +64,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Raises the prices of lanes with the most load and lowers the others', a few times; keeps the best schedule and its factors. */
+/* Raises the prices of lanes with much load and lowers the others', a few times; keeps the shortest schedule and its
+ * factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];
@@ -81,8 +83,8 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        for (uint32_t k = 1; k < p->n_lanes; k++)
-            load[k] += (double)p->compute[0]; /* no link or CPU is busy before the first tensor is ready */
+        /* No link or CPU is busy before the first tensor is ready. */
+        for (uint32_t k = 1; k < p->n_lanes; k++) load[k] += (double)p->compute[0];
         double sum = 0.0;
         for (uint32_t k = 0; k < p->n_lanes; k++)
             if (load[k] > most) most = load[k];
@@ -91,9 +93,9 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
     }
 }
 
-/* Balances the prices, then raises and lowers one after the other as long as the step gets shorter; coarse: only balances. `d`
- * must have units. */
-ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse) {
+/* Updates the prices: balances them, then (unless coarse) raises and lowers one after the other while that makes the
+ * step shorter. `d` must have units; it gets the shortest schedule. */
+ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];
     esp__schedule *other = &p->spare[1];

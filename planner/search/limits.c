@@ -1,10 +1,11 @@
-/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a price, and
- * every unit takes its cheapest path. The price of what exceeds its limit rises until all limits are kept (Lagrange multipliers
- * for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits still allow is then used where it saves most time. */
+/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
+ * price, and every unit takes its cheapest path. The price of what exceeds its limit rises until all limits are kept
+ * (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits still allow is then
+ * used where it saves most time. */
 #include "planner/search/search.h"
 #include <math.h>
 
-enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_LOOKS = 2000000 };
+enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_TRIALS = 2000000 };
 
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__MEMORY] = (double)path->memory;
@@ -12,7 +13,7 @@ ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* The most that a schedule may use; INFINITY: no limit. */
+/* The limits on a whole schedule; INFINITY if there is none. */
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -22,23 +23,25 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
 }
 
-/* The state while a schedule is fitted to the limits. */
+/* The state of fitting one schedule to the limits. */
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    const esp__path **paths, **best, **near; /* [n_units] current; cheapest within limits, if `fits`; nearest */
+    /* [n_units] The current paths; the cheapest ones within the limits, if `fits`; those that exceed the limits
+     * least. */
+    const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
-    double cost, best_cost, near_excess;
-    int even, fits;
+    double cost, best_cost, closest_excess;
+    bool uniform, fits;
 } esp__fitting;
 
-/* The price of a path's time, at the bound's prices of lanes or at even ones. */
+/* The price of a path's time on the lanes, at the bound's prices or at even ones. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
     const esp__extent *unit = &f->from->units[u];
     uint32_t t = unit->first + unit->n - 1;
     double sum = 0.0;
-    if (f->even || !bound) {
+    if (f->uniform || !bound) {
         for (uint32_t k = 0; k < ESP__LANES; k++) sum += 0.25 * core[k];
         return sum + 0.02 * core[ESP__LANES];
     }
@@ -46,7 +49,7 @@ static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core
     return sum + (bound->chain_price[t] + 1e-6) * core[ESP__LANES];
 }
 
-static double esp__fit_dues(const esp__fitting *f, const esp__path *path) {
+static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path) {
     double uses[ESP__LIMITS], sum = 0.0;
     esp__uses(path, uses);
     for (uint32_t k = 0; k < ESP__LIMITS; k++) sum += f->price[k] * uses[k];
@@ -61,7 +64,8 @@ static void esp__fit_choose(esp__fitting *f) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         double least = INFINITY, time = 0.0, uses[ESP__LIMITS];
         for (uint32_t i = 0; i < candidates->n_core; i++) {
-            double t = esp__fit_time(f, u, candidates->core[i]), sum = t + esp__fit_dues(f, &candidates->paths[i]);
+            double t = esp__fit_time(f, u, candidates->core[i]),
+                   sum = t + esp__fit_limits_price(f, &candidates->paths[i]);
             if (sum > least || (sum == least && t >= time)) continue;
             least = sum;
             time = t;
@@ -74,7 +78,7 @@ static void esp__fit_choose(esp__fitting *f) {
     }
 }
 
-/* By how much the limits are exceeded, as a sum of shares of each limit; 0: all are kept. */
+/* How far the limits are exceeded, as a sum of shares of each limit; 0 if all are kept. */
 static double esp__fit_excess(const esp__fitting *f, const double used[ESP__LIMITS]) {
     double excess = 0.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++)
@@ -84,25 +88,25 @@ static double esp__fit_excess(const esp__fitting *f, const double used[ESP__LIMI
 
 static void esp__fit_keep(esp__fitting *f) {
     double excess = esp__fit_excess(f, f->used);
-    if (excess > 0.0 && excess < f->near_excess) {
-        f->near_excess = excess;
-        memcpy((void *)f->near, (const void *)f->paths, f->from->n_units * sizeof *f->near);
+    if (excess > 0.0 && excess < f->closest_excess) {
+        f->closest_excess = excess;
+        memcpy((void *)f->closest, (const void *)f->paths, f->from->n_units * sizeof *f->closest);
     }
     if (excess > 0.0 || (f->fits && f->cost >= f->best_cost)) return;
-    f->fits = 1;
+    f->fits = true;
     f->best_cost = f->cost;
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* Searches prices at which all limits are kept: raises the prices of limits that are exceeded and lowers the others', in smaller
- * and smaller steps. */
+/* Searches prices at which all limits are kept: raises those of exceeded limits and lowers the others, in smaller and
+ * smaller steps. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* first prices: a whole limit costs a hundredth of the time */
+    /* At first, using a limit in full costs a hundredth of the time. */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
@@ -121,8 +125,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* For limits that are hard to keep: chooses the paths that use least of one limit, and of equal ones those with the least
- * time. */
+/* For limits that are hard to keep: chooses the paths that use least of one limit, and of equal ones those with the
+ * least time. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -131,7 +135,7 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         for (uint32_t i = 0; i < candidates->n_core; i++) worth += esp__fit_time(f, u, candidates->core[i]);
     }
-    f->price[limit] = 1e9 * (worth + 1.0); /* a byte, or the error of a millionth of an element, outweighs all time */
+    f->price[limit] = 1e9 * (worth + 1.0); /* any use of it outweighs all time */
     esp__fit_choose(f);
     esp__fit_keep(f);
 }
@@ -146,12 +150,12 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* With several limits there may be no prices at which all are kept. Then, beginning with the nearest choice, repeatedly changes the
- * one path that reduces the excess most, until all limits are kept or no change helps. */
+/* With several limits there may be no prices at which all are kept. Then starts from the choice that exceeds them
+ * least, and repeatedly changes the path that reduces the excess most, until all limits are kept or no change helps. */
 static void esp__fit_repair(esp__fitting *f) {
-    memcpy((void *)f->paths, (const void *)f->near, f->from->n_units * sizeof *f->near);
+    memcpy((void *)f->paths, (const void *)f->closest, f->from->n_units * sizeof *f->closest);
     esp__fit_sum(f);
-    for (uint64_t looked = 0; looked < ESP__FIT_LOOKS;) {
+    for (uint64_t looked = 0; looked < ESP__FIT_TRIALS;) {
         double least = esp__fit_excess(f, f->used);
         const esp__path *best = NULL;
         uint32_t unit = 0;
@@ -177,7 +181,7 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Uses what the limits still allow: unit by unit, the path with the least time that keeps them. */
+/* Uses what the limits still allow: gives one unit after the other the fastest path that keeps them. */
 static void esp__fit_fill(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
     esp__fit_sum(f);
@@ -203,15 +207,15 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* One attempt, at even prices or at the bound's. Copies the result to `out` if it is allowed and shorter. */
-static void esp__fit_try(esp__problem *p, const esp__schedule *from, int even, esp__schedule *out) {
+/* One attempt, at even prices or at the bound's. `out` gets the result if it is allowed and shorter. */
+static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool uniform, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};
-    f.p = p, f.from = from, f.even = even;
+    f.p = p, f.from = from, f.uniform = uniform;
     f.paths = esp__arena_get(p->arena, from->n_units * sizeof *f.paths);
     f.best = esp__arena_get(p->arena, from->n_units * sizeof *f.best);
-    f.near = esp__arena_get(p->arena, from->n_units * sizeof *f.near);
-    f.near_excess = INFINITY;
+    f.closest = esp__arena_get(p->arena, from->n_units * sizeof *f.closest);
+    f.closest_excess = INFINITY;
     esp__may_use(p, f.may);
     esp__fit_prices(&f);
     for (uint32_t k = 0; k < ESP__LIMITS && !f.fits; k++) esp__fit_least(&f, k);
@@ -226,18 +230,18 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, int even, e
     }
 }
 
-/* Brings a schedule within the limits, with its units as they are; 0: found no such paths. */
+/* Brings a schedule within the limits without changing its units; returns 0 if it finds no such paths. */
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
-    esp__fit_try(p, d, 1, &best);
-    if (p->bound) esp__fit_try(p, d, 0, &best);
+    esp__fit_try(p, d, true, &best);
+    if (p->bound) esp__fit_try(p, d, false, &best);
     if (!best.n_units) return 0;
     esp__schedule_copy(p, d, &best);
     return 1;
 }
 
-/* Reports that no strategy within the limits was found: for each limit, the least that whole tensors need. */
+/* Fails because no strategy within the limits was found; names, for each limit, the least that whole tensors need. */
 ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     const esp_plan_config *c = &p->config;
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;

@@ -1,13 +1,13 @@
-/* regroup.c: merges neighbouring tensors and splits large ones, together with the choice of their paths (MergeComp, Wang et al.
- * 2021, merges for one codec only; BytePS and HiPress split). It starts from partitions by size; then it merges neighbours, cuts
- * groups, moves borders between groups and splits tensors while that makes the step shorter. */
+/* regroup.c: merges neighbouring tensors and splits large ones, together with the choice of their paths (MergeComp,
+ * Wang et al. 2021, merges with one codec only; BytePS and HiPress split). It starts from partitions by size; then it
+ * merges neighbours, cuts groups, moves borders between groups and splits tensors while that makes the step shorter. */
 #include "planner/search/search.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
-static const uint64_t esp__chunk_least = 4096; /* elements: no chunk is smaller */
+static const uint64_t esp__chunk_least = 4096; /* elements; no chunk is smaller */
 
-/* ---- partitions by size ------------------------------------------------------------------------------------------------ */
-/* Makes `u` chunk c of so many of a tensor. Chunks of a matrix have whole rows, where a codec may use that. */
+/* ---- partitions by size ------------------------------------------------------------------------------------------ */
+/* Makes `u` the c-th of `chunks` equal chunks of a tensor. Chunks of a matrix have whole rows, if a codec uses that. */
 static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
@@ -15,7 +15,8 @@ static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chu
     u->begin *= width, u->elements *= width;
 }
 
-/* Groups neighbours up to `merge` elements (0: no groups); divides tensors of more than `split` into equal chunks (0: none). */
+/* Groups neighbours up to `merge` elements (0: no groups), and divides tensors of more than `split` into equal chunks
+ * (0: none). */
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
@@ -43,43 +44,45 @@ ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, u
     esp__schedule_set_units(p, d, units, n);
 }
 
-static int esp__cut_up_before(const void *a, const void *b) {
-    const esp__cut_up *x = a, *y = b;
+static int esp__partition_start_before(const void *a, const void *b) {
+    const esp__partition_start *x = a, *y = b;
     if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
     if (x->merge != y->merge) return x->merge < y->merge ? -1 : 1;
     return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
 }
 
-/* Evaluates partitions of many sizes, coarse ones first, which take the least work. Returns how many; sorts them by makespan. */
-ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out) {
-    static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0}; /* powers of two; 0: none */
+/* Evaluates partitions by many sizes, coarse ones first because these cost the least. Returns their number; sorts them
+ * by makespan. */
+ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
+    /* Log2 of the elements of a group; 0: no groups. */
+    static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0};
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
     int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
     uint32_t n = 0;
     esp__schedule d = {0};
     for (uint32_t m = 0; m < sizeof merges; m++)
         for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
-            esp__cut_up c = {merges[m] ? (uint64_t)1 << merges[m] : 0, splits[s] ? (uint64_t)1 << splits[s] : 0,
-                             UINT64_MAX, 0};
+            esp__partition_start c = {merges[m] ? (uint64_t)1 << merges[m] : 0,
+                                      splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
             for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
-                if (!esp__pricing_even(p, c.pricing)) continue;
+                if (!esp__pricing_uniform(p, c.pricing)) continue;
                 esp__partition(p, &d, c.merge, c.split);
                 esp__update_prices(p, &d, c.pricing, 1);
                 c.makespan = d.makespan;
                 out[n++] = c;
             }
         }
-    qsort(out, n, sizeof *out, esp__cut_up_before);
+    qsort(out, n, sizeof *out, esp__partition_start_before);
     return n;
 }
 
-/* ---- moves --------------------------------------------------------------------------------------------------------------- */
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
 static int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
 }
 
-/* The candidate option with the same codec and steps; NULL: there is no such one. */
+/* The candidate option with the codec and steps of `path`; NULL if there is none. */
 static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
     for (uint32_t i = 0; i < candidates->n; i++) {
         const esp__path *x = &candidates->paths[i];
@@ -103,8 +106,8 @@ static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__e
     return c;
 }
 
-/* Tries the swap's units with each core path of the first unit, or a similar one for the others; with `like`: only with paths
- * like these. Keeps the best trial in k->swaps[1]. */
+/* Tries the swap's units with each core path of the first unit, and similar paths for the others; with `like`, only
+ * paths like these. Keeps the best trial in k->swaps[1]. */
 static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
     uint32_t n = like ? 1 : candidates->n_core;
@@ -124,18 +127,18 @@ static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__pat
     }
 }
 
-/* Removes units [u, u + n) and begins a swap for them; NULL: they are not on a longest path. */
-static esp__swap *esp__regroup_lift(esp__incremental *k, uint32_t u, uint32_t n) {
+/* Removes units [u, u + n) and begins a swap for them; returns NULL if they are not on a longest path. */
+static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
     if (!esp__incremental_critical(k, u, n)) return NULL;
-    esp__incremental_lift(k, w, u, n);
+    esp__incremental_remove(k, w, u, n);
     w->n = 0;
     w->way = ESP__BY_READY;
     return w;
 }
 
 static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t best) {
-    esp__incremental_unlift(k, w);
+    esp__incremental_restore(k, w);
     return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
 }
 
@@ -149,7 +152,7 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     esp__extent both = d->units[u];
     both.n += d->units[u + 1].n;
     both.elements += d->units[u + 1].elements;
-    esp__swap *w = esp__regroup_lift(k, u, 2);
+    esp__swap *w = esp__regroup_remove(k, u, 2);
     if (!w) return 0;
     if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &both);
@@ -172,7 +175,7 @@ static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     b.first += count;
     b.n -= count;
     b.elements -= a.elements;
-    esp__swap *w = esp__regroup_lift(k, u, 1);
+    esp__swap *w = esp__regroup_remove(k, u, 1);
     if (!w) return 0;
     if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
@@ -183,8 +186,8 @@ static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     return esp__regroup_take(k, w, best);
 }
 
-/* Tries to move one tensor between units u and u + 1: the last of u (up 0), or the first of u + 1 (up 1). */
-static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
+/* Tries to move one tensor between units u and u + 1: the first of u + 1 if `up`, else the last of u. */
+static int esp__try_border(esp__incremental *k, uint32_t u, bool up) {
     const esp_plan_tensor *t = k->p->model->tensors;
     const esp__schedule *d = k->d;
     if (u + 1 >= d->n_units || d->units[u + (uint32_t)up].n < 2) return 0;
@@ -198,7 +201,7 @@ static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
         a.n++, a.elements += moved, b.n--, b.elements -= moved, b.first++;
     else
         a.n--, a.elements -= moved, b.n++, b.elements += moved, b.first--;
-    esp__swap *w = esp__regroup_lift(k, u, 2);
+    esp__swap *w = esp__regroup_remove(k, u, 2);
     if (!w) return 0;
     if (esp__incremental_without(k, w, best) < best) {
         esp__swap_add(k, w, &a);
@@ -208,7 +211,7 @@ static int esp__try_border(esp__incremental *k, uint32_t u, int up) {
     return esp__regroup_take(k, w, best);
 }
 
-/* Tries to divide the tensor of unit u, whole or in chunks so far, into `chunks` equal ones (1: whole). */
+/* Tries to divide the tensor of unit u, now whole or in chunks, into `chunks` equal ones (1: whole). */
 static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
@@ -218,7 +221,7 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     if (k->p->model->tensors[d->units[u].first].shard) return 0;
     while (u + n < d->n_units && d->units[u + n].first == d->units[u].first) n++;
     if (n == chunks || n > ESP__NEW_MAX) return 0;
-    esp__swap *w = esp__regroup_lift(k, u, n);
+    esp__swap *w = esp__regroup_remove(k, u, n);
     if (!w) return 0;
     if (esp__incremental_without(k, w, best) < best) {
         for (uint32_t c = 0; c < chunks; c++) {

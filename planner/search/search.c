@@ -1,12 +1,12 @@
-/* search.c: the whole search of "espresso+". Initial solutions come from prices, for whole tensors and for partitions. Each is
- * brought to a local optimum of path changes, merging, splitting and order; the best one counts. The effort is counted in ops,
- * not in seconds, so that the same inputs give the same plan on every machine; a budget in seconds ends the search sooner, or
- * repeats it with more effort. */
-#include "planner/simulate/schedule.h"
+/* search.c: the whole search of "espresso+". Initial solutions come from prices, for whole tensors and for partitions
+ * into groups and chunks. Local search improves each one by changing paths, merging, splitting and reordering; the best
+ * one counts. The effort is counted in ops, not in seconds, so that the same inputs give the same plan on every
+ * machine; a budget in seconds ends the search sooner, or repeats it with more effort. */
+#include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next stage take this share of all work. Planning should take about a millisecond for small models and ten for others; with
- * two devices there is far more to search. */
+/* Gives the next stage this share of all work. Planning should take about a millisecond for small models and ten for
+ * others; with two devices there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
@@ -29,7 +29,7 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     const esp__ranked *ranking;
     for (int round = 0; round < 8 && !esp__out_of_time(p); round++) {
         uint64_t before = d->makespan;
-        if (esp__reorder(p, d)) esp__incremental_anew(k);
+        if (esp__reorder(p, d)) esp__incremental_prepare(k);
         ranking = esp__ranking(p, d);
         esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
@@ -38,8 +38,8 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     }
 }
 
-/* Gives the units of `d` the best paths from the first `pricings` ways of pricing. */
-static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
+/* Gives the units of `d` the best paths of the first `pricings` ways of pricing. */
+static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     esp__schedule x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
         if (!esp__pricing_applies(p, pricing)) continue;
@@ -49,8 +49,8 @@ static void esp__priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     }
 }
 
-/* Gives every unit its shortest path without compression; if constraints exclude that, its first candidate. */
-static void esp__plain(esp__problem *p, esp__schedule *d) {
+/* Gives every unit its shortest path without compression, or its first candidate if constraints exclude that. */
+static void esp__uncompressed(esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         uint32_t chosen = candidates->n;
@@ -68,34 +68,35 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
     esp__stage(p, 0.45 * share);
-    esp__priced(p, &d, 5);
+    esp__best_priced(p, &d, 5);
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
     esp__local_search(p, &d, 0);
     esp__keep_best(p, best, &d);
     esp__schedule_tensors(p, &d);
-    esp__plain(p, &d);
+    esp__uncompressed(p, &d);
     if (!esp__schedule_allowed(p, &d)) return;
     esp__stage(p, 0.4 * share);
     esp__local_search(p, &d, 0);
     esp__keep_best(p, best, &d);
 }
 
-/* Searches with merging and splitting: tunes prices for the best partitions by size, then polishes the results, the best first. */
-enum { ESP__TURNED = 6, ESP__LOCALLY_BEST = 6 };
+/* Searches with merging and splitting: updates the prices for the best partitions by size, then runs a local search
+ * from each result, the shortest first. */
+enum { ESP__PRICED = 6, ESP__LOCALLY_BEST = 6 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
-    esp__cut_up *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
-    esp__schedule d[ESP__TURNED] = {{0}};
+    esp__partition_start *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
+    esp__schedule d[ESP__PRICED] = {{0}};
     uint32_t m = 0;
     esp__stage(p, 0.3);
     uint32_t n = esp__partitions(p, cuts);
-    for (uint32_t i = 0; i < n && m < ESP__TURNED; i++) {
+    for (uint32_t i = 0; i < n && m < ESP__PRICED; i++) {
         int again = 0;
         for (uint32_t k = 0; k < i; k++) again |= cuts[k].merge == cuts[i].merge && cuts[k].split == cuts[i].split;
         if (again) continue;
         esp__partition(p, &d[m], cuts[i].merge, cuts[i].split);
         esp__stage(p, 0.06);
-        esp__priced(p, &d[m++], ESP__PRICINGS);
+        esp__best_priced(p, &d[m++], ESP__PRICINGS);
     }
     for (uint32_t r = 0; r < ESP__LOCALLY_BEST && r < m; r++) {
         uint32_t b = r;
@@ -111,26 +112,26 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* May every option be used, with every codec? Comparison strategies know no such constraints. */
+/* Whether constraints allow every option and codec. The comparison strategies ignore such constraints. */
 static int esp__all_options(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
 }
-/* And has the problem no limits either? */
+/* The same, and there are no limits either. */
 static int esp__unconstrained(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-/* Searches from the result of Algorithms 1 and 2. Used with few tensors, for which they are fast, with two devices,
- * and in thorough mode. */
+/* Searches from the result of Algorithms 1 and 2: with few tensors, for which these are fast, with two devices, and in
+ * thorough mode. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
     esp__schedule d = {0};
     esp__stage(p, 1.0);
-    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* no limit: so "espresso+" is never worse than "espresso" */
+    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* unlimited: never worse than "espresso" */
     esp__espresso(p, &d);
-    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* also with the CPU alone */
+    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* also try the CPU alone */
         esp__schedule cpu = {0};
         esp__scheme_find("cpu-only")->make(p, &cpu);
         esp__schedule_keep_better(p, &d, &cpu);
@@ -140,7 +141,7 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
     esp__keep_best(p, best, &d);
 }
 
-/* Thorough mode also starts from every comparison strategy, so its result is never worse than any of them. */
+/* Starts from every comparison strategy, in thorough mode, so that the result is never worse than any of them. */
 static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
     if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
@@ -167,9 +168,9 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     esp__local_search(p, d, 1);
 }
 
-enum { ESP__NODES = 200000 }; /* of exact branch and bound */
+enum { ESP__NODES = 200000 }; /* most nodes of exact branch and bound */
 
-/* Searches once more; d becomes the better of itself and the result. */
+/* Searches once more; d gets the better of its own schedule and the result. */
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
@@ -179,8 +180,8 @@ static void esp__search_again(esp__problem *p, esp__schedule *d) {
         esp__schedule_keep_better(p, d, &other);
 }
 
-/* May a schedule of options that no search chose be the result: do constraints allow the option of every unit, and do limits hold? What a
- * `keep` asks for is a candidate, whatever else is forbidden. Where compression is free, paths know no option. */
+/* Whether a schedule that no search made may be the result: it must keep the limits, and constraints must allow every
+ * option. Candidate options are always allowed, because a tensor's `keep` overrides what is forbidden. */
 static int esp__permitted(esp__problem *p, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units && !esp__all_options(p); u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
@@ -192,7 +193,7 @@ static int esp__permitted(esp__problem *p, const esp__schedule *d) {
     return esp__schedule_allowed(p, d);
 }
 
-/* Searches from the plan without compression if that is still better than `d`, so that the result is never worse than it. */
+/* Searches from the plan without compression if that is better than `d`, so that the result is never worse than it. */
 static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__schedule fp32 = {0};
     if (!p->fp32 || p->fp32->makespan >= d->makespan || !esp__permitted(p, p->fp32)) return;
@@ -202,8 +203,8 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__keep_best(p, d, &fp32);
 }
 
-/* Searches from strategy layerwise with the codec with which it is shortest, if that is better than `d`: the result is never worse than
- * it with any codec. */
+/* Searches from strategy layerwise, with its best codec, if that is better than `d`, so that the result is never worse
+ * than it. */
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
     for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
@@ -218,14 +219,15 @@ static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
 
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
-    if (effort > 4.0) { /* includes the usual search, so the result is never worse than its */
+    /* Includes the usual search, so that the result is never worse. */
+    if (effort > 4.0) {
         p->effort = 1.0;
         esp__search_once(p, d);
         p->effort = effort;
     }
     esp__search_again(p, d);
     for (int round = 1; p->deadline_ns && esp__now_ns() < p->deadline_ns && round < 64; round++) {
-        p->effort *= 2.0; /* time is left: search longer, with another random jitter */
+        p->effort *= 2.0; /* time is left: more effort, another jitter */
         p->seed++;
         esp__search_again(p, d);
     }

@@ -1,4 +1,4 @@
-/* search.h: what Algorithms 1 and 2 and the comparison strategies built on them share. */
+/* search.h: what Algorithms 1 and 2, the strategies built on them, and the whole search share. */
 #ifndef ESP__SEARCH_H
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
@@ -6,41 +6,37 @@
 /* The paths that one unit may take. */
 typedef struct esp__choices {
     const esp__path **paths;
-    uint32_t n, like; /* like: the first unit with the same paths */
+    uint32_t n;
+    uint32_t like; /* the first unit with the same paths */
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
-/* ---- schedule/resimulate.c: simulates a schedule in ready order, repeatedly, with some paths changed ---- */
-typedef struct esp__rerun esp__rerun;
-typedef struct esp__change {
-    uint32_t unit;
-    const esp__path *path;
-} esp__change;
-/* Prepares a schedule, which must not change while the result is in use. */
-ESP__FN esp__rerun *esp__rerun_open(esp__problem *p, esp__schedule *d);
-/* The makespan with these changes (by ascending unit); UINT64_MAX if it is not below `limit`. Does not apply them. */
-ESP__FN uint64_t esp__rerun_try(esp__rerun *r, const esp__change *changes, uint32_t n, uint64_t limit);
-
-/* ---- lagrangian.c: replaces `best` by the Lagrangian start if that is shorter; and a comparison that respects limits ---- */
+/* ---- lagrangian.c ---- */
+/* Replaces `best` by the Lagrangian start if that is shorter. */
 ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices);
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 
 /* ---- algorithm1.c ---- */
-/* [n_units] each unit's candidate options that pass the test (NULL or if none passes: all). Units with equal candidate options
- * share them. */
+/* [n_units] Each unit's candidate options that pass the test, or all if `wanted` is NULL or none passes. Units with
+ * equal candidate options share them. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
-/* Algorithm 1 with these choices. */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
-                         uint32_t devices); /* do all its codecs run on these? */
+                         uint32_t devices); /* whether its codec runs only on these devices */
 
 /* ---- algorithm2.c ---- */
-/* Algorithm 2; a unit on the GPU may move to those of its choices that have the same steps on other devices. */
+typedef struct esp__change {
+    uint32_t unit;
+    const esp__path *path;
+} esp__change;
+/* The makespan by ready times with these changes, which it does not apply; UINT64_MAX if it is not below `limit`. */
+ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const esp__change *changes, uint32_t n,
+                                 uint64_t limit);
+/* A unit on the GPU may move to those of its choices that have the same steps on other devices. */
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
-/* ---- schemes/layerwise.c: every tensor but the small ones compressed with this codec ---- */
-ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
 
-/* ---- espresso.c: both, on whole tensors, chunks of large ones and groups of small ones (unless flags exclude these) ---- */
+/* ---- espresso.c ---- */
+/* Algorithms 1 and 2, on whole tensors, chunks of large ones and groups of small ones (unless flags exclude these). */
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
@@ -48,10 +44,10 @@ enum { ESP__PRICINGS = 7 }; /* ways to price paths */
 
 /* ---- regroup.c ---- */
 /* A partition to start from, and its makespan with paths chosen by price. */
-typedef struct esp__cut_up {
+typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
     uint32_t pricing;
-} esp__cut_up;
+} esp__partition_start;
 enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
 
 /* ---- limits.c: the limits of a configuration ---- */
@@ -69,16 +65,16 @@ ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u,
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing);
-ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, int coarse);
+ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
-ESP__FN uint32_t esp__partitions(esp__problem *p, esp__cut_up *out);
+ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN int esp__regroup_passes(esp__incremental *k);
 ESP__FN int esp__shift_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
-ESP__FN int esp__pricing_even(const esp__problem *p, uint32_t pricing);
-/* If the start without compression exceeds the limits: each unit's path with the least memory if memory is limited, else with the
- * least volume. Ignores the limit on errors. */
+ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing);
+/* For a start without compression that exceeds the limits: takes each unit's path with the least memory if memory is
+ * limited, else with the least volume. Ignores the limit on errors. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

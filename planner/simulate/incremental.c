@@ -1,25 +1,26 @@
 /* incremental.c: incremental evaluation: how long would the step be if other units replaced some neighbouring ones?
  *
- * A trial costs little. First the old units are removed; then every other op has a *tail*, the longest path from its start to
- * the end of the step. The trial merges the new units' ops into the sequence by ready time, beginning after the backward that
- * makes the first old unit ready. For every op that it passes, start + tail is the length of a path through the new schedule;
- * the longest of these is the makespan. So a trial ends at the last new op, or at the first path that is too long. Must agree
- * with esp__replay. */
+ * A trial costs little. First the old units are removed; then every other op has a *tail*, the longest path from its
+ * start to the end of the step. The trial merges the new units' ops into the sequence by ready time, beginning after
+ * the backward that makes the first old unit ready. For every op that it passes, start + tail is the length of a path
+ * through the new schedule; the longest of these is the makespan. So a trial ends at the last new op, or at the first
+ * path that is too long. Must agree with esp__replay. */
 #include "planner/simulate/schedule.h"
 
-/* The longest path from an op's start through its lanes, on which `next` is the tail of the op that follows; or `least`. */
+/* The longest path from an op's start over its lanes, if `next` has the tails of the next op on each lane; at least
+ * `least`. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
     const uint64_t core = time->core, link = time->link;
     if (lanes & 1u && core + next[0] > least) least = core + next[0];
     if (lanes & 2u && core + next[1] > least) least = core + next[1];
     if (lanes & 4u && link + next[2] > least) least = link + next[2];
     if (lanes & 8u && link + next[3] > least) least = link + next[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* outer, progress */
+    for (uint32_t k = 4; lanes >> k; k++) /* the lanes outer and progress */
         if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
     return least;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------------------------------ */
+/* ---- preparing --------------------------------------------------------------------------------------------------- */
 static void esp__incremental_room(esp__incremental *k, uint32_t n) {
     esp__arena *arena = k->p->arena;
     if (n <= k->room) return;
@@ -36,13 +37,12 @@ static void esp__incremental_room(esp__incremental *k, uint32_t n) {
 
 static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
     if (n <= k->room_sequence) return;
-    uint32_t *old = k->sequence;
-    k->sequence = esp__arena_get(k->p->arena, (2u * n + 256u) * sizeof *k->sequence);
-    if (old) memcpy(k->sequence, old, k->room_sequence * sizeof *old);
+    k->sequence = esp__arena_grow(k->p->arena, k->sequence, k->room_sequence * sizeof *k->sequence,
+                                  (2u * n + 256u) * sizeof *k->sequence);
     k->room_sequence = 2u * n + 256u;
 }
 
-/* Fills timed_ops and the places from the schedule's sequence. */
+/* Fills timed_ops, first, last and backward from the schedule's sequence. */
 static void esp__incremental_ops(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensor = 0;
@@ -71,7 +71,7 @@ static void esp__incremental_ops(esp__incremental *k) {
             }
             *last = i;
         }
-        /* `after` of a backward is the next backward; the units that it makes ready are found through `attached` */
+        /* `after` of a backward is the next backward; the units that it makes ready are found through `attached`. */
         if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
@@ -90,13 +90,13 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Computes the tails of the places [from, to) as if units [gone, gone + n_gone) did not exist. */
+/* Computes the tails of the places [from, to), ignoring units [gone, gone + n_gone). */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
         const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
-        if (s->unit - gone < n_gone) continue; /* unsigned: a unit below `gone` wraps around to a large number */
+        if (s->unit - gone < n_gone) continue; /* unsigned: also false for u < gone */
         uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
         if (s->unit == ESP__NEXT_BACKWARD)
             for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
@@ -107,7 +107,7 @@ static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t 
     }
 }
 
-ESP__FN void esp__incremental_lay(esp__incremental *k) {
+ESP__FN void esp__incremental_retime(esp__incremental *k) {
     k->p->work += 2u * k->d->n_sequence;
     esp__incremental_room(k, k->d->n_sequence + ESP__MAX_OPS);
     esp__incremental_ops(k);
@@ -116,7 +116,7 @@ ESP__FN void esp__incremental_lay(esp__incremental *k) {
     esp__incremental_tails(k, 0, k->n, 0, 0);
 }
 
-/* Computes `attached` and the sums for the limits. */
+/* Computes `attached`, and the sums for the limits. */
 static void esp__incremental_units(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
@@ -140,17 +140,17 @@ static void esp__incremental_units(esp__incremental *k) {
     }
 }
 
-/* Prepares the schedule, which must have a sequence. After any change by others it must be called again. */
-ESP__FN void esp__incremental_anew(esp__incremental *k) {
+/* Prepares the schedule, which must have a sequence. Must be called again after the schedule was changed elsewhere. */
+ESP__FN void esp__incremental_prepare(esp__incremental *k) {
     esp__incremental_units(k);
-    esp__incremental_lay(k);
+    esp__incremental_retime(k);
 }
 
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = p->incremental; /* there is only one at a time: the next one reuses its memory */
+    esp__incremental *k = p->incremental; /* one at a time, so its memory is reused */
     if (k) {
         k->d = d;
-        esp__incremental_anew(k);
+        esp__incremental_prepare(k);
         return k;
     }
     p->incremental = k = esp__arena_get(p->arena, sizeof *k);
@@ -159,12 +159,12 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
     k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
     k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
     for (uint64_t t = 0; t < p->n_tensors; t++) k->elements += (double)p->model->tensors[t].elements;
-    esp__incremental_anew(k);
+    esp__incremental_prepare(k);
     return k;
 }
 
-/* ---- trials ------------------------------------------------------------------------------------------------------------ */
-/* Is an op of these units on a longest path? If not, no change to these units makes the step shorter. */
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+/* Whether an op of these units is on a longest path. If none is, no change to these units makes the step shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -172,8 +172,8 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
     return 0;
 }
 
-/* Removes units [gone, gone + n_gone) from the tails; esp__incremental_unlift undoes it. */
-ESP__FN void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
+/* Removes the units [gone, gone + n_gone) from the tails; esp__incremental_restore undoes it. */
+ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
     s->n_gone = n_gone;
@@ -187,15 +187,15 @@ ESP__FN void esp__incremental_lift(esp__incremental *k, esp__swap *s, uint32_t g
     esp__incremental_tails(k, s->from, s->to, gone, n_gone);
 }
 
-ESP__FN void esp__incremental_unlift(esp__incremental *k, const esp__swap *s) {
+ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s) {
     uint32_t end = k->reached < k->n ? k->reached + 1 : k->n;
     memcpy(&k->now[s->from], &k->end[s->from], (end - s->from) * sizeof *k->now);
     memcpy(&k->tail[s->from], &k->saved_tail[s->from], (s->to - s->from) * sizeof *k->tail);
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* A lower bound on the step with any new units in place of the removed ones: the step without them. It ignores paths without an
- * op in [from, to), which makes it smaller still. */
+/* A lower bound on the step with any new units in place of the removed ones: the step without them. Paths without an op
+ * in [from, to) are ignored, which lowers the bound further. */
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -212,8 +212,8 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
     return longest;
 }
 
-/* Of the new units that are ready: the one whose next op could start first, and of several the one that was ready first. NULL:
- * none is ready. */
+/* The new unit whose next op can start first (*could: when); of several, the one that was ready first. NULL if none is
+ * ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -227,12 +227,12 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
-/* From when on an op that is ready at `ready` waits for a core: if it needs links too, from when they are free. */
+/* When an op begins to wait for its core: once it is ready and its links, if it needs any, are free. */
 static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
 }
 
-/* Does the new op come before op `s`, which is ready at `other` and would start at `start`? */
+/* Whether the new op goes before op `s`, which is ready at `other` and would start at `start`. */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, uint32_t way, const uint64_t *free_at) {
     const uint32_t lanes = c->path->ops[c->op].lanes;
@@ -247,7 +247,8 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return number < s->unit;
 }
 
-/* A lower bound on the makespan with the swap's new units, or UINT64_MAX if it is not below `limit`. Fills the swap's places. */
+/* A lower bound on the makespan with the swap's new units; UINT64_MAX if it is not below `limit`. Fills the swap's
+ * places. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -255,8 +256,8 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     w->n_places = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         w->chains[c].op = 0;
-        w->chains[c].ready =
-            k->end[w->chains[c].after]; /* final if that backward is before `from`; else set when the loop passes it */
+        /* The final time if that backward is before `from`; else it is set when the loop passes the backward. */
+        w->chains[c].ready = k->end[w->chains[c].after];
         left += w->chains[c].path->n;
     }
     k->trials++;
@@ -265,8 +266,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
         esp__chain *c = esp__swap_next(w, free_at, i, &could);
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
-            uint64_t other =
-                k->now[s->before]; /* every op from `from` on has an op before it, because a backward precedes `from` */
+            uint64_t other = k->now[s->before]; /* s->before exists because a backward precedes `from` */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
                 k->now[i] = start + s->time.ns;
@@ -293,7 +293,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Would the schedule be within the limits, or at least use no more than before? */
+/* Whether the schedule would keep the limits, or at least use no more than before. */
 ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
@@ -314,17 +314,6 @@ ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *
         (double)(k->volume - old_volume + volume) > c->max_volume * 4.0 * k->elements)
         return 0;
     return !(c->max_error > 0.0) || error <= old_error || k->error - old_error + error <= c->max_error * k->elements;
-}
-
-static void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n) {
-    if (n <= d->room_units) return;
-    esp__extent *units = esp__arena_get(p->arena, (n + n / 2) * sizeof *units);
-    const esp__path **paths = esp__arena_get(p->arena, (n + n / 2) * sizeof *paths);
-    memcpy(units, d->units, d->n_units * sizeof *units);
-    memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
-    d->units = units;
-    d->paths = paths;
-    d->room_units = n + n / 2;
 }
 
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
@@ -348,7 +337,7 @@ ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     d->n_units = d->n_units - w->n_gone + w->n;
     esp__sequence_room(k->p, d);
     memcpy(d->sequence, k->sequence, n * sizeof *d->sequence);
-    esp__incremental_anew(k);
+    esp__incremental_prepare(k);
 }
 
 ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
@@ -358,16 +347,15 @@ ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint6
     esp__schedule_copy(k->p, &k->other, k->d);
     if (esp__generate(k->p, &k->other) < (placed < limit ? placed : limit)) {
         esp__schedule_copy(k->p, k->d, &k->other);
-        esp__incremental_anew(k);
+        esp__incremental_prepare(k);
         return 1;
     }
     if (placed < limit) return 1;
     esp__schedule_copy(k->p, k->d, &k->before);
-    esp__incremental_anew(k);
+    esp__incremental_prepare(k);
     return 0;
 }
 
-/* Makes the swap if that makes the step shorter; returns 1 if it did. */
 ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
     return esp__incremental_move(k, w, k->d->makespan);
 }

@@ -61,7 +61,6 @@ ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d)
     return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
 }
 
-/* The devices that may compress, as bits. */
 ESP__FN uint32_t esp__devices(const esp__problem *p) {
     return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
 }
@@ -69,4 +68,12 @@ ESP__FN uint32_t esp__devices(const esp__problem *p) {
 ESP__FN int esp__out_of_time(const esp__problem *p) {
     if (p->work_end && p->work >= p->work_end) return 1;
     return p->deadline_ns && esp__now_ns() >= p->deadline_ns;
+}
+
+ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n) {
+    if (n <= d->room_units) return;
+    d->room_units = n + n / 2;
+    d->units = esp__arena_grow(p->arena, d->units, d->n_units * sizeof *d->units, d->room_units * sizeof *d->units);
+    d->paths = esp__arena_grow(p->arena, (const void *)d->paths, d->n_units * sizeof *d->paths,
+                               d->room_units * sizeof *d->paths);
 }

@@ -1,7 +1,8 @@
-/* simulate.c: the clock (docs/design/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op starts when the
- * op before it in its unit (for the first: the backward that makes the unit ready) has ended and all its lanes are free. Which
- * op comes first on a lane follows from ready times (generating a sequence) or from the sequence (replaying it). An op on several
- * lanes starts on all of them at once, and gives each up when it no longer needs it (esp__op_time). */
+/* simulate.c: the clock (docs/design/planner.md, "Rules of time"): when every op of a schedule starts and ends. An op
+ * starts when all its lanes are free and the op before it in its unit has ended (for the first op: the backward that
+ * makes the unit ready). Which op is first on a lane follows from the times when ops are ready (generating a sequence)
+ * or from the sequence (replaying it). An op on several lanes starts on all of them at once, and releases each when it
+ * no longer needs it (esp__op_time). */
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
@@ -10,7 +11,7 @@ ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
     if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* outer, progress */
+    for (uint32_t k = 4; lanes >> k; k++) /* the lanes outer and progress */
         if (lanes >> k & 1u && free_at[k] > ready) ready = free_at[k];
     return ready;
 }
@@ -39,7 +40,7 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, co
     return start;
 }
 
-/* Runs the next tensor's backward; units that end with this tensor become ready. Returns its start. */
+/* Runs the next tensor's backward, which makes the units that end with this tensor ready. Returns its start. */
 ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     const esp__op_time time = esp__backward_time(p->compute[c->tensor]);
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, &time);
@@ -50,7 +51,7 @@ ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const
     return start;
 }
 
-/* Runs the next op of unit `u`. Returns its start. */
+/* Runs the unit's next op. Returns its start. */
 ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
     uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], &op->time);
@@ -58,10 +59,11 @@ ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t
     return start;
 }
 
-/* ---- generating ------------------------------------------------------------------------------------------------------ */
-/* Ops that are ready wait in a heap. Key: unit << 8 | op + 1; of a backward: next unit << 8. */
+/* ---- generating -------------------------------------------------------------------------------------------------- */
+/* Ops that are ready wait in a heap, ordered by ready time, then key: unit << 8 | (op + 1); for a backward next unit <<
+ * 8. */
 
-/* Puts the unit's next op into the heap, if there is one and it is not on a link whose order is given. */
+/* Puts the unit's next op into the heap, unless it is on a link and the order of the links is given. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
@@ -69,7 +71,7 @@ static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedu
     esp__heap_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Pops the op with the smallest ready time, then key, and runs it. Returns its unit, or ESP__NEXT_BACKWARD. */
+/* Runs the first op of the heap. Returns its unit, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                int fixed_links) {
     esp__waiting w = esp__heap_pop(h);
@@ -100,7 +102,7 @@ ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d) {
     d->n_sequence = n;
 }
 
-/* The links' ops in their order, by lane. */
+/* For each link, the units whose ops run on it, in order. */
 typedef struct esp__link_queues {
     uint32_t *unit[ESP__LEVELS], next[ESP__LEVELS], n[ESP__LEVELS];
 } esp__link_queues;
@@ -114,14 +116,15 @@ static uint32_t esp__links_of(const esp__clock *c, const esp__schedule *d, uint3
     return (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
 }
 
-/* Is the unit's op first in the queues of all its links? */
+/* Whether the unit's op is first in the queues of all its links. */
 static int esp__links_lead(const esp__link_queues *q, uint32_t links, uint32_t u) {
     for (uint32_t k = 0; links >> k; k++)
         if (links >> k & 1u && (q->next[k] == q->n[k] || q->unit[k][q->next[k]] != u)) return 0;
     return 1;
 }
 
-/* The unit's op has its turn on its links if it is first in their queues: it queues for its core from when they are free. */
+/* If the unit's op is first in the queues of all its links, it enters the heap, to wait for its core from the time when
+ * the links are free. */
 static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d, const esp__link_queues *q,
                             uint32_t u) {
     if (c->turn[u] || !esp__links_lead(q, esp__links_of(c, d, u), u)) return;
@@ -130,8 +133,8 @@ static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d,
                    (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Pops the first op. One on links that has not had its turn joins their queues: ESP__NOTHING_RAN. Else runs it, and returns its unit or
- * ESP__NEXT_BACKWARD. */
+/* Takes the first op of the heap. If it needs links and was not first in their queues yet, it joins these queues and
+ * the result is ESP__NOTHING_RAN. Otherwise it runs; returns its unit or ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run_cores(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                      esp__link_queues *q) {
     const uint64_t key = h->at[0].key;
@@ -183,20 +186,20 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
     return d->makespan = esp__by_ready(p, d, d->sequence);
 }
 
-/* ---- links in a given order --------------------------------------------------------------------------------------------- */
-/* The unit of the first op in the queue of link `lane`, if it is its unit's next op and, when it needs several links, first in their
- * queues too; -1: it cannot run yet. */
+/* ---- links in a given order -------------------------------------------------------------------------------------- */
+/* The unit whose op is first in the queue of link `lane`, if that op can run: it is its unit's next op, and first in
+ * the queues of all its links. Else -1. */
 static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
     if (q->next[lane] == q->n[lane]) return -1;
     uint32_t u = q->unit[lane][q->next[lane]], lanes;
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* no backward has made it ready */
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
-    if (!(lanes >> lane & 1u)) return -1; /* its Comp or a step on another link comes first */
+    if (!(lanes >> lane & 1u)) return -1; /* another op of the unit comes before */
     return esp__links_lead(q, lanes, u) ? (int)u : -1;
 }
 
-/* Does the unit's op on links need no core, or take its links before the heap's first op is ready? Otherwise that one comes first:
- * both may need the same core. */
+/* Whether the unit's op on links goes before the heap's first op: it needs no core, or takes its links before that op
+ * is ready. (Both ops may need the same core.) */
 static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32_t u, const esp__heap *h) {
     const uint32_t lanes = d->paths[u]->ops[c->op[u]].lanes;
     if (!(lanes & ESP__CORE_LANES) || !h->n) return 1;
@@ -204,8 +207,8 @@ static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32
     return at < h->at[0].ready || (at == h->at[0].ready && ((uint64_t)u << 8 | (c->op[u] + 1u)) < h->at[0].key);
 }
 
-/* Runs an op on links whose turn it is. Returns its unit; -1: there is none, or the heap's first op comes before. Of several the one
- * that takes its links first. */
+/* Of the ops that are first in the queues of their links, runs the one that takes its links first. Returns its unit; -1
+ * if there is none or the heap's first op goes before it. */
 static int esp__links_run(esp__clock *c, const esp__problem *p, const esp__schedule *d, esp__link_queues *q,
                           const esp__heap *h) {
     uint64_t soonest = UINT64_MAX;
@@ -236,7 +239,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
     esp__link_queues_open(&q, p, n_links);
     uint8_t *at = esp__arena_get(p->arena, d->n_units);
     esp__clock_open(&c, p, d);
-    for (uint32_t i = 0; i < n_links; i++) { /* into the queues of the lanes of the unit's next op on a link */
+    for (uint32_t i = 0; i < n_links; i++) {
         uint32_t u = links[i];
         const esp__path *path = d->paths[u];
         while (at[u] < path->n && !(path->ops[at[u]].lanes & ESP__LINK_LANES)) at[u]++;
@@ -257,11 +260,12 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
         d->sequence[n++] = (uint32_t)u;
     }
     esp__arena_rewind(p->arena, mark);
-    d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX; /* fewer: ops on links wait for each other */
+    /* Fewer: ops on links wait for each other in a circle. */
+    d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX;
     return d->makespan;
 }
 
-/* ---- replaying ------------------------------------------------------------------------------------------------------------- */
+/* ---- replaying --------------------------------------------------------------------------------------------------- */
 ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__schedule *d) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__clock c;

@@ -1,5 +1,5 @@
-/* text.c: converts a schedule to the text of a strategy file, and back. espresso_impl/strategy/text.c knows the format; this
- * file turns its lines into units, paths and a sequence. */
+/* text.c: converts a schedule to the text of a strategy, and back. espresso_impl/strategy/text.c knows the format; this
+ * file converts its lines to units, paths and a sequence. */
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 #include "espresso_impl/strategy/text.h"
@@ -8,14 +8,14 @@ ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
-/* The order entry of op `k` of a path. */
+/* The entry of the strategy's order for op `k` of a path. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
     esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step};
     if (op->kind == ESP_PLAN_PACK)
-        e.what = op->up ? ESP__ENTRY_UNPACK : ESP__ENTRY_PACK, e.step = 0;
+        e.what = op->reverse ? ESP__ENTRY_UNPACK : ESP__ENTRY_PACK, e.step = 0;
     else if (op->kind == ESP_PLAN_COPY)
-        e.what = op->up ? ESP__ENTRY_UP : ESP__ENTRY_DOWN;
+        e.what = op->reverse ? ESP__ENTRY_UP : ESP__ENTRY_DOWN;
     return e;
 }
 
@@ -60,7 +60,7 @@ ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const 
     return t.data;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 typedef struct esp__schedule_reading {
     esp__problem *p;
     esp__schedule *d;
@@ -92,7 +92,8 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
                               .rounds = esp__schedule_rounds};
 }
 
-/* Only a sharded tensor's option ends narrow. */
+/* An option that leaves each rank with a part only must belong to a sharded tensor, and a sharded tensor needs such an
+ * option. */
 static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__unit_line *x,
                                    const esp__option *o) {
     for (uint32_t i = x->first; i < x->first + x->n; i++) {
@@ -101,14 +102,14 @@ static esp_status esp__read_narrow(const esp__problem *p, const char *where, con
         return esp__fail(NULL, ESP_E_ARG,
                          t->shard
                              ? "%s: tensor '%s' is sharded, but option '%s' gives every rank all of it"
-                             : "%s: tensor '%s': option '%s' leaves each rank with a part only, and the model does not "
-                               "say that the tensor is sharded (shard, --shard)",
+                             : "%s: tensor '%s': option '%s' leaves each rank with a part only, but the tensor is not "
+                               "sharded in the model (shard, --shard)",
                          where, t->name, x->option);
     }
     return ESP_OK;
 }
 
-/* The path of a unit's codec and option. */
+/* Finds the path for the unit's option and codec. */
 static esp_status esp__read_path(esp__problem *p, const char *where, const esp__unit_line *x, const esp__extent *u,
                                  const esp__path **out) {
     esp__option o;
@@ -135,13 +136,7 @@ static esp_status esp__read_unit_path(void *user, const char *where, const esp__
     esp_status s = esp__read_path(r->p, where, x, &u, &path);
     if (s) return s;
     esp__schedule *d = r->d;
-    if (d->n_units == d->room_units) {
-        esp__extent *units = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *units);
-        const esp__path **paths = esp__arena_get(r->p->arena, 2 * d->room_units * sizeof *paths);
-        memcpy(units, d->units, d->n_units * sizeof *units);
-        memcpy((void *)paths, (const void *)d->paths, d->n_units * sizeof *paths);
-        d->units = units, d->paths = paths, d->room_units *= 2;
-    }
+    esp__schedule_room_units(r->p, d, d->n_units + 1);
     d->units[d->n_units] = u;
     d->paths[d->n_units++] = path;
     return ESP_OK;
@@ -152,16 +147,15 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
     const esp__order_units units = esp__schedule_order_units(r);
     char word[ESP__ENTRY_MAX];
     if (!esp__order_entry_fits(e, &units)) return esp__order_entry_fail(NULL, where, esp__order_entry_word(e, word));
-    if (r->n_entries == r->room_entries) {
-        esp__order_entry *more = esp__arena_get(r->p->arena, 2 * r->room_entries * sizeof *more);
-        memcpy(more, r->entries, r->n_entries * sizeof *more);
-        r->entries = more, r->room_entries *= 2;
-    }
+    if (r->n_entries == r->room_entries)
+        r->entries = esp__arena_grow(r->p->arena, r->entries, r->n_entries * sizeof *r->entries,
+                                     (r->room_entries *= 2) * sizeof *r->entries);
     r->entries[r->n_entries++] = *e;
     return ESP_OK;
 }
 
-/* If the order contains every op of the schedule on this system, makes it the sequence and returns 1; else returns 0. */
+/* Makes the text's order the sequence, if it contains every op that the schedule has on this system; returns whether it
+ * does. */
 static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
@@ -187,8 +181,8 @@ static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     return 1;
 }
 
-/* Makes a sequence from the order's collectives alone; host copies, which also run on links, go before the next collective of
- * their unit. */
+/* Makes a sequence from the order of the collectives alone. Host copies, which also run on links, go before the next
+ * collective of their unit. */
 static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;
@@ -211,7 +205,7 @@ static esp_status esp__order_links(esp__schedule_reading *r, const char *name, u
     return ESP_OK;
 }
 
-/* Reads a strategy's text into a schedule, with its makespan; error messages begin with `name`. */
+/* Reads a strategy's text into a schedule and computes its makespan. Error messages begin with `name`. */
 ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text) {
     esp__schedule_reading *r = esp__arena_get(p->arena, sizeof *r);
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};
@@ -220,9 +214,7 @@ ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const c
     r->p = p, r->d = d;
     r->room_entries = 1024;
     r->entries = esp__arena_get(p->arena, r->room_entries * sizeof *r->entries);
-    d->room_units = (uint32_t)p->n_tensors + 16;
-    d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
-    d->paths = esp__arena_get(p->arena, d->room_units * sizeof *d->paths);
+    esp__schedule_room_units(p, d, (uint32_t)p->n_tensors + 16);
     esp_status s = esp__strategy_read(NULL, name, esp__arena_text(p->arena, text), &tensors, &to);
     if (s) return s;
     if (!r->n_entries) {

@@ -36,7 +36,7 @@ ranks cpu "$BUILD/bin/train" $small --strategy fp32
 cuda fp32 --strategy fp32
 close_to fp32 cpu 0.0001
 cuda auto --strategy auto
-grep -q '6 of 6 tensors are on a device, of which auto knows no costs' "$tmp/out" || fail "auto says nothing of the device: $(cat "$tmp/out")"
+grep -q '6 of 6 tensors are on a device, for which auto has no costs' "$tmp/out" || fail "auto says nothing of the device: $(cat "$tmp/out")"
 close_to auto cpu 0.0001
 cuda shard --strategy fp32 --shard 1
 cmp -s "$tmp/fp32.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(diff "$tmp/fp32.loss" "$tmp/shard.loss" | head -n 4)"

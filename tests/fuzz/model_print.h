@@ -5,7 +5,7 @@
 #include "espresso_impl/base/json.h"
 #include "planner/files/write.h"
 
-static void model_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__model_more *more) {
+static void model_put_tensor(esp__text *t, const esp_plan_tensor *x) {
     esp__text_add(t, "    {\"name\": ");
     esp__json_string(t, x->name);
     esp__text_add(t, ", \"elements\": %llu, \"compute_us\": ", (unsigned long long)x->elements);
@@ -16,14 +16,6 @@ static void model_put_tensor(esp__text *t, const esp_plan_tensor *x, const esp__
     }
     if (x->rows)
         esp__text_add(t, ", \"rows\": %llu, \"cols\": %llu", (unsigned long long)x->rows, (unsigned long long)x->cols);
-    if (more->flops >= 0) {
-        esp__text_add(t, ", \"flops\": ");
-        files_put_number(t, more->flops);
-    }
-    if (more->spread >= 0) {
-        esp__text_add(t, ", \"spread\": ");
-        files_put_number(t, more->spread);
-    }
     esp__text_add(t, "},\n");
 }
 
@@ -37,7 +29,6 @@ static void model_print(const esp__model_file *f, esp__text *t) {
     files_put_text_line(t, "  ", "model", f->model.name);
     files_put_text_line(t, "  ", "source", f->source);
     files_put_text_line(t, "  ", "device", f->measured.device);
-    if (f->batch) esp__text_add(t, "  \"batch\": %llu,\n", (unsigned long long)f->batch);
     for (uint32_t i = 0; i < f->model.n_tensors; i++) parameters += f->model.tensors[i].elements;
     esp__text_add(t, "  \"parameters\": %llu,\n", (unsigned long long)parameters);
     files_put_us_line(t, "  ", "forward_us", f->model.forward_ns);
@@ -48,7 +39,7 @@ static void model_print(const esp__model_file *f, esp__text *t) {
     model_put_count(t, "cores", f->measured.cores);
     if (f->measured.noisy) esp__text_add(t, "  \"noisy\": true,\n");
     esp__text_add(t, "  \"tensors\": [\n");
-    for (uint32_t i = 0; i < f->model.n_tensors; i++) model_put_tensor(t, &f->model.tensors[i], &f->more[i]);
+    for (uint32_t i = 0; i < f->model.n_tensors; i++) model_put_tensor(t, &f->model.tensors[i]);
     files_put_no_comma(t);
     esp__text_add(t, "  ]\n}\n");
 }

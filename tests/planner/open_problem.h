@@ -1,6 +1,6 @@
 /* open_problem.h: opens and closes a problem of the planner, for tests of strategies and algorithms. Checks what every
- * strategy must have, and no more: units that cover the model once, paths that exist, and the makespan that its own
- * sequence gives. */
+ * strategy must have: units that cover the model once, paths that exist, and the makespan that its own sequence
+ * gives. */
 #ifndef TESTS_PLANNER_OPEN_PROBLEM_H
 #define TESTS_PLANNER_OPEN_PROBLEM_H
 #include "problems.h"
@@ -12,8 +12,9 @@ typedef struct opened_problem {
     esp__problem p;
 } opened_problem;
 
-/* A system and a codec whose times are easy to work out: links of 1000 bytes/us, alpha 10 us inside a machine and 100
- * us between; the codec takes 20 us (GPU) or 200 us (CPU), whatever the size up to 2^40 elements, and leaves 1%. */
+/* A system and a codec whose times are easy to compute: links of 1000 bytes/us, alpha 10 us inside a machine and 100 us
+ * between machines; the codec takes 20 us (GPU) or 200 us (CPU) for any size up to 2^40 elements, and keeps 1% of the
+ * elements. */
 static inline void simple_problem(opened_problem *g, uint32_t machines, uint32_t ranks) {
     static const esp_cost_point gpu[] = {{1099511627776.0, 20e3}}, cpu[] = {{1099511627776.0, 200e3}};
     esp_plan_system *s = &g->in.system;
@@ -46,7 +47,7 @@ static inline void add_tensor(opened_problem *g, uint64_t elements, double compu
     g->in.tensors[t].compute_ns = 1000.0 * compute_us;
 }
 
-/* The planner's own way out when memory is short is not taken here: the arena's failure ends the test program. */
+/* If memory ends, the test program ends: the arena's failure is not handled here. */
 static inline esp_status open_problem(opened_problem *g, int free_compression) {
     g->arena.on_failure = &g->on_failure;
     if (setjmp(g->on_failure)) abort();

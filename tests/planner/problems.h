@@ -4,7 +4,8 @@
 #define TESTS_PLANNER_PROBLEMS_H
 #include "tests/lib/test.h"
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers
+ * ------------------------------------------------------------------------------------------------------ */
 typedef struct rng {
     uint64_t s;
 } rng;
@@ -15,7 +16,8 @@ static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
 static int problem_plain; /* 1: only codecs that exist */
 
-/* ---- problems as a user gives them --------------------------------------------------------------------------------- */
+/* ---- problems as a user gives them
+ * --------------------------------------------------------------------------------- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
 /* Points into itself: do not copy. */
 typedef struct problem_input {
@@ -101,7 +103,8 @@ static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32
     return ESP_OK;
 }
 
-/* A shared range, then bits that say which numbers are zero, then numbers that are the wider the more of them are summed. */
+/* A shared range, then bits that say which numbers are zero, then numbers that are the wider the more of them are
+ * summed. */
 static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                        esp_bound *out) {
     problem_body(out, round == 0   ? 4
@@ -215,7 +218,8 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
     return n_units;
 }
 
-/* ---- programs of made-up ops ---------------------------------------------------------------------------------------- */
+/* ---- programs of made-up ops
+ * ---------------------------------------------------------------------------------------- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
 /* A problem and a schedule as the simulator sees them; ops and lanes are random, no option gives them. Points into
  * itself. */

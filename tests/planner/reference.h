@@ -1,6 +1,6 @@
-/* reference.h: a slow, simple simulator that checks the planner's fast ones: it goes from one moment to the next and
- * at each starts the ops that may start, one at a time. Written from the rules of time (docs/design/planner.md), not from
- * simulate.c: it must use nothing of that file. */
+/* reference.h: a slow, simple simulator to check the planner's fast ones: it goes from one point in time to the next
+ * and at each starts the ops that may start, one after the other. Written from the rules of time
+ * (docs/design/planner.md), not from simulate.c: it must use nothing of that file. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H
 #include "tests/lib/test.h"
@@ -11,19 +11,20 @@ typedef struct ref_op {
     uint32_t unit, index; /* of a backward: the tensor, 0                                        */
     int backward, before; /* before: the op that must be done first, or REF_NONE                 */
     uint8_t lanes;
-    uint64_t ns, core, link, ready, start, end; /* core, link: how long it keeps these lanes */
-    uint64_t since; /* it waits for its other lanes: from when its turn on lanes with a given order has come */
-    int turn;       /* it has */
+    uint64_t ns, core, link, ready, start, end; /* core, link: how long it occupies these lanes */
+    /* When it became first on the lanes with a given order, and began to wait for its other lanes. */
+    uint64_t since;
+    int turn; /* whether it is first there */
     int state;
-    uint32_t place; /* in the order of the lanes that follow one                           */
+    uint32_t place; /* index in the order of lanes that follow one */
 } ref_op;
 typedef struct ref_program {
     ref_op *ops;
     int n, n_backward;
-    int *first; /* by unit: its first op; its ops follow each other. One more than there are units */
+    int *first; /* [units + 1] a unit's first op; its others follow */
     uint32_t n_units;
     uint64_t now, makespan;
-    int core_ops; /* an op queues for its core from its turn on its links on */
+    int core_ops; /* ops queue for their core once they have their links */
 } ref_program;
 
 /* Every op of a schedule: the backward of all tensors, then the units' ops. */
@@ -48,7 +49,7 @@ static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *
             ref_op *o = &r->ops[r->n];
             o->unit = u, o->index = k, o->lanes = path->ops[k].lanes;
             o->ns = path->ops[k].time.ns, o->core = path->ops[k].time.core, o->link = path->ops[k].time.link;
-            o->before = k ? r->n - 1 : (int)(d->units[u].first + d->units[u].n - 1); /* ready at its last member */
+            o->before = k ? r->n - 1 : (int)(d->units[u].first + d->units[u].n - 1); /* ready when its last tensor is */
             r->n++;
         }
     }
@@ -62,8 +63,8 @@ static inline void ref_close(ref_program *r) {
     free(r);
 }
 
-/* The key of two ops that wait for a lane: ready, then what was there first in backward order, then the op's index.
- * A unit's op goes before a backward that is ready at the same time. */
+/* The order of two ops that wait for a lane: by the time when they are ready, then in backward order, then by the op's
+ * index. A unit's op goes before a backward that is ready at the same time. */
 static int ref_key_less(const ref_op *a, const ref_op *b) {
     if (a->since != b->since) return a->since < b->since;
     if (a->backward != b->backward) return b->backward;
@@ -71,12 +72,12 @@ static int ref_key_less(const ref_op *a, const ref_op *b) {
     return a->index < b->index;
 }
 
-/* How long an op keeps a lane. */
+/* How long an op occupies a lane. */
 static uint64_t ref_kept(const ref_op *o, uint32_t lane) {
     return lane >= ESP__LANE_INTRA && lane < ESP__LANE_PROGRESS ? o->link : o->core;
 }
 
-/* The op whose turn it is on a lane, or REF_NONE: while one runs there, or where none is ready. */
+/* The op that is next on a lane; REF_NONE while one runs there, or if none is ready. */
 static int ref_head(const ref_program *r, uint32_t lane, int ordered) {
     int head = REF_NONE;
     for (int i = 0; i < r->n; i++) {
@@ -90,7 +91,7 @@ static int ref_head(const ref_program *r, uint32_t lane, int ordered) {
     return head;
 }
 
-/* The op that is first in line for a link in ready order, or REF_NONE: while one runs there, or where none is ready. */
+/* The op that is next on a link by ready times; REF_NONE while one runs there, or if none is ready. */
 static int ref_first(const ref_program *r, uint32_t lane) {
     int first = REF_NONE;
     for (int i = 0; i < r->n; i++) {
@@ -105,7 +106,7 @@ static int ref_first(const ref_program *r, uint32_t lane) {
     return first;
 }
 
-/* Of the ops that may start now (ready, and at the head of all of their lanes) the one with the least key. */
+/* Of the ops that may start now (ready, and next on all of their lanes), the first by key. */
 static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     int head[ESP__LANES], next = REF_NONE;
     const uint8_t links = r->core_ops ? ESP__LINK_LANES : 0; /* where no order is given: by ready time */
@@ -131,8 +132,7 @@ static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     return next;
 }
 
-/* Ends what ends by now and makes ready what waited for it; ops that take no lane (there are none) would never
- * start. */
+/* Ends the ops that end by now, and makes their successors ready. */
 static void ref_settle(ref_program *r) {
     for (int i = 0; i < r->n; i++)
         if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= r->now) r->ops[i].state = REF_DONE;
@@ -172,12 +172,11 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
     return r->makespan;
 }
 
-/* (a) Every lane takes what is ready first. */
+/* (a) Every lane runs its ops by ready times. */
 static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
 enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = REF_LINKS | ESP__CORE_LANES };
-/* (b) The links follow `links` (units, each as often as it has ops on links); cpu and compute take what is ready
- * first. */
+/* (b) The links follow `links` (units, each once per op that it has on a link); cpu and compute go by ready times. */
 static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
@@ -191,7 +190,8 @@ static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uin
     return ref_run(r, REF_LINKS);
 }
 
-/* (c) All lanes follow `sequence`: ESP__NEXT_BACKWARD, or a unit whose next op it is. */
+/* (c) All lanes follow `sequence`, in which a unit stands for its next op, and ESP__NEXT_BACKWARD for the next
+ * backward. */
 static inline uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next), backward = 0;
     assert_int_equal(n, r->n);

@@ -1,5 +1,5 @@
-/* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives back the same plan, the report is what
- * the timeline says, the same seed gives the same plan, no comparison strategy wins, bounds hold. */
+/* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives the same plan again, the report
+ * matches the timeline, the same seed gives the same plan, no comparison strategy wins, and bounds are valid. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
@@ -27,7 +27,8 @@ static esp_plan_report report_of(const esp_plan *plan) {
 
 static double iteration(const esp_plan *plan) { return report_of(plan).iteration_ns; }
 
-/* ---- the text ------------------------------------------------------------------------------------------------------ */
+/* ---- the text
+ * ------------------------------------------------------------------------------------------------------ */
 /* The text without its comments. */
 static char *bare(const char *text) {
     char *out = calloc(1, strlen(text) + 1), *at = out;
@@ -58,7 +59,7 @@ static void expect_same_plan(const esp_plan *a, const esp_plan *b) {
     }
 }
 
-/* What a plan promises its text takes; and its text, read again, is the same text. */
+/* The text of a plan takes the time that the plan predicts; reading and writing it again gives the same text. */
 TEST(test_round_trip) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
@@ -101,7 +102,8 @@ static uint32_t text_units(const problem_input *in, const esp__extent *units, ui
     return tensor;
 }
 
-/* Chunks and groups, written by hand and without an order: the plan has these units, and its own text is the same plan. */
+/* Chunks and groups, written by hand and without an order: the plan has these units, and its own text is the same
+ * plan. */
 TEST(test_units) {
     static problem_input in;
     static char text[65536];
@@ -140,10 +142,11 @@ TEST(test_same_seed) {
     }
 }
 
-/* ---- the report ----------------------------------------------------------------------------------------------------------- */
+/* ---- the report
+ * ----------------------------------------------------------------------------------------------------------- */
 enum { LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER };
 
-/* Is an op of such a kind running at the moment `t` (and until the next moment at which anything starts or ends)? */
+/* Whether an op of this kind runs at time `t` (until the next time at which an op starts or ends). */
 static int running(const esp_plan_event *e, uint32_t n, uint64_t t, int what) {
     for (uint32_t i = 0; i < n; i++) {
         int is = e[i].kind == ESP_PLAN_BACKWARD ? 0 : e[i].lanes & LINKS ? 1 : 2;
@@ -245,8 +248,8 @@ TEST(test_report) {
     }
 }
 
-/* A plan is at most as long as strategy layerwise with any of the codecs; also where other options are forbidden, as by strategy
- * `auto` on one machine and with one rank a machine. */
+/* A plan is at most as long as strategy layerwise with any of the codecs; also where other options are forbidden, as
+ * by strategy `auto` on one machine and with one rank a machine. */
 enum { ALL_OPTIONS = 0, ONE_MACHINE, ONE_RANK, NO_ALLTOALL, ONE_COMP, ALLOWED };
 static uint32_t layerwise_allowed(problem_input *in, int allowed) {
     static const char *const levels[] = {"*intra.*", "*inter.*"}, *const alltoall[] = {"*alltoall*"};
@@ -285,7 +288,7 @@ TEST(test_layerwise) {
     assert_true(compared > 0);
 }
 
-/* A caller with an older, shorter report gets what it knows. */
+/* A caller with an older, shorter report gets the members that it knows. */
 TEST(test_short_report) {
     static problem_input in;
     problem_random(5, 4, 0, &in);
@@ -300,7 +303,8 @@ TEST(test_short_report) {
     esp_plan_free(plan);
 }
 
-/* ---- against the others ------------------------------------------------------------------------------------------------------ */
+/* ---- against the others
+ * ------------------------------------------------------------------------------------------------------ */
 TEST(test_schemes) {
     static problem_input in;
     for (uint64_t seed = 200; seed < 200 + test_repeats(40); seed++) {
@@ -330,7 +334,7 @@ TEST(test_schemes) {
     }
 }
 
-/* No strategy at all beats a bound: random units, random options of the tree, random codecs. */
+/* No strategy beats a bound: random units, random options of the tree, random codecs. */
 TEST(test_bounds) {
     static problem_input in;
     static char text[65536];
@@ -361,7 +365,7 @@ TEST(test_bounds) {
     problem_plain = 0;
 }
 
-/* Flags and limits are kept. */
+/* Flags and limits are respected. */
 TEST(test_flags) {
     static problem_input in;
     for (uint64_t seed = 400; seed < 400 + test_repeats(20); seed++) {
@@ -390,8 +394,10 @@ TEST(test_flags) {
     }
 }
 
-/* ---- the project's models ---------------------------------------------------------------------------------------------------- */
-/* Tensors of a model file, by its plain layout: {"name": ..., "elements": ..., "compute_us": ...} a tensor. 0: no such file. */
+/* ---- the project's models
+ * ---------------------------------------------------------------------------------------------------- */
+/* Reads the tensors of a model file with one {"name": ..., "elements": ..., "compute_us": ...} per tensor. Returns 0 if
+ * there is no such file. */
 static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[64], uint32_t room) {
     char line[512];
     uint32_t n = 0;
@@ -425,7 +431,7 @@ TEST(test_models) {
             snprintf(path, sizeof path, "%s/%s.json", folders[f], names[i]);
             esp_plan_model model = {.name = names[i], .tensors = tensors};
             model.n_tensors = model_read(path, tensors, tensor_names, MODEL_TENSORS);
-            if (!model.n_tensors && f == 1) continue; /* one of them is there */
+            if (!model.n_tensors && f == 1) continue; /* one of the folders exists */
             if (!model.n_tensors) fail_msg("%s is not there", path);
             seen++;
             paper_open(&paper, (int)(i & 1), 8);

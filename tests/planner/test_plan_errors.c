@@ -1,5 +1,5 @@
-/* test_plan_errors.c: what the planner says to bad input: never a crash, never a plan, always a text that names what is
- * wrong and where. Every case starts from a small problem that is right and changes one thing. */
+/* test_plan_errors.c: the planner's errors for bad input: never a crash, never a plan, always a text that names what is
+ * wrong and where. Every case changes one thing of a small correct problem. */
 #include "tests/lib/test.h"
 
 typedef struct input {
@@ -10,7 +10,7 @@ typedef struct input {
     uint32_t n_codecs;
     esp_plan_system system;
     esp_plan_config config;
-    const char *strategy; /* simulated, where there is one */
+    const char *strategy; /* a strategy to simulate, or NULL */
 } input;
 
 static const char right[] =
@@ -51,7 +51,7 @@ static void refused_line(const input *in, const char *word, int line) {
     assert_null(plan);
     if (!strstr(esp_last_error(NULL), word)) fail_msg("line %d: no '%s' in: %s", line, word, esp_last_error(NULL));
 }
-/* One change to the right input, and a word that the error must have. */
+/* One change to the correct input, and a word that the error must contain. */
 #define REFUSED(change, word)                                                                                          \
     do {                                                                                                               \
         input in;                                                                                                      \
@@ -111,9 +111,9 @@ TEST(test_rounds) {
     REFUSED(in.codecs[0].caps = ESP_CODEC_NEEDS_MATRIX, "needs bound and self");
     REFUSED((in.codecs[0].n_rounds = 5, in.codecs[0].bound = any_bound), "n_rounds is 5: at most 4");
     REFUSED(in.codecs[0].vector_error = -1, "vector_error must be >= 0");
-    /* nothing but a codec that takes matrices only: tensors that are none, then chunks of one */
+    /* Only a codec of matrices: for tensors that are not matrices, then for chunks of a matrix. */
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1),
-            "tensor 'a': what is forbidden or asked for leaves no option that a codec can run");
+            "tensor 'a': what is forbidden or requested leaves no option that a codec can run");
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1,
              in.model.n_tensors = 1, in.tensors[0].rows = 10, in.tensors[0].cols = 100),
             "leaves no option for its chunks and groups, which are no matrices");
@@ -156,7 +156,7 @@ TEST(test_system) {
     REFUSED((in.points[1].size = 1000, in.system.flat.table[ESP_COLL_GATHER] = ((esp_cost_curve){in.points, 2, 0})),
             "gather");
     REFUSED((in.system.inter.bytes_per_us = 0), "inter");
-    input in; /* what is not used need not be there */
+    input in; /* unused inputs may be missing */
     esp_plan *plan;
     input_open(&in);
     in.system.machines = 1, in.system.inter.bytes_per_us = 0;
@@ -206,7 +206,8 @@ TEST(test_config) {
     REFUSED(in.config.max_volume = 1e-9, "max_volume"); /* nothing compresses that much */
 }
 
-/* ---- strategies ------------------------------------------------------------------------------------------------------- */
+/* ---- strategies
+ * ------------------------------------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
 #define A "tensor a 1000 none flat.allreduce\n"
 #define B "tensor b 2000 none flat.allreduce\n"
@@ -265,7 +266,8 @@ TEST(test_strategy_order) {
     REFUSED(in.strategy = HEAD A B C "order 0:000000000000000000000000000000\n", "order");
 }
 
-/* ---- sizes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- sizes
+ * ---------------------------------------------------------------------------------------------------------------- */
 TEST(test_too_many) {
     enum { MANY = 1000000 };
     input in;
@@ -283,7 +285,7 @@ TEST(test_too_many) {
     free(names);
 }
 
-/* The largest and the smallest numbers that are taken give a plan, with a time that is a number. */
+/* The largest and smallest allowed numbers give a plan with a finite time. */
 TEST(test_extremes) {
     for (int i = 0; i < 8; i++) {
         input in;
@@ -299,7 +301,7 @@ TEST(test_extremes) {
         if (i == 6) in.system.machines = 1u << 19, in.tensors[1].elements = 1;
         if (i == 7) in.points[0] = (esp_cost_point){1e-300, 0}, in.points[1] = (esp_cost_point){2e-300, 1e18};
         esp_status s = call(&in, &plan);
-        if (s) { /* or is refused, in words */
+        if (s) { /* or an error with a text */
             assert_int_equal(s, ESP_E_ARG);
             assert_true(strlen(esp_last_error(NULL)) > 10);
             continue;
@@ -314,7 +316,7 @@ TEST(test_extremes) {
     }
 }
 
-/* Names and texts of any kind leave the strategy's text whole. */
+/* Unusual names and texts do not break the strategy's text. */
 TEST(test_names) {
     input in;
     esp_plan *plan, *again;
@@ -332,7 +334,7 @@ TEST(test_names) {
     esp_plan_free(plan);
 }
 
-/* A budget that is over at once still gives a plan. */
+/* A budget that ends at once still gives a plan. */
 TEST(test_budget) {
     input in;
     esp_plan *plan;

@@ -11,7 +11,7 @@ typedef struct runner {
     const char *text;
     const esp_plan_unit *units;
     uint32_t n_units;
-    float *result[RANKS_MAX]; /* of a rank: all tensors, one behind the other */
+    float *result[RANKS_MAX]; /* of a rank: all tensors, one after the other */
     uint64_t elements;
     atomic_int failures;
 } runner;
@@ -52,7 +52,7 @@ static void body(esp_ctx *ctx, void *user) {
     }
 }
 
-/* What units without a codec bring is the mean, to the last bit. */
+/* Units without a codec give the exact mean. */
 static void check_exact(const runner *r, uint32_t ranks) {
     uint64_t start[PROBLEM_TENSORS + 1] = {0};
     for (uint32_t t = 0; t < r->in->model.n_tensors; t++) start[t + 1] = start[t] + r->in->tensors[t].elements;
@@ -114,8 +114,7 @@ TEST(test_runs) {
     }
 }
 
-/* Units of every kind, whatever the planner would choose: each a random option of the tree, in a random order of its
- * own. */
+/* Units of every kind, whatever the planner would choose: each with a random option of the tree, in random order. */
 TEST(test_units_run) {
     static problem_input in;
     static char text[65536];
@@ -147,8 +146,8 @@ TEST(test_units_run) {
     }
 }
 
-/* Codecs of several rounds that the library has, by their own models, on a slow link: the planner's best, and every comparison
- * strategy that compresses with them. */
+/* The library's codecs of several rounds, by their own models, on a slow link: the planner's best plan, and every
+ * comparison strategy that compresses with them. */
 static void rounds_problem(uint64_t seed, esp_ctx *ctx, esp__costs *costs, problem_input *in) {
     static const char *const specs[] = {"powersgd:rank=2", "int8:shared=1"};
     rng r = {seed};
@@ -181,7 +180,7 @@ TEST(test_rounds_run) {
         const esp_plan_unit *u = esp_plan_units(plan, &n);
         for (uint32_t i = 0; i < n; i++) compressed += strcmp(u[i].codec, "none") != 0;
         run_plan(&in, plan);
-        esp_plan *again = NULL; /* its text says the same */
+        esp_plan *again = NULL; /* its text is the same */
         if (esp_plan_simulate(&in.model, in.codecs, 1, &in.system, NULL, esp_plan_text(plan), &again))
             fail_msg("%s", esp_last_error(NULL));
         esp_plan_report r = {.struct_size = sizeof r}, x = r;

@@ -1,7 +1,7 @@
-/* test_same_program.c: the planner times what the executor runs: for every option of the tree, a path has the ops of the compiled
- * program of a rank that is root in every rooted collective: kinds, lanes, steps, rounds, elements and payloads. The same with
- * codecs of several rounds: also each round's payload bytes, dtype and reduction; and the planner has a path for exactly those
- * options that the executor does not refuse. */
+/* test_same_program.c: the planner times what the executor runs: for every option of the tree, a path has the ops of
+ * the compiled program of a rank that is root in every rooted collective: kinds, lanes, steps, rounds, elements and
+ * payloads. The same with codecs of several rounds: also each round's payload bytes, dtype and reduction; and the
+ * planner has a path for exactly those options that the executor does not refuse. */
 /* runs: no-tsan: compiles programs, runs none */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -25,7 +25,7 @@ static int add_option(void *user, const esp__option *o) {
     return t->n == OPTIONS_MAX;
 }
 
-/* The planner's side: a problem with nothing to plan, for its op templates. */
+/* The planner's part: a problem without a plan, for its op templates. */
 typedef struct side {
     esp__arena arena;
     jmp_buf no_memory;
@@ -68,7 +68,7 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* What the codec says of such an op's payload. */
+/* The codec's bound for such an op's payload. */
 static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
     const esp_plan_codec *c = &p->codecs[0];
     uint64_t n = shape->size[r->cut];
@@ -82,7 +82,7 @@ static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, cons
     return b;
 }
 
-/* Does the op reduce the bodies that the planner sizes? */
+/* Whether the op reduces the bodies that the planner assumes. */
 static int same_sum(const side *s, const esp__op *op, const esp__op_template *r, const esp__shape *shape) {
     const esp__problem *p = &s->problem;
     const esp_bound b = bound_of(p, r, shape, op->round);
@@ -92,7 +92,8 @@ static int same_sum(const side *s, const esp__op *op, const esp__op_template *r,
                esp__op_bytes_before(p, r, shape, &p->codecs[0]);
 }
 
-/* Is this op of the program that op of the path? The largest part stands for all (the last may be smaller). */
+/* Whether this op of the program is that op of the path. The largest part represents all (the last one may be
+ * smaller). */
 static int same(const side *s, const esp__program *program, const esp__op *op, const esp__plan_op *x,
                 const esp__shape *shape) {
     const esp__problem *p = &s->problem;
@@ -134,7 +135,7 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
            want; /* width: elements of a row */
 }
 
-/* The planner's path for an option; NULL: none. */
+/* The planner's path for an option, or NULL. */
 static const esp__path *path_of(side *s, const char *text) {
     const esp__extent whole = {0, 1, 0, ELEMENTS};
     esp__option option;
@@ -232,9 +233,10 @@ TEST(test_one_level) {
     run(ESP__TREE_FLAT, 3, 4, 1, 63);
 }
 
-/* ---- codecs of several rounds ------------------------------------------------------------------------------------------ */
-/* Every rank puts each option in force: the executor refuses those that the planner has no path for, and no others. Options that
- * both take stay in the list. */
+/* ---- codecs of several rounds
+ * ------------------------------------------------------------------------------------------ */
+/* Every rank activates each option: the executor refuses exactly those for which the planner has no path. Options that
+ * both accept stay in the list. */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
     char text[2 * ESP__TEXT_MAX];
@@ -263,7 +265,8 @@ static void body_refused(esp_ctx *ctx, void *user) {
     esp__arena_free(&planner.arena);
 }
 
-/* All options of the tree, and those that sum payloads, on machines x local ranks. wanted: options that the codec can have; 0: all. */
+/* All options of the tree, and those that sum payloads, on machines x local ranks. wanted: the number of options that
+ * the codec can have; 0: all. */
 static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t local, uint32_t wanted) {
     static tree t;
     memset(&t, 0, sizeof t);

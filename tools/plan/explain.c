@@ -90,9 +90,9 @@ static void explain_ops(const esp__path *path, esp__text *out) {
         const esp__plan_op *op = &path->ops[i];
         char step[64];
         if (op->kind == ESP_PLAN_PACK)
-            snprintf(step, sizeof step, "%s", op->up ? "unpack" : "pack");
+            snprintf(step, sizeof step, "%s", op->reverse ? "unpack" : "pack");
         else if (op->kind == ESP_PLAN_COPY)
-            snprintf(step, sizeof step, "copy %s the host", op->up ? "from" : "to");
+            snprintf(step, sizeof step, "copy %s the host", op->reverse ? "from" : "to");
         else
             esp__step_print(&path->option->steps[op->step], step, sizeof step);
         esp__text_add(out, "%s%s %s", i ? " > " : "", step, tool_time((double)op->time.ns));

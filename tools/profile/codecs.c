@@ -94,7 +94,7 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
 
 /* Adds the GPU's name, from its driver, to the name of the processor. */
 static void codecs_name_gpu(profile_job *j) {
-    const esp__device *d = esp__device_at(j->ctx, j->gpu->on);
+    const esp__device *d = esp__device_at(j->ctx, j->gpu->device);
     char name[128] = "";
     const size_t at = codecs_on(j, ESP_ON_CPU) || (j->parts & PROFILE_LINKS) ? strlen(j->device) : 0;
     if (!ESP_HAS(esp_device_table, d->table, device_name) || d->table->device_name(d->self, name, sizeof name))

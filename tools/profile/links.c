@@ -16,8 +16,8 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     (void)took_ns;
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__calibration_has(j->ctx, level) && !s; coll++) {
-            const double guess = esp__calibration_guess(j->ctx, j->calibration, level, coll, bytes);
-            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* all ranks agree */
+            const double guess = esp__calibration_estimate(j->ctx, j->calibration, level, coll, bytes);
+            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* the same on all ranks */
                 *complete = false;
                 continue;
             }

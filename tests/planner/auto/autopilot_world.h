@@ -1,5 +1,5 @@
-/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run them, and what the
- * autopilot did in it. */
+/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run
+ * them, and what the autopilot did in it. */
 #ifndef AUTOPILOT_WORLD_H
 #define AUTOPILOT_WORLD_H
 #include "tests/lib/test.h"
@@ -15,15 +15,15 @@ struct world {
     double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
     double gentle_ms;                    /* and this much more with specs[1] in place of specs[0] */
     int32_t excess;                      /* this tensor's error is too large while specs[0] compresses it; -1: none's */
-    const char *specs[2];                /* the codecs that figures are for: a lossy one that wins, and a gentle one */
-    double errors[2];                    /* that the figures claim */
+    const char *specs[2];                /* the measured codecs: a lossy one that wins, a gentle one */
+    double errors[2];                    /* their errors, as if measured */
     const char *plugin;                  /* file to load first; NULL: none */
     const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
     int real;                            /* nothing is made up */
     const char *backend;                 /* NULL: the test's own */
     int matrices;                        /* tensors with columns say so */
     double tolerance;                    /* of sums; 0: they are exact */
-    int figures_fail;                    /* what was measured is of no use */
+    int costs_fail;                      /* what was measured is of no use */
     int busy_from, busy_to;              /* steps in which all takes `busy` times as long: another job's doing */
     double busy;
     int32_t waits_less; /* this rank waits for communication only `waiting` of a step; -1: none */
@@ -55,7 +55,7 @@ static int compresses(const esp_ctx *ctx) {
     return 0;
 }
 
-/* Has the strategy options of layerwise, which plans for these figures do not have? */
+/* Whether the strategy has options of layerwise, which plans for these costs do not have. */
 static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
 
 static uint64_t world_step(void *user, esp_ctx *ctx) {
@@ -82,10 +82,10 @@ static double world_waiting(void *user, esp_ctx *ctx) {
 }
 
 /* Links of slow_rate bytes/us or so fast that nothing is worth compressing. */
-static esp_status world_figures(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
+static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
     const world *w = user;
-    if (w->figures_fail) return esp__fail(ctx, ESP_E_NOMEM, "no figures today");
+    if (w->costs_fail) return esp__fail(ctx, ESP_E_NOMEM, "no costs today");
     memset(s, 0, sizeof *s);
     memset(codecs, 0, 2 * sizeof *codecs);
     s->struct_size = sizeof *s;
@@ -149,7 +149,7 @@ static void live(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
-            w,          world_step,     world_ready, world_figures, w->excess < 0 ? NULL : world_excess, world_waiting,
+            w,          world_step,     world_ready, world_costs, w->excess < 0 ? NULL : world_excess, world_waiting,
             w->exposed, w->tries_second};
         esp__autopilot_of(ctx)->source = source;
     }

@@ -1,5 +1,5 @@
-/* test_auto_loss.c: strategy "auto" and the loss: it prefers codecs that are safe with the trainer's optimizer, says what to expect,
- * and returns to fp32 on all ranks where the losses that the trainer reports rise after a change. */
+/* test_auto_loss.c: strategy "auto" and the loss: it prefers codecs that are safe with the trainer's optimizer, logs
+ * what to expect, and returns to fp32 on all ranks if the losses that the trainer reports rise after a change. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "autopilot_world.h"
@@ -13,7 +13,8 @@ static int says(const world *w, const char *what) {
     return 0;
 }
 
-/* ---- the optimizer ----------------------------------------------------------------------------------------------------- */
+/* ---- the optimizer
+ * ----------------------------------------------------------------------------------------------------- */
 static world *trained_with(uint32_t optimizer, float momentum) {
     world *w = world_new();
     w->specs[0] = few;
@@ -23,7 +24,7 @@ static world *trained_with(uint32_t optimizer, float momentum) {
     return w;
 }
 
-/* Where rounding alone brings most of the gain, a codec that slows training is passed over, and only then. */
+/* If rounding alone brings most of the gain, a codec that slows training is not chosen; otherwise it is. */
 TEST(test_safe_first) {
     static const struct {
         uint32_t optimizer;
@@ -52,7 +53,7 @@ TEST(test_safe_first) {
     }
 }
 
-/* A codec that the user named is chosen all the same where it takes less time to the same loss. */
+/* A codec that the user named is chosen anyway if it takes less time to the same loss. */
 TEST(test_unsafe_where_it_wins) {
     for (int i = 0; i < 2; i++) {
         world *w = trained_with(ESP_OPTIMIZER_ADAM, 0);
@@ -65,7 +66,8 @@ TEST(test_unsafe_where_it_wins) {
     }
 }
 
-/* ---- the loss ------------------------------------------------------------------------------------------------------------- */
+/* ---- the loss
+ * ------------------------------------------------------------------------------------------------------------- */
 static double noise(int32_t rank, int step) { /* -0.5 to 0.5, the same in every run */
     const uint32_t h = (uint32_t)(step * 7919 + rank * 104729 + 12345) * 2654435761u;
     return (double)(h >> 8) / (double)(1u << 24) - 0.5;
@@ -74,7 +76,7 @@ static double learns(const world *w, const esp_ctx *ctx, int step) {
     return 0.5 + 2.0 * exp(-step / 60.0) + 0.4 * noise(ctx->job.rank, step);
 }
 static int lossy(const esp_ctx *ctx) { return strstr(ctx->active.strategy.text, "topk") != NULL; }
-/* What topk does to the loss after some steps. */
+/* How topk changes the loss after some steps. */
 static double jumps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && lossy(ctx) ? 3.0 : 0.0);
 }
@@ -104,7 +106,7 @@ static world *reports(double (*loss)(const world *, const esp_ctx *, int), int s
     return w;
 }
 
-/* A loss that falls and is noisy, single peaks, and one that was not finite before the change either: the strategy stays. */
+/* The strategy stays if the loss falls and is noisy, has single peaks, or was not finite before the change either. */
 TEST(test_stays) {
     static double (*const cases[])(const world *, const esp_ctx *, int) = {learns, peaks, always_nan};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -117,7 +119,8 @@ TEST(test_stays) {
     }
 }
 
-/* The loss rises: all ranks return to fp32, measure again, and choose codecs that round. run() checks that ranks decide alike. */
+/* After the loss rises all ranks return to fp32, measure again, and choose codecs that round. run() checks that all
+ * ranks decide alike. */
 TEST(test_returns) {
     static const struct {
         double (*loss)(const world *, const esp_ctx *, int);
@@ -144,7 +147,7 @@ TEST(test_returns) {
     }
 }
 
-/* Under codecs that only round, the loss is not held against them. */
+/* Under codecs that only round, a rising loss changes nothing. */
 static double jumps_anyway(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 ? 3.0 : 0.0);
 }
@@ -156,7 +159,7 @@ TEST(test_not_its_fault) {
     free(w);
 }
 
-/* A codec with a small error, too, is given up after a rise; then only those that only round are left. */
+/* A codec with a small error is given up after a rise, too; then only codecs that only round are left. */
 static double jumps_twice(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && strstr(ctx->active.strategy.text, " int4 ") ? 3.0 : 0.0);
 }
@@ -171,7 +174,8 @@ TEST(test_returns_from_rounding) {
     free(w);
 }
 
-/* ---- the rule ------------------------------------------------------------------------------------------------------------- */
+/* ---- the rule
+ * ------------------------------------------------------------------------------------------------------------- */
 enum { LOOKS = 20000, REPORTS = 16 };
 static double uniform(uint64_t *at) { /* above 0 and below 1 */
     return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0;
@@ -193,7 +197,7 @@ static esp__losses look(uint64_t *at, int kind, double level) {
     return x;
 }
 
-/* How often two looks in a row say that the loss has risen. */
+/* How often two consecutive checks find that the loss has risen. */
 static int fires(int kind, uint64_t seed, int from, double rise) {
     esp__losses before = {0, -1, 0.0, 0.0};
     int in_a_row = 0, n = 0;
@@ -205,7 +209,8 @@ static int fires(int kind, uint64_t seed, int from, double rise) {
     return n;
 }
 
-/* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise does, and for good. */
+/* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise always
+ * does. */
 TEST(test_rule) {
     for (int kind = 0; kind < 4; kind++) {
         assert_int_equal(fires(kind, 1, LOOKS, 0.0), 0);
@@ -213,7 +218,8 @@ TEST(test_rule) {
     }
 }
 
-/* ---- the call ------------------------------------------------------------------------------------------------------------- */
+/* ---- the call
+ * ------------------------------------------------------------------------------------------------------------- */
 static void calls(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
     CHECK(esp_report_loss(ctx, 1.0) == ESP_E_STATE && strstr(esp_last_error(ctx), "esp_start first"));

@@ -1,10 +1,11 @@
 /* test_autopilot.c: strategy "auto" from start to end, with step times and link costs made up by the test. All ranks
- * make every decision at the same step, and under every strategy no part of a gradient is lost. */
+ * make every decision at the same step, and no strategy loses a part of a gradient. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "autopilot_world.h"
 
-/* ---- the usual life: measure, switch, check, watch ---------------------------------------------------------------------- */
+/* ---- the usual life: measure, switch, check, watch
+ * ---------------------------------------------------------------------- */
 TEST(test_switch) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {2, 1}, {4, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -37,7 +38,7 @@ TEST(test_one_rank) {
     free(w);
 }
 
-/* No lossy codec unless it is named, only those that round; and none at all where that is asked for. */
+/* Lossy codecs are used only if they are named; codecs that round are used unless "none" is asked for. */
 TEST(test_opt_in) {
     world *w = world_new();
     run(w, "auto:steps=6,window=8", NULL, 4, 2);
@@ -49,7 +50,8 @@ TEST(test_opt_in) {
     free(w);
 }
 
-/* ---- what was promised does not come ---------------------------------------------------------------------------------------- */
+/* ---- what was promised does not come
+ * ---------------------------------------------------------------------------------------- */
 TEST(test_return) {
     world *w = world_new();
     w->compressed_ms[1] = 21.0; /* 5% slower than fp32 */
@@ -60,7 +62,7 @@ TEST(test_return) {
     free(w);
 }
 
-/* A gain that is not plain: the two take turns, and the new one stays only where it wins by the least gain. */
+/* A gain that is not clear: the two strategies alternate, and the new one stays only if it wins by the least gain. */
 TEST(test_turns) {
     static const struct {
         double ms;
@@ -76,15 +78,16 @@ TEST(test_turns) {
     }
 }
 
-/* ---- what trying may cost --------------------------------------------------------------------------------------------------- */
+/* ---- what trying may cost
+ * --------------------------------------------------------------------------------------------------- */
 static int steps_tried(const world *w) { /* under another strategy than the first */
     int n = 0;
     for (int s = 0; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][0];
     return n;
 }
 
-/* A plan that is far slower than predicted costs two steps, not the whole comparison; and there is no second try
- * until these are paid for, however often steps take longer than they did. */
+/* A plan that is far slower than predicted costs two steps, not the whole comparison. There is no second trial before
+ * these steps are earned back, however often steps get slower. */
 TEST(test_lost_try) {
     world *w = world_new();
     w->steps = 560;
@@ -110,7 +113,7 @@ TEST(test_lost_try) {
     free(w);
 }
 
-/* A prediction that was wrong is not believed the next time, when it promises as little. */
+/* A prediction that was wrong counts less the next time. */
 TEST(test_lost_twice) {
     world *w = world_new();
     w->steps = 560;
@@ -124,7 +127,8 @@ TEST(test_lost_twice) {
     free(w);
 }
 
-/* Another job ends while a plan is tried that promised little. That steps become faster is not the plan's doing. */
+/* Another job ends during the trial of a plan with a small predicted gain: the plan is not credited with the faster
+ * steps. */
 TEST(test_machine_freed) {
     world *w = world_new();
     w->steps = 260;
@@ -140,11 +144,11 @@ TEST(test_machine_freed) {
     free(w);
 }
 
-/* Nothing is predicted to win, but a large part of the step is exposed communication: layerwise is tried, once. */
+/* Nothing is predicted to win, but a large part of the step is exposed communication: layerwise gets one trial. */
 TEST(test_tries_layerwise) {
     for (int wins = 0; wins < 2; wins++) {
         world *w = world_new();
-        w->slow_to = 0; /* by the figures, the link is so fast that nothing is worth compressing */
+        w->slow_to = 0; /* by its costs the link is so fast that compressing loses */
         w->exposed = 0.4;
         w->compressed_ms[0] = wins ? 4.0 : 7.0;
         run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
@@ -170,8 +174,8 @@ TEST(test_tries_layerwise) {
     }
 }
 
-/* A plan is not clearly faster than is predicted for layerwise: that is tried too, and the faster one stays. The plan compresses less than
- * all, and 5.5 ms are predicted for it; 5.9 ms for layerwise. */
+/* A plan is not clearly faster than layerwise is predicted to be: layerwise gets a trial too, and the faster one stays.
+ * The plan compresses only some tensors; 5.5 ms are predicted for it, 5.9 ms for layerwise. */
 TEST(test_tries_second) {
     static const struct {
         double plan_ms, layerwise_ms;
@@ -189,8 +193,8 @@ TEST(test_tries_second) {
     }
 }
 
-/* Where one rank computes for nearly all of the step, no plan can bring the least gain: none is made, and none after
- * a drift. */
+/* If one rank computes for nearly all of the step, no plan can bring the least gain: none is made, nor after a
+ * drift. */
 TEST(test_hidden) {
     static const double waiting[] = {0.04, 0.2};
     for (int i = 0; i < 2; i++) {
@@ -208,7 +212,8 @@ TEST(test_hidden) {
     }
 }
 
-/* ---- drift -------------------------------------------------------------------------------------------------------------------- */
+/* ---- drift
+ * -------------------------------------------------------------------------------------------------------------------- */
 TEST(test_drift) {
     world *w = world_new();
     w->steps = 300;
@@ -241,7 +246,8 @@ TEST(test_cooldown) {
     free(w);
 }
 
-/* ---- limits the user sets --------------------------------------------------------------------------------------------------- */
+/* ---- limits the user sets
+ * --------------------------------------------------------------------------------------------------- */
 TEST(test_warmup) {
     world *w = world_new();
     w->steps = 260;
@@ -289,7 +295,7 @@ TEST(test_max_error_of_one_rank) {
     free(w);
 }
 
-/* A world in which an outside plugin's two codecs are measured, and nothing else. */
+/* A world with two measured codecs, both from an external plugin. */
 static world *world_outside(void) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -300,7 +306,7 @@ static world *world_outside(void) {
     return w;
 }
 
-/* A plugin's codec that nothing here knows is chosen where it wins: a lossy one if it is named, one that only rounds always. */
+/* A plugin's codec is chosen if it wins: a lossy one if it is named, one that only rounds in any case. */
 TEST(test_outside_codec) {
     world *w = world_outside();
     run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
@@ -319,7 +325,8 @@ TEST(test_outside_codec) {
     free(w);
 }
 
-/* It is guarded too: a tensor that loses too much with it falls back to the next gentler codec, which is the plugin's other one. */
+/* Fallback works with a plugin's codecs, too: a tensor that loses too much with one falls back to its other, gentler
+ * one. */
 TEST(test_outside_codec_falls_back) {
     world *w = world_outside();
     char one[512];
@@ -343,7 +350,8 @@ TEST(test_program_takes_over) {
     free(w);
 }
 
-/* ---- what is asked for wrongly ---------------------------------------------------------------------------------------------------- */
+/* ---- what is asked for wrongly
+ * ---------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
@@ -380,7 +388,8 @@ TEST(test_bad_input) {
     }
 }
 
-/* Codecs of several rounds, with and without matrices: planned, chosen where they win, and guarded. */
+/* Codecs of several rounds, with and without matrices: they are planned, chosen if they win, and replaced if they lose
+ * too much. */
 TEST(test_rounds) {
     static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
     char word[64], one[512];
@@ -401,7 +410,7 @@ TEST(test_rounds) {
     }
 }
 
-/* The same, with nothing made up: the codec is measured between steps. */
+/* The same with nothing made up: the codec is measured between steps. */
 TEST(test_rounds_real) {
     world *w = world_new();
     w->real = w->matrices = 1;
@@ -412,8 +421,8 @@ TEST(test_rounds_real) {
     free(w);
 }
 
-/* Nothing made up: probes between steps, the planner on what they say. What is decided is open; that all ranks do
- * it, and that nothing is lost, is not. */
+/* Nothing made up: probes between steps, and the planner on their results. The decision is open, but all ranks make the
+ * same one, and nothing is lost. */
 TEST(test_real) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {3, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -426,17 +435,17 @@ TEST(test_real) {
     }
 }
 
-/* Planning that fails costs nothing but the plan. */
+/* If planning fails, training goes on. */
 TEST(test_planning_fails) {
     world *w = world_new();
-    w->figures_fail = 1;
+    w->costs_fail = 1;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 0);
     assert_true(first_in(w, "stays with fp32", 0) > 0);
     free(w);
 }
 
-/* The context is closed at every step of the life: nothing hangs, nothing leaks (address sanitizer). */
+/* The context may be closed at every step: nothing hangs, nothing leaks (address sanitizer). */
 TEST(test_close_anywhere) {
     for (int steps = 1; steps < 30; steps += 3) {
         world *w = world_new();

@@ -15,20 +15,20 @@ static esp__budget opened(void) {
 TEST(test_pays_in) {
     esp__budget b = opened();
     assert_true(fabs(b.credit - 0.75) < 1e-9);
-    esp__budget_update(&b, 222, 20.0 * ms, 0.0); /* 200 steps pay in 2 */
+    esp__budget_update(&b, 222, 20.0 * ms, 0.0); /* 200 steps earn 2 steps of credit */
     assert_true(fabs(b.credit - 2.75) < 1e-9);
-    esp__budget_update(&b, 222, 0.0, 30.0 * ms); /* what the autopilot spends is paid: a step and a half */
+    esp__budget_update(&b, 222, 0.0, 30.0 * ms); /* spending takes credit: a step and a half */
     assert_true(fabs(b.credit - 1.25) < 1e-9);
-    esp__budget_update(&b, 322, 40.0 * ms, 20.0 * ms); /* steps became longer: the same time is less of them */
+    esp__budget_update(&b, 322, 40.0 * ms, 20.0 * ms); /* with longer steps the same time is fewer of them */
     assert_true(fabs(b.credit - 1.75) < 1e-9);
     assert_true(fabs(b.spent - 2.0) < 1e-9);
-    esp__budget_update(&b, 1000000, 40.0 * ms, 0.0); /* however long it was quiet */
+    esp__budget_update(&b, 1000000, 40.0 * ms, 0.0); /* the credit has a limit */
     assert_true(fabs(b.credit - 10.0) < 1e-9);
-    esp__budget_open(&b, 1000001, 5.0 * ms); /* once is enough */
+    esp__budget_open(&b, 1000001, 5.0 * ms); /* opening again changes nothing */
     assert_true(fabs(b.credit - 10.0) < 1e-9);
 }
 
-/* Before the first measurement nothing is known of steps: nothing is counted, and nothing ends a try. */
+/* Before the first measurement no step time is known: nothing is counted, and no trial ends. */
 TEST(test_not_open) {
     esp__budget b;
     memset(&b, 0, sizeof b);
@@ -40,7 +40,7 @@ TEST(test_not_open) {
     assert_int_equal(b.open, 0);
 }
 
-/* Step by step, as a try that takes `step` instead of 20 ms: after how many does it end? 0: it does not, in `most`. */
+/* After how many steps does a trial end whose steps take `step` instead of 20 ms? 0: not within `most`. */
 static int ends_after(esp__budget *b, double first, double step, int most) {
     double over = 0.0;
     for (int k = 1; k <= most; k++) {
@@ -59,15 +59,15 @@ TEST(test_try_ends) {
     assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
     assert_true(b.credit < -1.0 && b.credit > -1.5);               /* and no dearer than that */
     b = opened();
-    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* so slow that the first step says enough */
+    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* so slow that one step is enough */
     b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 18.0 * ms, 12), 0); /* only the first step is slow */
     b = opened();
-    assert_int_equal(ends_after(&b, 21.0 * ms, 21.0 * ms, 12), 0); /* a little slower: it is compared to the end */
+    assert_int_equal(ends_after(&b, 21.0 * ms, 21.0 * ms, 12), 0); /* a little slower: compared to the end */
     assert_true(fabs(b.credit - (0.75 + 0.12 - 0.6)) < 1e-9);
     assert_true(fabs(b.lost - 0.6) < 1e-9);
     b = opened();
-    assert_int_equal(ends_after(&b, 10.0 * ms, 10.0 * ms, 12), 0); /* what a try wins is no credit */
+    assert_int_equal(ends_after(&b, 10.0 * ms, 10.0 * ms, 12), 0); /* a trial's gain is no credit */
     assert_true(fabs(b.credit - 0.87) < 1e-9);
     b = opened();
     b.credit = -5.0; /* nothing left: any loss ends it, a gain does not */
@@ -75,13 +75,13 @@ TEST(test_try_ends) {
     assert_int_equal(ends_after(&b, 19.0 * ms, 22.0 * ms, 12), 2);
 }
 
-/* The next try waits until what the last one cost is paid. */
+/* The next trial waits until the cost of the last one is earned back. */
 TEST(test_next_waits) {
     esp__budget b = opened();
     assert_int_equal(esp__budget_wait(&b), 0);
     esp__budget_measured(&b, 30.0 * ms); /* measuring costs 1.5 steps */
     assert_int_equal(esp__budget_wait(&b), 150);
-    esp__budget_pay(&b, 80.0 * ms); /* and 4 were lost */
+    esp__budget_pay(&b, 80.0 * ms); /* 4 steps were lost */
     assert_int_equal(esp__budget_wait(&b), 550);
     esp__budget_update(&b, 22 + 549, 20.0 * ms, 0.0);
     assert_int_equal(esp__budget_wait(&b), 1);
@@ -89,10 +89,10 @@ TEST(test_next_waits) {
     assert_int_equal(esp__budget_wait(&b), 0);
     esp__budget_pay(&b, -80.0 * ms);
     assert_int_equal(esp__budget_wait(&b), 0);
-    assert_true(b.credit < 2.3); /* what is won is not paid in */
+    assert_true(b.credit < 2.3); /* gains are not added */
 }
 
-/* Whatever is tried, again and again, and however slow it is: training pays a hundredth, and at most three steps. */
+/* However slow the trials are, and however many: training loses one percent, and at most three steps. */
 TEST(test_whole_run) {
     static const double slow[] = {21.0, 25.0, 30.0, 40.0, 60.0, 200.0};
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
@@ -124,7 +124,7 @@ TEST(test_misjudged) {
     assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9); /* says nothing about plans that compress nothing */
     esp__budget_drifted(&b);
     assert_true(fabs(b.misjudged[1] * b.misjudged[1] - 30.0 / 18.0) < 1e-9);
-    esp__budget_lost(&b, 0, 300.0 * ms, 18.0 * ms); /* not for ever */
+    esp__budget_lost(&b, 0, 300.0 * ms, 18.0 * ms); /* it does not last for ever */
     assert_true(fabs(b.misjudged[0] - 3.0) < 1e-9);
     esp__budget_lost(&b, 0, 17.0 * ms,
                      18.0 * ms); /* lost, though it was faster than predicted: the strategy before is, too */
@@ -135,7 +135,7 @@ TEST(test_misjudged) {
     assert_true(fabs(b.misjudged[1] - 1.0) < 1e-9);
 }
 
-/* What a plan must bring, by prediction and by what was measured. */
+/* The gain that a plan must bring, as predicted and as measured. */
 TEST(test_worth) {
     esp__auto_job job;
     memset(&job, 0, sizeof job);

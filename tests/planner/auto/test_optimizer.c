@@ -1,8 +1,9 @@
-/* test_optimizer.c: how the trainer's optimizer is given, and what each codec is expected to cost in loss with it. */
+/* test_optimizer.c: how the trainer names its optimizer, and what each codec is expected to cost in loss with it. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
-/* ---- how it is given -------------------------------------------------------------------------------------------------- */
+/* ---- how it is given
+ * -------------------------------------------------------------------------------------------------- */
 TEST(test_environment) {
     static const struct {
         const char *text;
@@ -17,7 +18,7 @@ TEST(test_environment) {
     static const char *const bad[] = {"Adam",     "adam:",   "adam:1", "adam:-0.1", "adam:0.9x",
                                       "adam:nan", "sgd:0.9", "adamw",  ":"};
     esp_config cfg = ESP_ZERO, out;
-    cfg.optimizer = ESP_OPTIMIZER_ADAM; /* the environment goes first */
+    cfg.optimizer = ESP_OPTIMIZER_ADAM; /* the environment overrides it */
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         setenv("ESPRESSO_OPTIMIZER", good[i].text, 1);
         assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
@@ -62,7 +63,8 @@ TEST(test_config) {
     }
 }
 
-/* ---- the table of docs/use/codecs.md --------------------------------------------------------------------------------------- */
+/* ---- the table of docs/use/codecs.md
+ * --------------------------------------------------------------------------------------- */
 enum { NONE, LOW, HIGH, ADAM, ADAM_LOW, N };
 TEST(test_table) {
     static const struct {
@@ -110,7 +112,7 @@ TEST(test_table) {
                          e->slower);
             assert_non_null(e->loss);
         }
-        const esp__effect *e = esp__safety(c, 1.0, ESP_OPTIMIZER_UNKNOWN, 0.0); /* nothing is known: no preference */
+        const esp__effect *e = esp__safety(c, 1.0, ESP_OPTIMIZER_UNKNOWN, 0.0); /* unknown optimizer: no preference */
         assert_true(e->slower == 1.0);
         assert_int_equal(e->loss != NULL, cases[i].safe[HIGH]);
     }

@@ -22,7 +22,7 @@ TEST(table) {
     assert_null(esp__scheme_find("espresso+")); /* search.c */
 }
 
-/* What each gives to one large tensor, on a hierarchical system and on flat ones. */
+/* The options that each strategy gives one large tensor, on a hierarchical system and on flat ones. */
 TEST(options) {
     static const struct {
         const char *scheme, *tree, *flat, *one_machine;
@@ -58,7 +58,7 @@ TEST(options) {
         }
 }
 
-/* A codec or a system without a GPU: the CPU. Without a codec: raw. */
+/* If codec or system lack the GPU, the CPU compresses; without a codec nothing is compressed. */
 TEST(other_device) {
     static const char *const schemes[] = {"layerwise", "hitopkcomm", "hipress", "mergecomp"};
     for (int no_codec = 0; no_codec < 2; no_codec++)
@@ -103,7 +103,7 @@ TEST(ddp_buckets) {
     close_problem(&g);
 }
 
-/* Groups end where constraints on single tensors change; and these hold in every strategy. */
+/* Groups end where constraints on single tensors change, and all strategies keep these constraints. */
 TEST(keeps) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
@@ -175,8 +175,8 @@ TEST(hipress_cuts) {
     close_problem(&g);
 }
 
-/* Launches are dear and payloads small: one group. Where times grow with size and backward is long, more than one:
- * what is ready early is done while backward runs. Every group is compressed. */
+/* If launches are slow and payloads small, there is one group. If times grow with size and backward is long, there are
+ * several, so that early ones are compressed while backward runs. */
 TEST(mergecomp_groups) {
     static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns an element */
     for (int by_size = 0; by_size < 2; by_size++) {
@@ -194,7 +194,8 @@ TEST(mergecomp_groups) {
     }
 }
 
-/* With a codec fp16 its times count; without one, a cast's, and the search does not get to know of it. */
+/* The times of codec fp16 are used if it is given; otherwise those of a cast, with a codec that the search never
+ * uses. */
 TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
     uint64_t time[2];

@@ -1,5 +1,5 @@
-/* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a
- * plan (larger ones). And it is high enough to be useful. */
+/* test_bound.c: the lower bound is never above the optimum (small problems: over all paths and orders) or above a plan
+ * (larger ones), and it is high enough to be useful. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/bound/any.h"
@@ -8,9 +8,10 @@
 #include "tests/planner/problems.h"
 #include "tests/planner/search/exact.h"
 
-/* ---- made-up candidate options ---------------------------------------------------------------------------------------------------- */
+/* ---- made-up candidate options
+ * ---------------------------------------------------------------------------------------------------- */
 enum { SMALL_UNITS = 4, SMALL_PATHS = 5, SMALL_OPS = 5 };
-/* A few units with a few paths each, of any ops; points into itself. */
+/* A few units with a few paths of any ops each. Points into itself. */
 typedef struct small {
     jmp_buf on_failure;
     esp__arena arena;
@@ -71,7 +72,7 @@ static void small_random(uint64_t seed, small *s) {
         m->next = s->slot;
         s->slot = m;
     }
-    for (uint32_t u = 0; u < n; u++) s->candidate_sets[u].near = !esp__unit_whole(p, &s->units[u]);
+    for (uint32_t u = 0; u < n; u++) s->candidate_sets[u].retimed = !esp__unit_whole(p, &s->units[u]);
     uint32_t most = 1 + rng_below(&r, 3 * scale);
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         s->compute[t] = rng_chance(&r, 0.1) ? 0 : rng_below(&r, most);
@@ -100,11 +101,12 @@ TEST(test_small) {
         if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
         esp__arena_free(&s.arena);
     }
-    assert_true(tight >= n / 2); /* or the bound is of no use */
+    assert_true(tight >= n / 2); /* else the bound would be useless */
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
 }
 
-/* ---- problems as users give them ------------------------------------------------------------------------------------- */
+/* ---- problems as users give them
+ * ------------------------------------------------------------------------------------- */
 typedef struct opened {
     jmp_buf on_failure;
     esp__arena arena;
@@ -121,7 +123,7 @@ static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression
                               &o->in.config, free_compression);
 }
 
-/* A plan that is not too bad: random paths, then for every unit the best of some others. */
+/* A plan of medium quality: random paths, then for every unit the best of some others. */
 static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
@@ -142,7 +144,7 @@ static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     return best;
 }
 
-/* Any units, any paths: no plan is below the bounds, with and without compression's cost. */
+/* No plan is below the bounds, whatever its units and paths, with and without compression's cost. */
 TEST(test_plans) {
     static opened o;
     double gap = 0.0, gap_any = 0.0;
@@ -177,14 +179,14 @@ TEST(test_plans) {
                   100.0 * gap_any / n);
 }
 
-/* Every comparison strategy, and the search: whole tensors above both bounds, groups and chunks above that of any
- * units. */
+/* Every comparison strategy, and the search, are above the bounds: whole tensors above both, groups and chunks above
+ * that for any units. */
 TEST(test_strategies) {
     static opened o;
     for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
         esp__schedule whole = {0};
         esp__bound b;
-        if (seed % 3 == 0) continue; /* no compression: these strategies do not look at what is asked for */
+        if (seed % 3 == 0) continue; /* these strategies ignore NO_COMP */
         assert_true(open_random(seed, 24, 0, &o));
         esp__problem *p = &o.problem;
         esp__schedule_tensors(p, &whole);
@@ -205,7 +207,7 @@ TEST(test_strategies) {
     }
 }
 
-/* Two or three tensors: no order of any paths, pruned or not, is below the bound. */
+/* With two or three tensors, no order of any paths, pruned or not, is below the bound. */
 TEST(test_optimum) {
     static opened o;
     double gap = 0.0;
@@ -232,10 +234,10 @@ TEST(test_optimum) {
         esp__arena_free(&o.arena);
     }
     print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
-    assert_true(n >= test_repeats(120) && tight >= n / 2); /* or the bound is of no use */
+    assert_true(n >= test_repeats(120) && tight >= n / 2); /* else the bound would be useless */
 }
 
-/* No path of any size is below all of the rates that the bound of any units uses. */
+/* No path of any size is below all of the rates that the bound for any units uses. */
 TEST(test_rates) {
     static opened o;
     for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {

@@ -1,5 +1,5 @@
-/* test_calibrate.c: the cost calibration has the same points on all ranks, turns them into costs that the planner accepts,
- * and finds, from points made up with known costs, these costs again. Also under the thread sanitizer. */
+/* test_calibrate.c: the cost calibration has the same points on all ranks and makes costs of them that the planner
+ * accepts; from points made up with known costs it recovers these costs. Also under the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "planner/calibrate/steps.h"
@@ -41,7 +41,7 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     CHECK(!esp__calibration_open(ctx, s, 1 << 20, 1 << 16));
     CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
-    CHECK(esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
+    CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
     for (uint8_t level = 0; level < 3; level++)
         for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* also from large to small */
             CHECK(!esp__calibration_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
@@ -69,11 +69,12 @@ static void calibration(esp_ctx *ctx, void *user) {
         CHECK(!esp_wait_all(ctx));
         CHECK(!esp__calibration_step(ctx, s));
     }
-    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4); /* probes were there: steps give no points */
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4); /* probed already: steps give no points */
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
     CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
-    CHECK(esp__calibration_guess(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
-    CHECK(esp__calibration_guess(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0); /* told by others */
+    CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
+    /* Estimated from other collectives. */
+    CHECK(esp__calibration_estimate(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0);
     CHECK(!esp__calibration_finish(ctx, s));
     CHECK(s->system.machines == 2 && s->system.ranks_per_machine == 2);
     CHECK(s->system.inter.table[ESP_COLL_ALLGATHER].n == 4 && s->system.intra.table[ESP_COLL_GATHER].n == 4);
@@ -89,15 +90,15 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(shared_hash[0] == h);
     if (esp_rank(ctx) == 0) plan(s);
     esp__calibration_close(ctx, s);
-    esp__calibration_close(ctx, s); /* fine */
+    esp__calibration_close(ctx, s); /* closing twice is allowed */
 }
 
 TEST(test_survey) {
-    /* threads look for the ends of collectives beside backward too */
+    /* threads poll for the ends of collectives beside backward, too */
     RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads");
 }
 
-/* One rank: nothing to measure but codecs. */
+/* With one rank only codecs can be measured. */
 static void alone(esp_ctx *ctx, void *user) {
     static esp__calibration s;
     CHECK(!esp__calibration_open(ctx, &s, 1 << 12, 1 << 12));
@@ -112,7 +113,7 @@ static void alone(esp_ctx *ctx, void *user) {
 
 TEST(test_alone) { RUN_RANKS(.size = 1, .body = alone); }
 
-/* Points made from a latency and two rates give these back. */
+/* Points computed from a latency and two rates give these back. */
 TEST(test_fit) {
     static esp__calibration s;
     esp_ctx ctx;
@@ -138,14 +139,14 @@ TEST(test_fit) {
     assert_int_equal(esp__calibration_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.intra.alpha_ns - 3000.0) < 1.0 && fabs(s.system.intra.bytes_per_us - 5000.0) < 1.0);
     assert_true(fabs(s.system.inter.alpha_ns - 50000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 125.0) < 0.01);
-    /* what was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop */
+    /* What was not measured follows from what was: allgather moves half of an allreduce's bytes, in one hop. */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
     /* core time lasts twice as long where four ranks share two cores, but no longer than the collective */
     assert_true(s.system.cores_per_rank == 1 &&
                 fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
-    assert_true(fabs(esp__calibration_guess(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) /
+    assert_true(fabs(esp__calibration_estimate(&ctx, &s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 1 << 26) /
                          (50000.0 + (1 << 26) * 8.0) -
                      1.0) < 0.01);
     assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
@@ -159,7 +160,7 @@ TEST(test_fit) {
     assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
 }
 
-/* A point is the median of its last observations; a step's size close to a point's counts for it. */
+/* A point is the median of its last observations; a step's size close to a point's counts for that point. */
 TEST(test_points) {
     static esp__calibration s;
     esp__calibration_curve *c = &s.link[0][1];
@@ -179,7 +180,8 @@ TEST(test_points) {
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
-/* An op that a step took longer over than its points say: by how much counts for its lane, whatever its size; less counts too. */
+/* If a step's op takes longer than its points predict, the difference counts for its lane, whatever its size; so it
+ * does if the op takes less. */
 TEST(test_longer) {
     static esp__calibration s;
     static esp__unit unit;
@@ -207,7 +209,7 @@ TEST(test_longer) {
     esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
-    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER; /* nothing probed it: the step gives the point */
+    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER; /* without a probe the step gives the point */
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
@@ -217,8 +219,8 @@ TEST(test_longer) {
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
-/* Cores, the ranks that share them, and the load of computing: how many threads of a rank have a core, and by how much core time
- * lasts longer. */
+/* From cores, the ranks that share them and the load of computing: the threads per rank, and how much longer core time
+ * gets. */
 TEST(test_cores) {
     static const struct {
         uint32_t cores, sharing;
@@ -236,7 +238,7 @@ TEST(test_cores) {
     }
 }
 
-/* Some 30 ms a point, at least two runs, and no more than say anything new. */
+/* About 30 ms of runs per point: at least two runs, and not so many that more would not help. */
 TEST(repeats) {
     assert_int_equal(esp__calibration_repeats(0), 15);
     assert_int_equal(esp__calibration_repeats(1e6), 15);

@@ -26,7 +26,8 @@ static void probes(esp_ctx *ctx, void *user) {
 
 TEST(test_probe) { RUN_RANKS(.size = 4, .per_machine = 2, .body = probes); }
 
-/* Broadcasts between machines have their roots on different machines, as in a step: rank 0 for its group, rank 3 for the other. */
+/* Broadcasts between machines have their roots on different machines, as in a step: rank 0 for its group, rank 3 for
+ * the other. */
 static void roots(esp_ctx *ctx, void *user) {
     const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
     float room[16];
@@ -40,7 +41,7 @@ static void roots(esp_ctx *ctx, void *user) {
 
 TEST(test_roots) { RUN_RANKS(.size = 4, .per_machine = 2, .body = roots); }
 
-/* Ready times leave out the time inside esp_push, and exposed parts begin at the last push. */
+/* Ready times exclude the time inside esp_push, and exposed times begin at the last push. */
 static void meters(esp_ctx *ctx, void *user) {
     esp_stream cpu = ESP_ZERO;
     float a[100] = {0}, b[100] = {0};

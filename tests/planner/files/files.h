@@ -3,7 +3,7 @@
 #ifndef ESPRESSO_TESTS_PLANNER_FILES_H
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* the test uses some of: */
+#pragma GCC diagnostic ignored "-Wunused-function" /* each test uses some of these */
 #include "planner/files/files.h"
 #include "planner/files/read.h"
 #pragma GCC diagnostic pop
@@ -43,7 +43,7 @@ enum { MODEL, GC, SYSTEM, KINDS };
 static const char *const full[] = {"tests/fuzz/corpus/model/full.json", "tests/fuzz/corpus/gc/full.json",
                                    "tests/fuzz/corpus/system/full.json"};
 
-/* Reads a text as `kind` and forgets it. */
+/* Parses a text as `kind` and frees the result. */
 static inline esp_status parse(int kind, const char *name, const char *text, size_t len, const esp__files_log *log) {
     esp__model_file m;
     esp__gc_file g;

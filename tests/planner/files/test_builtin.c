@@ -1,5 +1,5 @@
-/* test_builtin.c: the built-in systems, and codec costs by name: published figures are exact, estimates are the codecs' own
- * models, and make writes files of the systems. */
+/* test_builtin.c: the built-in systems, and codec costs by name: published numbers are exact, estimates are the codecs'
+ * own models, and make writes the systems to files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include <fnmatch.h>
@@ -11,7 +11,7 @@ static void near(double got, double want, double relative) {
     if (!(fabs(got - want) <= relative * fabs(want))) fail_msg("%.17g is not %.17g (within %g)", got, want, relative);
 }
 
-static esp_ctx *ctx; /* whose codecs are asked */
+static esp_ctx *ctx; /* its registry has the codecs */
 static int open_ctx(void **state) { return esp__open_alone(&ctx) != ESP_OK; }
 static int close_ctx(void **state) {
     esp_close(ctx);
@@ -26,7 +26,8 @@ static const esp_plan_codec *costs_of(const char *spec, const char *system, esp_
 
 static double us(const esp_cost_curve *c, double elements) { return esp__curve_at(c, elements) / 1000.0; }
 
-/* ---- systems ------------------------------------------------------------------------------------------------------ */
+/* ---- systems
+ * ------------------------------------------------------------------------------------------------------ */
 TEST(test_systems) {
     static const char *const names[] = {"paper-nvlink", "paper-pcie", "cloud-h100", "commodity-10g", "one-box"};
     uint32_t n = 0;
@@ -63,7 +64,8 @@ TEST(test_paper_systems_are_as_published) {
     }
 }
 
-/* ---- published costs ------------------------------------------------------------------------------------------------ */
+/* ---- published costs
+ * ------------------------------------------------------------------------------------------------ */
 TEST(test_published_gpu_times) {
     static const struct {
         const char *spec;
@@ -117,8 +119,8 @@ TEST(test_published_payloads) {
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
 
-/* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their place: a
- * figure that is mistyped, or stands in another's place, shows. */
+/* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their index, show
+ * numbers that are mistyped or misplaced. */
 TEST(test_published_figures) {
     static const struct {
         const char *name;
@@ -140,7 +142,8 @@ TEST(test_published_figures) {
     }
 }
 
-/* ---- estimates -------------------------------------------------------------------------------------------------------- */
+/* ---- estimates
+ * -------------------------------------------------------------------------------------------------------- */
 TEST(test_faster_memory_moves_the_knee) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "cloud-h100", &c);
@@ -156,7 +159,7 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* A codec costs what its model says, divided by the workers; and its model says how many bytes it may write. */
+/* A codec's costs are its model's times, divided by the workers; and the model knows how many bytes it may write. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
@@ -186,7 +189,8 @@ TEST(test_estimates_are_the_codecs_models) {
     }
 }
 
-/* ---- specs --------------------------------------------------------------------------------------------------------------- */
+/* ---- specs
+ * --------------------------------------------------------------------------------------------------------------- */
 static void refused(const char *spec, const char *accelerator, const char *why) {
     esp__costs c;
     if (!esp__builtin_costs_for(ctx, spec, accelerator, 0, &c)) fail_msg("'%s' is not refused", spec);
@@ -213,7 +217,7 @@ TEST(test_bad_specs) {
     assert_int_equal(esp__builtin_costs_for(ctx, "onebit:feedback=none", "H100", 0, &c), ESP_OK);
 }
 
-/* A system of the user's own: its accelerator decides; where it has GPUs, it must say which. */
+/* A system of the user's own: its accelerator determines the costs; if it has GPUs, it must name their accelerator. */
 TEST(test_other_systems) {
     esp_plan_system mine = *esp__builtin_system("paper-pcie");
     esp__costs c;
@@ -228,7 +232,7 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 
-/* Every codec of the registry that makes gradients smaller has costs, and onebit, which is only published. */
+/* Every codec of the registry that makes gradients smaller has costs; so has onebit, which is only published. */
 TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;
@@ -243,7 +247,8 @@ TEST(test_all_codecs) {
     assert_true(n >= 7);
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------------ */
+/* ---- files
+ * ------------------------------------------------------------------------------------------------------------------ */
 TEST(test_system_files) {
     char name[256];
     for (uint32_t i = 0; esp__known_system_at(i); i++) {

@@ -1,4 +1,4 @@
-/* test_costs.c: costs files: what is read is what the three files in it say, and errors name file, line and key. */
+/* test_costs.c: costs files contain what the three files in them do, and errors name file, line and key. */
 #include "tests/lib/test.h"
 #include "files.h"
 
@@ -54,7 +54,7 @@ TEST(test_same_as_three) {
     esp__model_free(&m);
 }
 
-/* The costs file with one change is refused, or with `warns` read with a warning: and this is said. */
+/* The costs file with one change is refused, or if `warns` read with a warning; the message contains `what`. */
 static void says(const char *text, const char *from, const char *to, int warns, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -104,7 +104,7 @@ TEST(test_some_parts) {
     free(model);
 }
 
-/* Where a part cannot be read, nothing is written. */
+/* If a part cannot be read, nothing is written. */
 TEST(test_whole_or_not) {
     const esp__costs_texts t = {.host = "h", .system = "{\"espresso\": 1, \"system\": \"s\"}"};
     unlink(path);

@@ -3,7 +3,8 @@
 #include "planner/files/write.h"
 #include "files.h"
 
-/* ---- what is read -------------------------------------------------------------------------------------------------- */
+/* ---- what is read
+ * -------------------------------------------------------------------------------------------------- */
 TEST(reads_a_model) {
     esp__model_file f;
     heard h = {.n = 0};
@@ -12,14 +13,11 @@ TEST(reads_a_model) {
     assert_int_equal(h.n, 0);
     assert_string_equal(f.model.name, "two layers");
     assert_string_equal(f.source, "made up \"here\"");
-    assert_int_equal(f.batch, 32);
     assert_true(f.model.forward_ns == 12500 && f.model.update_ns == 1250);
     assert_int_equal(f.model.n_tensors, 2);
     assert_string_equal(f.model.tensors[0].name, "fc2.bias");
     assert_string_equal(f.model.tensors[0].keep, "fp32");
     assert_true(f.model.tensors[0].compute_ns == 0.1 * 1000.0);
-    assert_true(f.more[0].flops == 1000 && f.more[1].flops < 0);
-    assert_true(f.more[0].spread == 0.25 && f.more[1].spread < 0);
     assert_true(f.steps == 100 && f.measured.ranks == 4 && f.measured.cores == 2 && !f.measured.noisy);
     assert_string_equal(f.model.tensors[1].name, "fc2.w\xc3\xa9ight");
     assert_null(f.model.tensors[1].keep);
@@ -150,7 +148,8 @@ TEST(reads_published_traces) {
     }
 }
 
-/* ---- what comes back --------------------------------------------------------------------------------------------------- */
+/* ---- what comes back
+ * --------------------------------------------------------------------------------------------------- */
 TEST(every_example_comes_back) {
     static const char *const kinds[] = {"model", "gc", "system"};
     int seen = 0;
@@ -199,7 +198,8 @@ TEST(numbers_lose_nothing) {
     }
 }
 
-/* ---- files -------------------------------------------------------------------------------------------------------------------- */
+/* ---- files
+ * -------------------------------------------------------------------------------------------------------------------- */
 TEST(bad_files_are_named) {
     esp__model_file f;
     assert_int_equal(esp__model_read("tests/no-such.json", &f, NULL), ESP_E_NOT_FOUND);
@@ -258,7 +258,8 @@ TEST(files_are_written_whole_or_not) {
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* ---- many, and any input ---------------------------------------------------------------------------------------------------- */
+/* ---- many, and any input
+ * ---------------------------------------------------------------------------------------------------- */
 TEST(a_million_tensors) {
 #ifdef __SANITIZE_ADDRESS__
     const int n = 200000; /* several times the memory there */

@@ -2,7 +2,8 @@
 #include "tests/lib/test.h"
 #include "files.h"
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * ---------------------------------------------------------------------------------------------------------------- */
 /* What is changed in a full example, and what the error must be. */
 typedef struct mistake {
     int kind;

@@ -1,5 +1,5 @@
-/* test_schema.c: the schemas in docs/plan/schema and the readers agree: each schema is walked beside a full example, and whatever
- * it says of a key must be what the reader does. */
+/* test_schema.c: the schemas in docs/plan/schema and the readers agree: each schema is compared with a full example,
+ * and the reader must act on each key as the schema demands. */
 #include "tests/lib/test.h"
 #include "planner/files/keys.h"
 #include "planner/files/costs_parts.h"
@@ -12,7 +12,7 @@ static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter"
 
 typedef struct walk {
     int kind, tried, wrong;
-    json_t *schema, *root; /* the schema's and the example's */
+    json_t *schema, *root; /* of the schema; of the example */
     char path[256];
 } walk;
 
@@ -32,7 +32,7 @@ static json_t *resolved(const walk *w, json_t *s) {
     return def;
 }
 
-/* The example as it now is must be accepted (or refused), with so many warnings. */
+/* The changed example must be accepted (or refused), with this number of warnings. */
 static void expect(walk *w, int accepted, int warnings, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -47,7 +47,7 @@ static void expect(walk *w, int accepted, int warnings, const char *what) {
     free(text);
 }
 
-/* The example with `key` of `object` set to `value` for a moment. `value` is taken. */
+/* The example must be refused while `key` of `object` is `value`, which the function frees. */
 static void expect_refused(walk *w, json_t *object, const char *key, json_t *value, const char *what) {
     json_t *was = json_incref(json_object_get(object, key));
     json_object_set_new(object, key, value);
@@ -55,7 +55,7 @@ static void expect_refused(walk *w, json_t *object, const char *key, json_t *val
     json_object_set_new(object, key, was);
 }
 
-/* A limit itself is not beyond it: if it is refused, then for what it does not fit to elsewhere. */
+/* A value at the limit is in range: if it is refused, then because it contradicts another key. */
 static void expect_limit(walk *w, json_t *object, const char *key, json_t *limit) {
     static const char *const fit_others[] = {"parameters", "tensors", "rows", "cols"};
     char named[64];
@@ -167,7 +167,7 @@ TEST(readers_do_what_schemas_say) {
     }
 }
 
-/* Each of a reader's keys is in the schema: together with the walk, they are the same. */
+/* The schema has each of a reader's keys; with the walk above, the keys are the same. */
 TEST(schemas_have_the_readers_keys) {
     static const struct {
         int kind;

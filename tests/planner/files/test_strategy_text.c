@@ -1,5 +1,5 @@
-/* test_strategy_text.c: a strategy's text has one reader: the library and the planner take the same texts and give the same errors for the
- * others. */
+/* test_strategy_text.c: the library and the planner read strategies with the same reader: they accept the same texts
+ * and give the same errors for the others. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -50,7 +50,8 @@ static esp_status give(int reader, const char *text, char *said, size_t cap) {
     return s;
 }
 
-/* ---- refused --------------------------------------------------------------------------------------------------------- */
+/* ---- refused
+ * --------------------------------------------------------------------------------------------------------- */
 TEST(all_say_the_same) {
     static const char *const texts[] = {
         "fp31\n",
@@ -105,7 +106,8 @@ TEST(all_say_the_same) {
     }
 }
 
-/* ---- taken ------------------------------------------------------------------------------------------------------------ */
+/* ---- taken
+ * ------------------------------------------------------------------------------------------------------------ */
 TEST(all_take_the_same) {
     char order[8192], many[65536] = HEAD, said[1024];
     size_t n = (size_t)snprintf(many, sizeof many, HEAD "tensor a 1000 split 1000\n");
@@ -129,7 +131,7 @@ TEST(all_take_the_same) {
             if (give(r, texts[i], said, sizeof said)) fail_msg("text %zu: the %s says %s", i, readers[r], said);
 }
 
-/* What only a model can contradict is the same in the library and in the planner. */
+/* Contradictions between text and model give the same errors in the library and in the planner. */
 TEST(models_differ_alike) {
     static const char *const texts[] = {
         HEAD A B,

@@ -1,5 +1,5 @@
-/* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that for every option left
- * out one that stays is at least as good, checked over the whole tree by brute force. */
+/* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that every option that was
+ * left out is dominated by a candidate, checked over the whole tree by brute force. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -43,7 +43,8 @@ static uint32_t paper_count(uint32_t devices, uint32_t machines, const esp_plan_
     return n;
 }
 
-/* ---- counts and constraints ---------------------------------------------------------------------------------------------- */
+/* ---- counts and constraints
+ * ---------------------------------------------------------------------------------------------- */
 TEST(test_counts) {
     assert_int_equal(paper_count(GPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU, 8, NULL), 174);
@@ -81,8 +82,8 @@ TEST(test_constraints) {
     esp_plan_config c;
     memset(&c, 0, sizeof c);
     c.forbid = no_cpu, c.n_forbid = 1;
-    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* the same as without that device */
-    c.forbid = no_comp_cpu;                               /* also those that decompress there */
+    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* the same as without the device */
+    c.forbid = no_comp_cpu;                               /* also options that decompress there */
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, NULL, "comp@cpu"));
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));
@@ -100,7 +101,7 @@ TEST(test_constraints) {
     assert_int_equal(paper_count(CPU | GPU, 8, &c), 174);
 }
 
-/* Payloads that can be summed undecoded have more options, beside the paper's. */
+/* Payloads that can be summed undecoded have more options than the paper's. */
 TEST(test_reducible) {
     opened_problem g;
     paper_input in;
@@ -143,7 +144,7 @@ TEST(test_keep) {
     close_problem(&g);
 }
 
-/* What leaves nothing is refused, with what to change. */
+/* Constraints that leave no option are refused, with a hint at what to change. */
 static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machines, const char *word) {
     opened_problem g;
     assert_int_equal(open_paper(&g, devices, machines, c), ESP_E_ARG);
@@ -175,8 +176,9 @@ TEST(test_nothing_left) {
     refused(&c, GPU, 1, "only flat options");
 }
 
-/* ---- brute force ---------------------------------------------------------------------------------------------------------- */
-/* a's ops are found among b's, in order, on the same lanes, none longer. */
+/* ---- brute force
+ * ---------------------------------------------------------------------------------------------------------- */
+/* Whether a's ops are found among b's, in order, on the same lanes, none longer. */
 static int embeds(const esp__path *a, const esp__path *b) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < b->n && i < a->n; k++)
@@ -191,8 +193,8 @@ static int no_more_load(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* Of a path on one link: the time before its op number `skip` there, its load from that op on, the time after its
- * last. */
+/* Of a path on one link: the time before its op number `skip` there, its load from that op on, and the time after its
+ * last op. */
 typedef struct link_use {
     uint64_t head, load, tail;
 } link_use;
@@ -213,7 +215,8 @@ static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
     return u;
 }
 
-/* Between two options of one set of candidates: no more load, and on each link nowhere less room at its ends. */
+/* Between two candidates: whether a has no more load than b, and on each link no more time before its first and after
+ * its last op. */
 static int no_longer_ends(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -223,8 +226,8 @@ static int no_longer_ends(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* What a lower bound needs of what stayed: no more load, and on each link b, maybe from a later op on (as if what
- * comes before were on no lane), has as much to do as a, no earlier and with no less behind it. */
+/* Whether lower bounds stay valid if a stands in for b: a has no more load, and on each link b, perhaps without its
+ * first ops there, has as much load, which starts no earlier and is followed by no less. */
 static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -240,7 +243,7 @@ static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
 }
 
 typedef int (*needless_fn)(const esp__path *a, const esp__path *b);
-/* By ESP__WIDTH_*: a makes b needless where both are in a set of candidate options; and where b was left out. */
+/* By ESP__WIDTH_*: how candidates dominate each other, and how they dominate an option that was left out. */
 static const needless_fn needless[] = {no_more_load, no_longer_ends, embeds};
 static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, embeds};
 
@@ -251,7 +254,7 @@ typedef struct sweep {
     uint32_t codec, n, left_out;
 } sweep;
 
-/* The option is in the candidate options, or one that is there makes it needless. */
+/* The option is a candidate, or is dominated by one. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
     uint32_t codec = esp__option_compresses(o) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
@@ -336,9 +339,10 @@ TEST(test_random_candidates) {
     }
 }
 
-/* ---- paths ----------------------------------------------------------------------------------------------------------------- */
-/* A path's option, made again from its text, takes the same; steps number those of the option. Whole tensors,
- * chunks, groups. */
+/* ---- paths
+ * ----------------------------------------------------------------------------------------------------------------- */
+/* A path's option, made again from its text, takes the same time; steps are numbered as in the option. For whole
+ * tensors, chunks and groups. */
 TEST(test_paths) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
@@ -372,7 +376,8 @@ TEST(test_paths) {
                 for (uint32_t l = 0; l < ESP__LANES; l++) load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
                 if (op->kind == ESP_PLAN_COPY) {
                     const esp__step *s = &a->option->steps[op->step];
-                    assert_true(s->kind == (op->up ? ESP__STAGE_DECOMP : ESP__STAGE_COMP) && s->device == ESP_ON_CPU);
+                    assert_true(s->kind == (op->reverse ? ESP__STAGE_DECOMP : ESP__STAGE_COMP) &&
+                                s->device == ESP_ON_CPU);
                 } else if (op->kind != ESP_PLAN_PACK) {
                     assert_true(steps < n && op->step == chain[steps].step && op->round == chain[steps].round);
                     steps++;
@@ -388,7 +393,7 @@ TEST(test_paths) {
     }
 }
 
-/* Where compression is free only collectives are left, and no path is slower than the same with compression's cost. */
+/* With free compression only collectives remain, and no path is slower than the same one with compression's cost. */
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {

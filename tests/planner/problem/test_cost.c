@@ -1,5 +1,5 @@
-/* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and
- * whole options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
+/* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and whole
+ * options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
 
@@ -9,7 +9,8 @@ static void near(double got, double want) {
     if (fabs(got - want) > 1e-9 * (fabs(want) + 1.0)) fail_msg("got %.9g, not %.9g", got, want);
 }
 
-/* ---- curves and payloads --------------------------------------------------------------------------------------------- */
+/* ---- curves and payloads
+ * --------------------------------------------------------------------------------------------- */
 TEST(test_curve) {
     const esp_cost_point points[] = {{100, 10}, {200, 30}, {800, 90}};
     esp_cost_curve linear = {points, 3, 0}, logarithmic = {points, 3, 1}, one = {points + 1, 1, 0};
@@ -38,7 +39,8 @@ TEST(test_payload) {
     near(esp__payload_bytes(&sign, 1000000), 125004);
 }
 
-/* ---- collectives --------------------------------------------------------------------------------------------------------- */
+/* ---- collectives
+ * --------------------------------------------------------------------------------------------------------- */
 /* 1 MiB over 8 ranks of a machine at 2.5 bytes/ns, 30 us a collective. A part is 131072 bytes; 7 parts are 917504. */
 TEST(test_intra) {
     esp_plan_system s;
@@ -155,14 +157,15 @@ TEST(test_tables) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 4000, 4000, 1), 700);
 }
 
-/* Nothing to do among one. */
+/* A collective among one rank takes no time. */
 TEST(test_alone) {
     esp_plan_system s;
     paper_system(&s, 0, 1);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 1000, 1000, 1), 0);
 }
 
-/* ---- whole options ----------------------------------------------------------------------------------------------------------- */
+/* ---- whole options
+ * ----------------------------------------------------------------------------------------------------------- */
 typedef struct want_op {
     uint8_t kind, lanes;
     uint64_t ns;
@@ -293,8 +296,8 @@ TEST(test_gpu_options) {
      * elements to decode; then one flow of raw data */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.gather > decomp@gpu > inter.allreduce > intra.broadcast",
                 {COMP, C, 356000}, {COLL, A, 88733}, {DECOMP, C, 68000}, {COLL, E, 884003}, {COLL, A, 449430});
-    /* flat: 64 payloads everywhere. The ring brings 63 * 20976 bytes past the NIC: 150000 + 1321488 / 2.5; 64 * 262144
-     * elements are 16 * 2^20 */
+    /* flat: 64 payloads everywhere. The ring brings 63 * 20976 bytes past the NIC: 150000 + 1321488 / 2.5; 64 *
+     * 262144 elements are 16 * 2^20 */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 356000}, {COLL, A | E, 678595},
                 {DECOMP, C, 544000});
     /* flat, cut: parts of 4096, 328 bytes; K (N - 1) = 56 parts from each of 8 ranks: 150000 + 448 * 328 / 2.5;
@@ -305,8 +308,8 @@ TEST(test_gpu_options) {
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that are summed: the first takes 34 us for up to 2^20 elements, each other one 5 us. Payloads of different parts take as
- * long as one of all of them. */
+/* Payloads that are summed: the first takes 34 us for up to 2^20 elements, each other one 5 us. Payloads of different
+ * parts take as long as one payload with all of their elements. */
 TEST(test_decompress_more) {
     static const esp_cost_point five = {1048576, 5000};
     paper_problem g;
@@ -327,7 +330,7 @@ TEST(test_decompress_more) {
     esp__arena_free(&g.arena);
 }
 
-/* The CPUs of a machine are one arena: the shares of its 8 ranks come one after the other. */
+/* The ranks of a machine share its CPUs: the ops of its 8 ranks run one after the other. */
 TEST(test_cpu_options) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -350,7 +353,7 @@ TEST(test_cpu_options) {
     esp__arena_free(&g.arena);
 }
 
-/* With 3 machines of 8 ranks a machine is root for 2 or 3 of its ranks: the representative one has 3. */
+/* With 3 machines of 8 ranks, a machine is root for 2 or 3 of its ranks; the planner assumes 3. */
 TEST(test_roots_spread) {
     paper_problem g;
     paper_open(&g.paper, 0, 3);

@@ -1,5 +1,5 @@
-/* test_shard.c: plans for sharded tensors: candidates against every option that ends narrow, cuts that are asked for, units that
- * stay whole, and plans that run. */
+/* test_shard.c: plans for sharded tensors: candidates against every option that leaves each rank with a part, cuts that
+ * the model demands, units that stay whole, and plans that run. */
 /* runs: no-tsan: runs plans by what context/test_shard runs */
 #include "tests/lib/test.h"
 
@@ -45,7 +45,7 @@ typedef struct each_option {
     const esp__candidates *kept;
 } each_option;
 
-/* Every option with these cuts that is not among the candidates is dominated by one that is. */
+/* Every option with these cuts that is not a candidate is dominated by a candidate. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
     uint8_t scopes[ESP__LEVELS];
@@ -100,7 +100,7 @@ TEST(candidates_dominate_every_option) {
     for (int k = 0; k < 9; k++) candidates_of(sizes[k % 3], cuts[k / 3], n[k / 3]);
 }
 
-/* By hand: 1 MB in parts of two, then of two again, over a link that two ranks share. */
+/* By hand: 1 MB in two parts, each in two parts again, over a link that two ranks share. */
 TEST(raw_costs_by_hand) {
     inputs in;
     esp_plan *plan;
@@ -150,7 +150,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
     if (bad) atomic_fetch_add(&run->failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
 }
 
-/* Neighbours of a sharded tensor are neither merged with it nor is it split, whatever the strategy. */
+/* A sharded tensor is never merged or split, whatever the strategy. */
 TEST(plans_run) {
     static const char *const strategies[] = {NULL,      "fp32",      "ddp",       "layerwise", "byteps-compress",
                                              "hipress", "mergecomp", "hitopkcomm"};
@@ -170,7 +170,7 @@ TEST(plans_run) {
     }
 }
 
-/* A tensor so large that it would be split, and ones so small that they would be merged. */
+/* A tensor so large that it would be split, and others so small that they would be merged. */
 TEST(units_stay_whole) {
     inputs in;
     for (int k = 0; k < 2; k++) {

@@ -1,5 +1,5 @@
-/* test_small.c: esp_plan_config.min_compress_elements: plans leave units with a small tensor uncompressed, bounds hold for what is left, and
- * published systems decide as before. */
+/* test_small.c: esp_plan_config.min_compress_elements: plans leave units with a small tensor uncompressed, bounds are
+ * valid for what is left, and the published systems decide as without it. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -21,7 +21,7 @@ static uint32_t compressed(const opened_problem *g, const esp__schedule *d, uint
     return n;
 }
 
-/* Opens random problem `seed` of plain tensors. 0: its constraints are not for this test. */
+/* Opens random problem `seed` of plain tensors. Returns 0 if its constraints do not suit this test. */
 static int open_random(opened_problem *g, uint64_t seed, uint64_t least) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 12, 0, &g->in);
@@ -69,7 +69,7 @@ TEST(groups) {
     close_problem(&g);
 }
 
-/* Published systems take the same time as without the rule. */
+/* The published systems take the same time as without the rule. */
 TEST(published) {
     static const char *const names[] = {"ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress"};
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
@@ -84,7 +84,7 @@ TEST(published) {
         }
 }
 
-/* What the user asks for goes first: `keep` of a tensor, and options that leave none without compression. */
+/* What the user demands goes first: a tensor's `keep`, and constraints that exclude all options without compression. */
 TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
     static opened_problem g;

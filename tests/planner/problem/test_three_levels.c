@@ -1,5 +1,5 @@
-/* test_three_levels.c: plans for racks of machines: times of collectives by hand, candidates against every option one by one, bounds,
- * and plans that run. */
+/* test_three_levels.c: plans for racks of machines: times of collectives by hand, candidates against every single
+ * option, bounds, and plans that run. */
 /* runs: slow asan-long no-tsan: runs plans by what strategy/test_levels runs */
 #include "tests/lib/test.h"
 
@@ -73,7 +73,7 @@ typedef struct each_option {
     const esp__candidates *kept;
 } each_option;
 
-/* Every option that is not among the candidates is dominated by one that is. */
+/* Every option that is not a candidate is dominated by a candidate. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
     const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_compresses(o) ? 0 : ESP__NO_CODEC);
@@ -164,7 +164,7 @@ TEST(plans_are_near_their_bound) {
     assert_true(r.iteration_ns < r.fp32_ns); /* over such a link compression pays */
     assert_true(r.lane_ns[ESP__LANE_OUTER] > 0 && r.level_bytes[2] > 0);
     assert_true(r.compressed > 0);
-    /* what any option asked for by hand gives is not better */
+    /* No option given by hand is better. */
     static const char *const by_hand[] = {
         "flat.allreduce",
         "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",

@@ -1,16 +1,16 @@
-/* exact.h: the optimum of a small problem, by trying everything: every path of every unit, and every order in which ops can
- * take their lanes (or the ready order alone). For tests. Must not use the planner's bounds or search. */
+/* exact.h: the optimum of a small problem, by trying everything: every path of every unit, and every order in which ops
+ * can take their lanes (or only the order of ready times). Must not use the planner's bounds or search. */
 #ifndef TESTS_PLANNER_EXACT_H
 #define TESTS_PLANNER_EXACT_H
 #include <stdint.h>
 #include <string.h>
 
 enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
-/* A job is a unit's chain; job 0 is backward. */
+/* A job is the ops of a unit; job 0 is backward. */
 typedef struct exact_job {
-    const esp__path *path;   /* NULL: backward */
-    uint32_t n, next, after; /* ops, the next one, backward ops that must come first */
-    uint64_t ready, left;    /* when the next op's input is there; time of the ops left */
+    const esp__path *path;   /* NULL for job 0 */
+    uint32_t n, next, after; /* number of ops, index of the next, backwards before the job */
+    uint64_t ready, left;    /* when the next op's input is ready; time of the ops left */
 } exact_job;
 typedef struct exact {
     const esp__problem *p;
@@ -18,13 +18,13 @@ typedef struct exact {
     const esp__candidates *candidate_sets[EXACT_UNITS];
     const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
     uint32_t n;
-    uint64_t best;              /* a plan that takes this is known       */
+    uint64_t best;              /* time of the best known plan */
     uint64_t nodes, node_limit; /* 0: none                               */
     exact_job jobs[EXACT_JOBS];
     uint64_t free_at[ESP__LANES], left[ESP__LANES];
-    uint64_t end; /* of what has been placed */
+    uint64_t end; /* end of the ops placed so far */
     int gave_up;
-    int ready_order; /* the generated order only */
+    int ready_order; /* only the order of ready times */
     esp__schedule *schedule;
 } exact;
 
@@ -39,7 +39,7 @@ static inline uint64_t exact_ns(const exact *e, const exact_job *j) {
 static inline uint64_t exact_kept(const exact *e, const exact_job *j, uint32_t lane) {
     return j->path ? esp__kept(&j->path->ops[j->next].time, lane) : e->p->compute[j->next];
 }
-/* Can the job's next op be placed; if so, when does it start? */
+/* Whether the job's next op can be placed; *start: when. */
 static inline int exact_start(const exact *e, const exact_job *j, uint64_t *start) {
     if (j->next == j->n || e->jobs[0].next < j->after) return 0;
     *start = j->ready;
@@ -48,7 +48,7 @@ static inline int exact_start(const exact *e, const exact_job *j, uint64_t *star
     return 1;
 }
 
-/* No way on from here beats `best`: a lane's work left, or a chain's, is too long. */
+/* Whether nothing from here on can beat `best`, because a lane's remaining work, or a job's, is too long. */
 static inline int exact_hopeless(const exact *e) {
     uint64_t start;
     if (e->end >= e->best) return 1;
@@ -61,8 +61,8 @@ static inline int exact_hopeless(const exact *e) {
     return 0;
 }
 
-/* Places ops by ascending start. Of those that could come next, one that starts after another could have ended may wait: an
- * order in which it came next would leave room for that other one before it. */
+/* Places ops by rising start. An op that would start after another one could have ended may wait: placing it first
+ * would leave room for that other op before it. */
 static inline void exact_orders(exact *e) {
     uint64_t start[EXACT_JOBS], soonest = UINT64_MAX;
     int can[EXACT_JOBS], any = 0;
@@ -107,7 +107,7 @@ static inline void exact_orders(exact *e) {
     }
 }
 
-/* All orders for the paths chosen. */
+/* Searches all orders for the chosen paths. */
 static inline void exact_paths_done(exact *e) {
     if (e->ready_order) {
         memcpy((void *)e->schedule->paths, (const void *)e->paths, e->n * sizeof *e->paths);
@@ -136,7 +136,7 @@ static inline void exact_paths_done(exact *e) {
     exact_orders(e);
 }
 
-/* Every path of units from u on; `load`: of the units before. */
+/* Tries every path of the units from u on; `load`: the load of the units before. */
 static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__LANES]) {
     if (e->gave_up) return;
     if (u == e->n) {
@@ -157,8 +157,9 @@ static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__L
     }
 }
 
-/* The least time in which these units can be synchronised, if it is under `known` (UINT64_MAX: nothing is known); else
- * `known`. node_limit 0: none. Returns 0 where it gave up at the limit: then *out is only the best that was seen. */
+/* *out gets the least time in which these units can be synchronised, or `known` if it is not below that (UINT64_MAX:
+ * nothing is known). node_limit 0: no limit. Returns 0 if it stopped at the limit; then *out is the best time so
+ * far. */
 static inline int exact_solve(esp__problem *p, const esp__extent *units, uint32_t n, uint64_t known, int ready_order,
                               uint64_t node_limit, uint64_t *out) {
     exact e;

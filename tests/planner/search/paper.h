@@ -1,5 +1,5 @@
 /* paper.h: the paper's two testbeds and three of its codecs, with the published costs, as a user would give them to the
- * planner. For tests whose numbers are worked by hand. */
+ * planner. For tests with numbers computed by hand. */
 #ifndef TESTS_PLANNER_PAPER_H
 #define TESTS_PLANNER_PAPER_H
 #include <stdint.h>

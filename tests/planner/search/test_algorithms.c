@@ -31,7 +31,6 @@ TEST(rerun_is_generate) {
             d.paths[u] = &m->paths[rng_below(&r, m->n)];
         }
         esp__generate(&g.p, &d);
-        esp__rerun *rerun = esp__rerun_open(&g.p, &d);
         for (int trial = 0; trial < 20; trial++) {
             esp__change changes[4 * PROBLEM_TENSORS];
             uint32_t n = 0;
@@ -42,9 +41,9 @@ TEST(rerun_is_generate) {
                 changed.paths[u] = changes[n++].path = &m->paths[rng_below(&r, m->n)];
             }
             uint64_t want = esp__generate(&g.p, &changed);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, UINT64_MAX), want);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, want + 1), want);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
+            assert_int_equal(esp__change_try(&g.p, &d, changes, n, UINT64_MAX), want);
+            assert_int_equal(esp__change_try(&g.p, &d, changes, n, want + 1), want);
+            assert_int_equal(esp__change_try(&g.p, &d, changes, n, want), UINT64_MAX);
         }
         close_problem(&g);
     }
@@ -206,7 +205,6 @@ TEST(by_group) {
             o[k].p = &g.p;
             o[k].d = &d;
             esp__offload_groups(&o[k], both);
-            o[k].rerun = esp__rerun_open(&g.p, &d);
             o[k].changes = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].changes);
             o[k].wanted = esp__arena_get(&g.arena, d.n_units * sizeof *o[k].wanted);
             o[k].best = d.makespan;

@@ -1,5 +1,5 @@
-/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss
- * of speed; where none can, the error says which limit could be kept. */
+/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss of
+ * speed; if no plan can, the error names the limit that could be kept. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -13,7 +13,7 @@ static double elements_of(const problem_input *in) {
     return sum;
 }
 
-/* One to three limits, of any tightness. */
+/* Sets one to three limits, of random tightness. */
 static void limit(uint64_t seed, problem_input *in) {
     rng r = {seed + 77};
     uint32_t what = 1 + rng_below(&r, 7);
@@ -26,7 +26,7 @@ static void limit(uint64_t seed, problem_input *in) {
 typedef double uses_of[3];
 typedef struct within {
     exact e;
-    uses_of may, least[EXACT_UNITS + 1]; /* least: of all units from one on */
+    uses_of may, least[EXACT_UNITS + 1]; /* least: the sum over all units from this one on */
 } within;
 
 static void uses_path(const esp__path *path, uses_of uses) {
@@ -62,7 +62,7 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
     }
 }
 
-/* As exact_solve: the least time within the limits if it is under `known`, else `known`; 0: it gave up. */
+/* As exact_solve: the least time within the limits if it is below `known`, else `known`. Returns 0 if it gave up. */
 static int within_solve(const opened_problem *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
@@ -93,7 +93,7 @@ static int within_solve(const opened_problem *g, const esp__schedule *tensors, u
     return !e->gave_up;
 }
 
-/* Tensors as given, few of them: a plan where there is one, and the best. */
+/* With few tensors and the units given, the planner finds a plan if there is one, and the best one. */
 TEST(test_optimum) {
     static opened_problem g;
     uint32_t n = 0, equal = 0, none = 0;
@@ -128,7 +128,7 @@ TEST(test_optimum) {
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
-    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* or this shows too little */
+    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* else this shows too little */
 }
 
 /* ---- as users ask --- */
@@ -136,7 +136,7 @@ static esp_status make(const problem_input *in, esp_plan **out) {
     return esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, out);
 }
 
-/* Sums over a plan's units, recounted from its text's options. */
+/* Recounts the sums over a plan's units from the options in its text. */
 static void check_within(const problem_input *in, const esp_plan *plan) {
     const esp_plan_config *c = &in->config;
     esp_plan_report r = {.struct_size = sizeof r};
@@ -161,7 +161,7 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     if (c->max_error > 0.0) assert_true(error <= c->max_error * elements * (1.0 + 1e-9));
 }
 
-/* The least that one limit could be: of each tensor's candidate options. */
+/* The least possible value of one limit, from each tensor's candidate options. */
 static void least_of(problem_input *in, uses_of least) {
     static opened_problem g;
     memset(&g, 0, sizeof g);
@@ -181,8 +181,8 @@ static void least_of(problem_input *in, uses_of least) {
     close_problem(&g);
 }
 
-/* Any system, any codecs, merged and split: limits halfway between the least and what a plan without them uses. A
- * looser limit never fails, and the plan with none is no longer. */
+/* Any system, any codecs, with merging and splitting: limits halfway between the least value and that of a plan without
+ * limits. A looser limit never fails, and the plan without limits is no longer. */
 TEST(test_any) {
     static problem_input in;
     double sum = 0.0;
@@ -193,7 +193,7 @@ TEST(test_any) {
         problem_random(seed, 24, 0, &in);
         double elements = elements_of(&in);
         in.config.flags = ESP_PLAN_NO_BOUND;
-        in.config.max_volume = 1e9; /* limits are on, and far away: the same candidate options */
+        in.config.max_volume = 1e9; /* limits are on, but loose: the same candidates */
         least_of(&in, least);
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};
@@ -218,7 +218,7 @@ TEST(test_any) {
     print_message("%u plans within limits: on average %.3f of the time without\n", n, sum / n);
 }
 
-/* Just below the least: an error with the least in it; just above: a plan. */
+/* Just below the least value there is an error that names it; just above there is a plan. */
 TEST(test_impossible) {
     static problem_input in;
     for (uint64_t seed = 100; seed < 100 + test_repeats(20); seed++) {
@@ -286,8 +286,8 @@ TEST(test_codec_per_tensor) {
     esp_plan_free(plan);
 }
 
-/* A unit's candidate options with 4096 machines, over which an allgather is fast by its measured table. Is one of them the allgather of
- * all ranks' payloads? And how much memory has the one with most? */
+/* The candidate options of a unit with 4096 machines, over which an allgather is fast by its measured table. Returns
+ * whether one of them gathers all ranks' payloads; *held: the most memory of any. */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
     static opened_problem g;
@@ -312,7 +312,8 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     return has;
 }
 
-/* An op that holds more than 16 times its unit, and more than 256 MiB, is in no candidate; nor has one more than max_memory_bytes. */
+/* No candidate has an op that holds more than 16 times its unit and more than 256 MiB, or more than
+ * max_memory_bytes. */
 TEST(test_wasteful) {
     uint64_t held;
     assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB: 82 times as much */

@@ -1,6 +1,6 @@
-/* test_optimum.c: on small problems, with neither chunks nor groups, the search finds the optimum, which exact.h
- * finds by trying every path in every order. Where that takes too long, the best that exact.h has found by then must
- * not be better. */
+/* test_optimum.c: on small problems, without chunks and groups, the search finds the optimum, which exact.h finds by
+ * trying every path in every order. If that takes too long, the best that exact.h has found by then must not be
+ * better. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -10,7 +10,7 @@
 
 enum { CASES = 1000, NODES = 300000 };
 
-/* A problem with 3 or 4 tensors on one device, opened, with its bound. 0: this seed gives none. */
+/* Opens a problem with 3 or 4 tensors on one device, with its bound. Returns 0 if this seed gives none. */
 static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 4, 1u << ESP_ON_GPU, &g->in);
@@ -24,7 +24,7 @@ static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__
     return 1;
 }
 
-/* Not a good plan: the first path of every candidate options. */
+/* A poor plan: the first candidate of every unit. */
 static void plain(esp__problem *p, esp__schedule *d) {
     memset(d, 0, sizeof *d);
     esp__schedule_tensors(p, d);
@@ -60,10 +60,10 @@ TEST(test_random) {
                   n, unknown, worst);
     assert_true(equal * 1000 >= 995 * n);
     assert_true(worst <= 1.0);
-    assert_true(unknown * 4 < n); /* or this shows too little */
+    assert_true(unknown * 4 < n); /* else this shows too little */
 }
 
-/* Branch and bound alone finds the optimum from a poor start; and plans are the same each time. */
+/* Branch and bound alone finds the optimum from a poor start, and gives the same plan each time. */
 TEST(test_branch_and_bound) {
     static opened_problem g;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
@@ -86,7 +86,7 @@ TEST(test_branch_and_bound) {
     }
 }
 
-/* However soon it has to end, branch and bound leaves a plan, and never a longer one. */
+/* Wherever it has to stop, branch and bound leaves a plan, and never a longer one. */
 TEST(test_few_nodes) {
     static opened_problem g;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
@@ -95,7 +95,7 @@ TEST(test_few_nodes) {
         uint64_t last = UINT64_MAX;
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         plain(&g.p, &d);
-        for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) { /* never longer, whenever it ends */
+        for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) { /* never longer, wherever it stops */
             esp__small_exact(&g.p, &d, nodes);
             check_schedule(&g, &d);
             assert_true(d.makespan <= last && d.makespan >= bound.ns);

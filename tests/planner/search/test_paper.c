@@ -1,14 +1,15 @@
-/* test_paper.c: what the Espresso paper (EuroSys'23) says in its figures 2, 5 and 9, as small problems worked by hand: which
- * strategy wins and why. The paper draws its figures without numbers; those here are ours, chosen so that the situation that
- * the figure stands for arises. All times in microseconds where not said otherwise. */
+/* test_paper.c: figures 2, 5 and 9 of the Espresso paper (EuroSys'23) as small problems computed by hand: which
+ * strategy wins and why. The paper's figures have no numbers; those here are chosen so that the same situations arise.
+ * Times are in microseconds unless stated otherwise. */
 #include "tests/lib/test.h"
 
 #define FP32 "none flat.allreduce"
 #define ON_GPU "sign comp@gpu > flat.allgather > decomp@gpu"
 #define ON_CPU "sign comp@cpu > flat.allgather > decomp@cpu"
 
-/* Two machines of one rank, 1 byte/ns, no latency: an allreduce of e elements takes 4 e ns, an allgather of payloads as many ns
- * as one has bytes, here one byte an element. Comp and Decomp take 3 on the GPU and 5 on the CPU, whatever the size. */
+/* Two machines of one rank, 1 byte/ns, no latency: an allreduce of e elements takes 4 e ns, an allgather of payloads
+ * as many ns as one has bytes, here one byte an element. Comp and Decomp take 3 on the GPU and 5 on the CPU,
+ * whatever the size. */
 static const esp_cost_point gpu3 = {1e9, 3000}, cpu5 = {1e9, 5000};
 static const esp_plan_codec sign = {.spec = "sign",
                                     .unit_bytes = 1,
@@ -40,7 +41,7 @@ static void near(double got, double want) {
         fail_msg("the step takes %.6g us, not %.6g", got, want);
 }
 
-/* What the planner makes of it, among the three options above and tensor by tensor; codecs gets what each tensor has. */
+/* The planner's result, among the three options above and tensor by tensor; codecs gets each tensor's codec. */
 static double planned(const esp_plan_tensor *t, const char *strategy, const char *codecs[3]) {
     static const char *const only[] = {"flat.allreduce", "comp@gpu > flat.allgather > decomp@gpu",
                                        "comp@cpu > flat.allgather > decomp@cpu"};
@@ -64,8 +65,8 @@ static double planned(const esp_plan_tensor *t, const char *strategy, const char
     return r.iteration_ns / 1000.0;
 }
 
-/* Figure 2: three tensors; compressing all of them makes the step longer, compressing the right ones on the right device makes
- * it shorter. Backward 10 each; communication 10, 16, 10 in FP32, 2.5, 4, 2.5 compressed. */
+/* Figure 2: three tensors; compressing all of them makes the step longer, compressing the right ones on the right
+ * device makes it shorter. Backward 10 each; communication 10, 16, 10 in FP32, 2.5, 4, 2.5 compressed. */
 static const esp_plan_tensor figure2[] = {
     {"T0", 2500, 10000, .keep = NULL}, {"T1", 4000, 10000, .keep = NULL}, {"T2", 2500, 10000, .keep = NULL}};
 
@@ -73,21 +74,22 @@ TEST(test_figure2) {
     /* (a) FP32: T0 10 to 20, T1 20 to 36, T2 36 to 46 */
     double fp32 = step(figure2, FP32, FP32, FP32);
     near(fp32, 46);
-    /* (b) all on the GPU: it stops backward. Comp0 10 to 13, backward 1 13 to 23, Decomp0 23 to 26, Comp1 26 to 29, backward 2 29
-     * to 39, Decomp1 39 to 42, Comp2 42 to 45, T2 45 to 47.5, Decomp2 to 50.5 */
+    /* (b) all on the GPU: it stops backward. Comp0 10 to 13, backward 1 13 to 23, Decomp0 23 to 26, Comp1 26 to 29,
+     * backward 2 29 to 39, Decomp1 39 to 42, Comp2 42 to 45, T2 45 to 47.5, Decomp2 to 50.5 */
     double all_gpu = step(figure2, ON_GPU, ON_GPU, ON_GPU);
     near(all_gpu, 50.5);
     assert_true(all_gpu > fp32);
-    /* (c) all on the CPU: 5 each, one after the other. Comp0 10 to 15, Decomp0 17.5 to 22.5, Comp1 22.5 to 27.5, T1 to 31.5, Comp2
-     * 30 to 35, Decomp1 35 to 40, Decomp2 40 to 45 */
+    /* (c) all on the CPU: 5 each, one after the other. Comp0 10 to 15, Decomp0 17.5 to 22.5, Comp1 22.5 to 27.5, T1
+     * to 31.5, Comp2 30 to 35, Decomp1 35 to 40, Decomp2 40 to 45 */
     double all_cpu = step(figure2, ON_CPU, ON_CPU, ON_CPU);
     near(all_cpu, 45);
-    /* one tensor, the last: T1 20 to 36, Comp2 30 to 33, T2 36 to 38.5, Decomp2 to 41.5 */
+    /* One tensor, the last: T1 20 to 36, Comp2 30 to 33, T2 36 to 38.5, Decomp2 to 41.5. */
     near(step(figure2, FP32, FP32, ON_GPU), 41.5);
-    /* one tensor of the same size, the first: backward 1 13 to 23, Decomp0 23 to 26, backward 2 to 36, T1 23 to 39, T2 to 49 */
+    /* one tensor of the same size, the first: backward 1 13 to 23, Decomp0 23 to 26, backward 2 to 36, T1 23 to 39,
+     * T2 to 49 */
     near(step(figure2, ON_GPU, FP32, FP32), 49);
-    /* (d) wisely: T0 as it is; T1 on the CPU: Comp 20 to 25, T1 25 to 29; T2 on the GPU: Comp 30 to 33, T2 33 to 35.5, Decomp
-     * to 38.5 */
+    /* (d) wisely: T0 as it is; T1 on the CPU: Comp 20 to 25, T1 25 to 29; T2 on the GPU: Comp 30 to 33, T2 33 to
+     * 35.5, Decomp to 38.5 */
     double wise = step(figure2, FP32, ON_CPU, ON_GPU);
     near(wise, 38.5);
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
@@ -98,9 +100,10 @@ TEST(test_figure2) {
     assert_true(planned(figure2, "espresso", codecs) < fp32);
 }
 
-/* Figure 5: communication schemes. An indivisible one (one allgather of whole payloads) has one latency and one Comp, a divisible
- * one (alltoall, Decomp, Comp, allgather) a part of the traffic: which is better depends on the size. 8 machines, 10 us a
- * collective, 1 byte/ns; Comp and Decomp take 5 for up to 2^20 elements, more in proportion; a payload has a bit an element. */
+/* Figure 5: communication schemes. An indivisible one (one allgather of whole payloads) has one latency and one
+ * Comp, a divisible one (alltoall, Decomp, Comp, allgather) a part of the traffic: which is better depends on the
+ * size. 8 machines, 10 us a collective, 1 byte/ns; Comp and Decomp take 5 for up to 2^20 elements, more in
+ * proportion; a payload has a bit an element. */
 static const esp_cost_point five = {1048576, 5000};
 static const esp_plan_codec onebit = {.spec = "onebit",
                                       .unit_bytes = 1,
@@ -150,7 +153,8 @@ TEST(test_figure5_divisible) {
     assert_string_equal(chosen, strchr(indivisible, ' ') + 1);
 }
 
-/* And where to compress: with fast links inside machines only what leaves them, with slow ones from the start. 4 x 4 ranks. */
+/* And where to compress: with fast links inside machines only what leaves them, with slow ones from the start. 4 x 4
+ * ranks. */
 TEST(test_figure5_levels) {
     static const char between[] = "onebit intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
                                   "inter.allgather > decomp@gpu > intra.allgather";
@@ -160,8 +164,8 @@ TEST(test_figure5_levels) {
     esp_plan_system s = {.machines = 4, .ranks_per_machine = 4, .devices = 2, .inter = {.bytes_per_us = 1000}};
     char chosen[512];
     s.intra.bytes_per_us = 500000;
-    /* 2^20 elements, shards of 2^18: 1 MiB each way at 500 bytes/ns is 3 * 1048576 / 500 = 6.291456; parts of 2^16 elements, 8192
-     * bytes, 4 flows: 3 * 4 * 8.192 = 98.304; four codec calls of 5 */
+    /* 2^20 elements, shards of 2^18: 1 MiB each way at 500 bytes/ns is 3 * 1048576 / 500 = 6.291456; parts of 2^16
+     * elements, 8192 bytes, 4 flows: 3 * 4 * 8.192 = 98.304; four codec calls of 5 */
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 6.291456 + 2 * 98.304 + 20);
     /* payloads of 2^18 elements, 32768 bytes, inside: 3 * 32768 / 500 = 0.196608; eight codec calls */
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 0.196608 + 2 * 98.304 + 40);
@@ -176,8 +180,8 @@ TEST(test_figure5_levels) {
     assert_true(strncmp(chosen, "comp", 4) == 0);
 }
 
-/* Figure 9: a bubble. T0's communication is over before T1's can begin, so to make it shorter does not help; on the GPU it
- * harms. Backward 10, 20, 10; communication 8, 16, 8 in FP32. Algorithm 1 rules such tensors out. */
+/* Figure 9: a bubble. T0's communication is over before T1's can begin, so to make it shorter does not help; on the
+ * GPU it harms. Backward 10, 20, 10; communication 8, 16, 8 in FP32. Algorithm 1 rules such tensors out. */
 static const esp_plan_tensor figure9[] = {
     {"T0", 2000, 10000, .keep = NULL}, {"T1", 4000, 20000, .keep = NULL}, {"T2", 2000, 10000, .keep = NULL}};
 

@@ -31,7 +31,7 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
     }
 }
 
-/* rerun: one to three units with other paths, in ready order. */
+/* One to three units with other paths, by ready times. */
 TEST(test_rerun) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -40,7 +40,6 @@ TEST(test_rerun) {
         program_random(seed, (double)(seed % 3) * 0.2, &g);
         spares_random(&r, &g.problem, &s);
         uint64_t before = esp__generate(&g.problem, &g.schedule);
-        esp__rerun *rerun = esp__rerun_open(&g.problem, &g.schedule);
         for (int trial = 0; trial < TRIALS; trial++) {
             esp__change changes[3];
             esp__schedule other = {0};
@@ -53,19 +52,20 @@ TEST(test_rerun) {
             }
             if (!n) continue;
             uint64_t want = esp__generate(&g.problem, &other);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, UINT64_MAX), want);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, want + 1), want);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, want), UINT64_MAX);
-            assert_int_equal(esp__rerun_try(rerun, changes, n, want / 2), UINT64_MAX);
+            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, UINT64_MAX), want);
+            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want + 1), want);
+            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want), UINT64_MAX);
+            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want / 2), UINT64_MAX);
         }
         assert_int_equal(esp__generate(&g.problem, &g.schedule), before); /* nothing was changed */
         program_close(&g);
     }
 }
 
-/* ---- the incremental evaluation ------------------------------------------------------------------------------------------------------------ */
-/* How long op j (of the sequence) must wait for op i from i's start on, by chain or lane; -1: not at all. The ops' numbers in the
- * reference are given. */
+/* ---- the incremental evaluation
+ * ------------------------------------------------------------------------------------------------------------ */
+/* How long op j (of the sequence) must wait for op i from i's start on, by chain or lane; -1: not at all. The ops'
+ * numbers in the reference are given. */
 static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
     const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
     int64_t longest = -1;
@@ -156,15 +156,15 @@ TEST(test_incremental) {
         check_laid(&g, k);
         for (int trial = 0; trial < TRIALS; trial++) {
             uint32_t gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
-            esp__incremental_lift(k, &w, gone, n_gone);
+            esp__incremental_remove(k, &w, gone, n_gone);
             uint64_t without = esp__incremental_without(k, &w, UINT64_MAX);
-            esp__incremental_unlift(k, &w);
+            esp__incremental_restore(k, &w);
             check_laid(&g, k);
-            esp__incremental_lift(k, &w, gone, n_gone);
+            esp__incremental_remove(k, &w, gone, n_gone);
             uint64_t said = esp__incremental_try(k, &w, UINT64_MAX);
             assert_int_equal(esp__incremental_try(k, &w, said), UINT64_MAX);
             assert_int_equal(esp__incremental_try(k, &w, said + 1), said);
-            esp__incremental_unlift(k, &w);
+            esp__incremental_restore(k, &w);
             check_laid(&g, k);
             uint64_t before = k->d->makespan;
             esp__incremental_set(k, &w);
@@ -192,9 +192,9 @@ TEST(test_incremental_move) {
         for (int trial = 0; trial < TRIALS; trial++) {
             uint64_t before = k->d->makespan, limit = before + rng_below(&r, 4) - 1;
             uint32_t units = k->d->n_units, gone, n_gone = swap_random(&r, &g, k, &s, &w, &gone);
-            esp__incremental_lift(k, &w, gone, n_gone);
+            esp__incremental_remove(k, &w, gone, n_gone);
             uint64_t said = esp__incremental_try(k, &w, limit);
-            esp__incremental_unlift(k, &w);
+            esp__incremental_restore(k, &w);
             if (said == UINT64_MAX) continue;
             int made = esp__incremental_move(k, &w, limit);
             check_laid(&g, k);

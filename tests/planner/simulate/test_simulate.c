@@ -1,4 +1,4 @@
-/* test_simulate.c: the planner's simulator against the reference, and what must hold for any program: fixed sequences are
+/* test_simulate.c: the planner's simulator against the reference, and properties of all programs: fixed sequences are
  * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
@@ -32,7 +32,7 @@ static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t 
                  (unsigned long long)got, (unsigned long long)want);
 }
 
-/* (a) generated, then replayed: the reference's ready order, op by op. */
+/* (a) A sequence that is generated, then replayed, has the reference's order by ready times, op by op. */
 static void one_generate(uint64_t seed, double zeros) {
     problem_program g;
     program_random(seed, zeros, &g);
@@ -53,7 +53,7 @@ TEST(test_generate) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
 }
 
-/* Any order in which the ops could start: what is ready, in random turn. */
+/* A random order in which the ops could start. */
 static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out) {
     const esp__schedule *d = &g->schedule;
     uint32_t tensor = 0, n = 0, op[PROGRAM_UNITS] = {0}, ready[PROGRAM_UNITS + 1];
@@ -83,7 +83,7 @@ static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) 
     return n;
 }
 
-/* The unit's next op on a link, and on; does entry `u` of a sequence take the lane? */
+/* The unit's next op on a link; whether entry `u` of a sequence takes the lane. */
 static const esp__plan_op *next_link(const problem_program *g, uint32_t u, uint32_t *at) {
     while (!(g->ops[u][*at].lanes & REF_LINKS)) ++*at;
     return &g->ops[u][(*at)++];
@@ -92,9 +92,9 @@ static int takes(const problem_program *g, uint32_t u, uint32_t *at, uint32_t la
     return u != ESP__NEXT_BACKWARD && g->ops[u][at[u]++].lanes >> lane & 1u;
 }
 
-/* (b) links in a given order. Where collectives take no time (`instant`) such an order can make an earlier unit's op ready at
- * a moment after a later unit's was chosen for the same moment: then more than one reading of the tie is right, and the
- * sequence is only held to be one, with the links as asked for. */
+/* (b) Links in a given order. If collectives take no time (`instant`), such an order can make an earlier unit's op
+ * ready at the time for which a later unit's op was already chosen. Then the tie can be resolved in several ways, and
+ * the test only checks that the sequence is valid and follows the order of the links. */
 static void one_generate_with(uint64_t seed, int instant) {
     problem_program g;
     rng r = {seed + 99};
@@ -153,8 +153,10 @@ TEST(test_replay) {
         program_close(&g);
     }
 }
-/* ---- what holds for any program ------------------------------------------------------------------------------------- */
-/* With the sequence fixed no op can become shorter to the harm of the step, nor longer to its good; one op less neither. */
+/* ---- what holds for any program
+ * ------------------------------------------------------------------------------------- */
+/* With a fixed sequence, shortening or removing an op never makes the step longer, and lengthening one never makes it
+ * shorter. */
 TEST(test_monotone) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -184,7 +186,7 @@ TEST(test_monotone) {
     }
 }
 
-/* One op more at the end of a unit's path, anywhere behind the unit's last in the sequence. */
+/* Adds an op at the end of a unit's path, anywhere behind the unit's last op in the sequence. */
 TEST(test_an_op_more) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -212,7 +214,7 @@ TEST(test_an_op_more) {
     }
 }
 
-/* No step is shorter than what a lane has to do, or than a unit's chain behind its backward. */
+/* No step is shorter than the work of a lane, or than a unit's ops after its backward. */
 TEST(test_at_least) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -233,7 +235,7 @@ static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
     return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
 }
 
-/* Do both keep a lane at the same time? */
+/* Whether both occupy a lane at the same time. */
 static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
@@ -291,7 +293,8 @@ TEST(test_timeline) {
     }
 }
 
-/* ---- rules, one by one, by hand --------------------------------------------------------------------------------------- */
+/* ---- rules, one by one, by hand
+ * --------------------------------------------------------------------------------------- */
 enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
 
 typedef struct hand_op {
@@ -325,8 +328,8 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     for (uint32_t u = 0; u < n; u++) g->schedule.paths[u] = &g->paths[u];
 }
 
-/* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10, Comp 0
- * runs to 14, backward 1 to 24, Comp 1 to 28. On inter unit 0 runs 14 to 34, then unit 1 to 35. */
+/* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10,
+ * Comp 0 runs to 14, backward 1 to 24, Comp 1 to 28. On inter unit 0 runs 14 to 34, then unit 1 to 35. */
 TEST(test_comp_before_backward) {
     problem_program g;
     esp_plan_event e[6];
@@ -346,9 +349,9 @@ TEST(test_comp_before_backward) {
     program_close(&g);
 }
 
-/* An op on two lanes takes both in its turn; what comes later does not slip into the hole before it. Unit 0 holds inter
- * from 1 to 11; unit 1, on both links, is ready at 2 and runs from 11 to 12; unit 2, on intra, is ready at 3 and could run at
- * once, but its turn is after unit 1: 12 to 17. */
+/* An op on two lanes takes both in its turn; what comes later does not slip into the hole before it. Unit 0 holds
+ * inter from 1 to 11; unit 1, on both links, is ready at 2 and runs from 11 to 12; unit 2, on intra, is ready at 3
+ * and could run at once, but its turn is after unit 1: 12 to 17. */
 TEST(test_no_back_fill) {
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
@@ -356,8 +359,8 @@ TEST(test_no_back_fill) {
     program_close(&g);
 }
 
-/* Shared cores: compression on the CPU holds compute too. Backward 0 to 5; Comp 5 to 9 stops backward 1 until 9; it ends at
- * 14, its Comp at 18. */
+/* Shared cores: compression on the CPU holds compute too. Backward 0 to 5; Comp 5 to 9 stops backward 1 until 9; it
+ * ends at 14, its Comp at 18. */
 TEST(test_shared_cores) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
@@ -365,8 +368,8 @@ TEST(test_shared_cores) {
     program_close(&g);
 }
 
-/* Links in another order than they are ready in: unit 1 first. Unit 0 is ready at 1, unit 1 at 3; it runs 3 to 5 and unit 0
- * 5 to 15. By ready order it were 1 to 11 and 11 to 13. */
+/* Links in another order than they are ready in: unit 1 first. Unit 0 is ready at 1, unit 1 at 3; it runs 3 to 5 and
+ * unit 0 5 to 15. By ready order it were 1 to 11 and 11 to 13. */
 TEST(test_links_wait) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
@@ -376,9 +379,9 @@ TEST(test_links_wait) {
     program_close(&g);
 }
 
-/* Under ready order a shorter op can make the step longer: why the order is stored. Inter takes what is ready first: unit 1
- * at 4, so 4 to 6, then unit 0 (ready at 5): 6 to 16, then its Decomp to 26. With unit 1's Comp slower by 2 unit 0 goes first:
- * 5 to 15, Decomp 15 to 25, while unit 1 runs 15 to 17. */
+/* Under ready order a shorter op can make the step longer: why the order is stored. Inter takes what is ready first:
+ * unit 1 at 4, so 4 to 6, then unit 0 (ready at 5): 6 to 16, then its Decomp to 26. With unit 1's Comp slower by 2
+ * unit 0 goes first: 5 to 15, Decomp 15 to 25, while unit 1 runs 15 to 17. */
 TEST(test_ready_order_is_not_monotone) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
@@ -391,7 +394,8 @@ TEST(test_ready_order_is_not_monotone) {
     program_close(&g);
 }
 
-/* docs/design/planner.md's example of a collective that gives up its core, then its link, before its result is there. */
+/* docs/design/planner.md's example of a collective that gives up its core, then its link, before its result is
+ * there. */
 TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});

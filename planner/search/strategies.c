@@ -1,7 +1,8 @@
-/* baselines.c: the table of comparison strategies, in the order in which they are shown. "espresso+", which goes beyond the paper,
- * is search/search.c. */
-#include "planner/problem/problem.h"
+/* strategies.c: the table of strategies by name, in the order of display: the comparison strategies of
+ * planner/baselines, and those that search. "espresso+", which goes beyond the paper, is not in it: that is
+ * esp__search_all (search.c). */
 #include "planner/baselines/baselines.h"
+#include "planner/search/search.h"
 
 /* Espresso's search with compression on the CPU only: Algorithm 1 with the other device. */
 static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
@@ -36,8 +37,8 @@ static const esp__scheme esp__scheme_table[] = {
      .source = "Wang et al., MergeComp, 2021, section 4",
      .make = esp__mergecomp_make},
     {.name = "hipress",
-     .summary =
-         "GPU, between machines only; compresses and cuts a tensor where its own estimate says so (one machine: raw)",
+     .summary = "GPU, between machines only; compresses and cuts a tensor where its own estimate saves time (one "
+                "machine: raw)",
      .source = "Bai et al., SOSP 2021, section 3.3",
      .make = esp__hipress_make},
     {.name = "hitopkcomm",
