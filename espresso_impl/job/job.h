@@ -47,7 +47,7 @@ typedef struct esp__answer {
     int32_t waits_for; /* a rank, -1 (unknown), or ESP__WAITS_FOR_NOBODY */
     uint32_t tensor;   /* of its oldest request, or UINT32_MAX */
     uint64_t step;
-    uint64_t waited_ns;                  /* how long its trainer has waited; 0: not */
+    uint64_t waited_ns;                  /* by its trainer so far, or 0 */
     uint32_t started;                    /* 0 before start, after an error, in esp_close */
     uint32_t trainer;                    /* ESP__TRAINER_* */
     uint32_t open;                       /* 1 after the first push of the step */

@@ -28,7 +28,7 @@ ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int
     *c = l->candidates[--l->n];
 }
 
-/* Until when a candidate cannot be displaced. Never for ranks of a regroup: each has a place of its own. */
+/* Until when a candidate cannot be displaced. Ranks of a regroup never are. */
 static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
     if (c->member >= 0) return UINT64_MAX;
     return c->since_ns + (c->greeted ? ESP__CANDIDATE_HELLO_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;

@@ -47,7 +47,7 @@ static void esp__printable(char *text, size_t cap) {
 typedef struct esp__meeting {
     esp__lobby lobby;
     int32_t n_here;
-    /* when a connection first found no free descriptor (0: never), and n_here then */
+    /* when a connection first found no free descriptor, or 0; and n_here then */
     uint64_t full_ns;
     int32_t full_here;
     uint64_t job, deadline_ns, logged[ESP__REFUSALS];

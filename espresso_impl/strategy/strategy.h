@@ -35,7 +35,7 @@ typedef struct esp__tensor {
     esp_dtype dtype;
     uint32_t flags;
     char *codec_override, *option_override; /* esp_tensor_desc's, instead of the strategy's */
-    char *gather_spec;                      /* codec that gathers parameters; NULL: exact */
+    char *gather_spec;                      /* codec of gathered parameters, or NULL */
     esp__codec *gather;                     /* that codec, open from esp_start on */
     uint64_t gather_slot;                   /* bytes of a slot for its payloads */
     esp_device where;                       /* the gradient's device */
