@@ -44,7 +44,7 @@ ESP__FN char *esp__arena_text(esp__arena *arena, const char *text);
 /* ---- problem/templates.c: the tree for one system; the sizes of its ops are symbols ------------------------------ */
 /* The most ops of an option: its steps in every round, host copies around Comps and Decomps, pack and unpack. */
 enum { ESP__MAX_OPS = ESP__CHAIN_MAX + ESP__MAX_STEPS };
-/* A cut divides a unit among ranks along a set of scopes, no two of which share a level. The size of a part is the
+/* A cut divides a unit among ranks along a set of scopes that have no level in common. The size of a part is the
  * unit's, divided by the ranks of each scope (inner scopes first) and rounded up. Cuts are numbered; number 0 leaves
  * the unit whole. */
 enum { ESP__CUTS = 16 };
@@ -188,8 +188,8 @@ struct esp__problem {
     uint32_t n_cuts;
     /* Several machines with several ranks each: hierarchical options exist. */
     bool hierarchical;
-    /* The model has too many sizes to make candidate options for each: similar sizes share them, and whole tensors get
-     * no bound. */
+    /* The model has too many sizes to make candidate options for each: similar sizes share them, and whole tensors
+     * get no bound. */
     bool approximate;
     bool free_compression; /* Comp, Decomp and host copies take no time. */
     const esp__op_template *op_templates;
@@ -263,7 +263,7 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
 ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
                                 double before, double piece, uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
-/* ---- problem/rounds.c: codecs whose payloads take what their bound() says ---- */
+/* ---- problem/rounds.c: codecs whose bound() determines the bytes of payloads ------------------------------------- */
 /* The columns of a unit that is a matrix, if a codec uses them; else 0. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
 /* Whether one of the tensors [first, first + n) must stay raw because it is small. */

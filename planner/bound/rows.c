@@ -1,14 +1,14 @@
-/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) says: the work that must run
- * on this lane between s and T - q takes at most T - q - s.
+/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) states that the work that
+ * must run on this lane between s and T - q takes at most T - q - s.
  *
- * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin before
- * time a, when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of it runs
- * before s. It must end by T - tail, where tail is what follows its last op on the lane; so at most q - tail of it runs
- * after T - q. The rest runs between. So T >= s + q + the sum of these rests, and every mixture of rows is a bound too.
- * Backward ops are work of lane compute.
+ * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin
+ * before time a, when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of
+ * it runs before s. It must end by T - tail, where tail is what follows its last op on the lane; so at most q - tail
+ * of it runs after T - q. The rest runs between. So T >= s + q + the sum of these rests, and every mixture of rows
+ * is a bound too. Backward ops are work of lane compute.
  *
- * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the best
- * of these. */
+ * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the
+ * best of these. */
 #include "planner/bound/bound.h"
 
 /* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided

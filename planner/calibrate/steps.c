@@ -11,14 +11,14 @@ static int esp__calibration_even(uint32_t coll) {
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Bytes of the whole buffer, as tables count them; 0 for payloads, of which only the used bytes travel, which differ by
- * rank. */
+/* Bytes of the whole buffer, as tables count them; 0 for payloads, because only their used bytes travel, and these
+ * differ by rank. */
 static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
 /* The own times of the order's n collectives: the shortest of a group's times, in the slowest group; 0 if a rank of the
- * group has none. all[size][2n] has the ranks' times, of which the first n of each row count. (A rank that starts early
+ * group has none. all[size][2n] has the ranks' times, in the first n of each row. (A rank that starts early
  * waits, and its core may poll meanwhile; the last rank to start does neither.) */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
