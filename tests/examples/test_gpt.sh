@@ -109,7 +109,7 @@ head -c 1000 "$tmp/text" >"$tmp/short"
 refuses "any plain text" --text "$tmp/short"
 refuses "needs --checkpoint" --resume
 refuses "latest: No such file" --resume --checkpoint "$tmp/nothing"
-refuses "is of another run" --resume --checkpoint "$tmp/whole"
+refuses "is from another run" --resume --checkpoint "$tmp/whole"
 refuses 'no codec "nonsense"' --codec nonsense
 head -c 5000 "$tmp/never/step5.model" >"$tmp/cut" && mv "$tmp/cut" "$tmp/never/step5.model"
 if ranks 2 --decay 0 --strategy fp32 --max-steps 5 --second 0 --checkpoint "$tmp/never" --resume >"$tmp/out" 2>&1; then fail "accepted a cut checkpoint"; fi
