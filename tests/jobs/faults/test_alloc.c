@@ -234,7 +234,7 @@ static uint64_t auto_step(void *user, esp_ctx *ctx) {
 static void auto_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
-static esp_status auto_figures(void *user, esp_ctx *ctx, esp_plan_system *y, esp_plan_codec *codecs, uint32_t *n) {
+static esp_status auto_costs(void *user, esp_ctx *ctx, esp_plan_system *y, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
     esp__codec *opened;
     memset(y, 0, sizeof *y);
@@ -254,7 +254,7 @@ static esp_status auto_figures(void *user, esp_ctx *ctx, esp_plan_system *y, esp
     return s;
 }
 static esp_status chooses(esp_ctx *ctx, const scenario *c) {
-    static const esp__auto_source source = {NULL, auto_step, auto_ready, auto_figures, NULL, NULL, 0.5, 0};
+    static const esp__auto_source source = {NULL, auto_step, auto_ready, auto_costs, NULL, NULL, 0.5, 0};
     esp_status s = begin(ctx, c);
     if (!s && esp__autopilot_of(ctx)) esp__autopilot_of(ctx)->source = source;
     for (int k = 0; k < 40; k++) {
