@@ -1,5 +1,6 @@
-/* espresso.c: the library as one translation unit: compile this file, or define ESPRESSO_IMPLEMENTATION before including espresso.h
- * in one C file. Nothing else is in here than the list of the library's files, each of which also compiles alone. */
+/* espresso.c: the library as one translation unit: compile this file, or define ESPRESSO_IMPLEMENTATION before
+ * including espresso.h in one C file. Nothing else is in here than the list of the library's files, each of which also
+ * compiles alone. */
 #ifndef ESPRESSO_IMPL_DONE
 #define ESPRESSO_IMPL_DONE
 #include "espresso.h"
@@ -23,9 +24,9 @@
     "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
 #endif
 #endif
-/* The pragmas at the end restore the settings of the file that includes this one. Contraction (a * b + c with one rounding) is off,
- * because results would depend on the instruction set. clang's -funsafe-math-optimizations defines no macro to test, so precise
- * arithmetic is turned on. The two warnings that are off concern C++ and C90, not C11. */
+/* The pragmas at the end restore the settings of the file that includes this one. Contraction (a * b + c with one
+ * rounding) is off, because results would depend on the instruction set. clang's -funsafe-math-optimizations defines no
+ * macro to test, so precise arithmetic is turned on. The two warnings that are off concern C++ and C90, not C11. */
 #if defined(__clang__)
 #pragma float_control(push)
 #pragma float_control(precise, on)
@@ -40,8 +41,8 @@
 #pragma GCC diagnostic ignored "-Wdeclaration-after-statement"
 #endif
 
-/* Private functions are static here; files that are compiled alone call each other's. Without the planner they are not inlined: that
- * takes a fifth of the compile time, and steps gain nothing from it. The planner gains 5 to 8%. */
+/* Private functions are static here; files that are compiled alone call each other's. Without the planner they are not
+ * inlined: that takes a fifth of the compile time, and steps gain nothing from it. The planner gains 5 to 8%. */
 #ifdef ESP__FN /* check-style.sh looks for functions that nobody calls */
 #elif defined(ESP_NO_PLANNER) && defined(__GNUC__)
 #define ESP__FN __attribute__((unused, noinline)) static
@@ -157,8 +158,8 @@
 #include "backends/shm/loop.c"
 #include "backends/shm/shm.c"
 
-/* What ESP_NO_PLANNER leaves out: esp_plan_*, and strategy auto. It comes last: the one-file header has each header only once, where it
- * is first included, and what is above needs its headers in both builds. */
+/* What ESP_NO_PLANNER leaves out: esp_plan_*, and strategy auto. It comes last: the one-file header has each header
+ * only once, where it is first included, and what is above needs its headers in both builds. */
 #ifndef ESP_NO_PLANNER
 #include "planner/problem/tree.c"
 #include "planner/problem/arena.c"

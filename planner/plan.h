@@ -150,7 +150,7 @@ static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1)
 #define ESP__SHARD_ANY "any"        /* esp_plan_tensor.shard: any cut will do */
 typedef struct esp__tree esp__tree; /* the allowed options, as a graph */
 
-/* ---- schedules ------------------------------------------------------------------------------------------------------------- */
+/* ---- schedules --------------------------------------------------------------------------------------------------- */
 #define ESP__NEXT_BACKWARD 0xffffffffu
 #define ESP__NOTHING_RAN 0xfffffffeu
 /* One strategy. `sequence` contains every op once, after the ops that it needs: the number of a unit is the unit's next

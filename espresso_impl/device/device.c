@@ -75,7 +75,7 @@ ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_st
                      esp__device_why(s));
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 ESP__FN esp_status esp__device_event(const esp__device *d, void **event) {
     *event = NULL;
     return d->async ? d->table->event_create(d->self, event) : ESP_OK;
@@ -99,7 +99,7 @@ ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, v
     esp__free(ctx, events);
 }
 
-/* ---- memory and work on devices with tensors ------------------------------------------------------------------------------ */
+/* ---- memory and work on devices with tensors --------------------------------------------------------------------- */
 static void esp__device_unuse(esp__device *d) {
     for (int k = 0; k < d->used; k++) d->table->stream_destroy(d->self, d->stream[k]);
     esp__device_event_free(d, d->settled);
@@ -208,7 +208,7 @@ ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, 
     return s ? esp__device_failed(ctx, on, s, "fill") : esp__device_drain(ctx, on, ESP__ON_COMPUTE);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__devices_init(esp_ctx *ctx) {
     uint32_t index;
     pthread_mutex_init(&esp__device_list_of(ctx)->lock, NULL);
@@ -227,7 +227,7 @@ ESP__FN void esp__devices_close(esp_ctx *ctx) {
     pthread_mutex_destroy(&all->lock);
 }
 
-/* ---- for plugins --------------------------------------------------------------------------------------------------------- */
+/* ---- for plugins ------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__host_device(void *user, esp_device d, const esp_device_table **table, void **self) {
     esp_ctx *ctx = user;
     uint32_t index;

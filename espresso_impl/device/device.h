@@ -1,13 +1,13 @@
-/* device.h: the devices that a context uses: opened when the first tensor or plugin asks for one, closed with the context. Every
- * device, the CPU too, is used through its table. Knows nothing of tensors and ops. */
+/* device.h: the devices that a context uses: opened when the first tensor or plugin asks for one, closed with the
+ * context. Every device, the CPU too, is used through its table. Knows nothing of tensors and ops. */
 #ifndef ESP__DEVICE_H
 #define ESP__DEVICE_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/job/levels.h"
 #include "espresso_impl/registry/registry.h"
 
-/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on two for each link
- * lane: one for its collectives, one for what follows these if their backend is stream-ordered. */
+/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on
+ * two for each link lane: one for its collectives, one for what follows these if their backend is stream-ordered. */
 enum {
     ESP__ON_COMPUTE = 0,
     ESP__ON_DOWN,
@@ -32,7 +32,8 @@ typedef struct esp__device {
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
-/* A context's list of devices begins with the CPU. Devices whose memory the host may access are used as the CPU, too. */
+/* A context's list of devices begins with the CPU. Devices whose memory the host may access are used as the CPU, too.
+ */
 enum { ESP__DEVICES_MAX = 16, ESP__CPU_INDEX = 0 };
 typedef struct esp__device_list {
     pthread_mutex_t lock; /* any thread of a plugin may ask for a device */
@@ -43,7 +44,7 @@ typedef struct esp__device_list {
 } esp__device_list;
 static inline esp__device_list *esp__device_list_of(const esp_ctx *ctx) { return esp__base_of(ctx)->devices; }
 
-/* ---- device.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- device.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__devices_init(esp_ctx *ctx); /* opens the CPU */
 ESP__FN void esp__devices_close(esp_ctx *ctx);
 /* *index: of the device, which is opened if nobody did before. `who` begins the error's text. */
@@ -59,7 +60,8 @@ ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_st
 /* Events. NULL stands for work that is done, as on a device that is not async; recording it does nothing. */
 ESP__FN esp_status esp__device_event(const esp__device *d, void **event); /* a new one, or NULL */
 ESP__FN void esp__device_event_free(const esp__device *d, void *event);
-/* *events: n new ones, in memory of esp__alloc; NULL where the device needs none. On an error some of them may be NULL. */
+/* *events: n new ones, in memory of esp__alloc; NULL where the device needs none. On an error some of them may be NULL.
+ */
 ESP__FN esp_status esp__device_events_take(esp_ctx *ctx, uint32_t index, uint32_t n, void ***events);
 ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, void **events);
 static inline esp_status esp__device_record(const esp__device *d, void *event, esp_stream s) {
@@ -100,6 +102,6 @@ ESP__FN esp_status esp__host_device(void *user, esp_device d, const esp_device_t
 ESP__FN void *esp__host_alloc_on(void *user, esp_device d, uint64_t bytes, uint64_t align);
 ESP__FN void esp__host_free_on(void *user, esp_device d, void *p, uint64_t bytes);
 
-/* ---- device_cpu.c -------------------------------------------------------------------------------------------------------- */
+/* ---- device_cpu.c ------------------------------------------------------------------------------------------------ */
 ESP__FN const esp_device_table *esp__device_cpu(void);
 #endif

@@ -1,12 +1,12 @@
-/* comms.c: the backend of each scope, the comms that it opens, and what the link thread does with all of them: sleep, wake, abort.
- * Knows nothing of ops. */
+/* comms.c: the backend of each scope, the comms that it opens, and what the link thread does with all of them: sleep,
+ * wake, abort. Knows nothing of ops. */
 #include "espresso_impl/executor/executor.h"
 #include <poll.h>
 #include <sched.h>
 
 enum { ESP__SLEEP_SHORT_US = 200 }; /* in a backend without wait_fd, while others may have news */
 
-/* ---- which backend ---------------------------------------------------------------------------------------------------- */
+/* ---- which backend ----------------------------------------------------------------------------------------------- */
 static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {
     int32_t best_score = 0;
     *out = NULL;
@@ -60,8 +60,8 @@ static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__en
     return s;
 }
 
-/* The scope that a key of "levels:" stands for: one of the words, or a name for the next level. *words: keys so far that are words of
- * levels, bit by bit. */
+/* The scope that a key of "levels:" stands for: one of the words, or a name for the next level. *words: keys so far
+ * that are words of levels, bit by bit. */
 static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words, uint32_t *out) {
     uint32_t scope = 0;
     while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
@@ -106,8 +106,8 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, and between machines MPI, or gloo where no MPI
- * launcher started the ranks. NULL: the job is on one host, or that backend is not there. */
+/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, and between machines MPI, or
+ * gloo where no MPI launcher started the ranks. NULL: the job is on one host, or that backend is not there. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
 #define ESP__BETWEEN(name)                                                                                             \
     { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
@@ -177,7 +177,8 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     return ESP_OK;
 }
 
-/* Gives every scope of the job a backend: its own, or that of its outermost level; with one backend for all levels, that one. */
+/* Gives every scope of the job a backend: its own, or that of its outermost level; with one backend for all levels,
+ * that one. */
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
@@ -202,7 +203,7 @@ static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOP
     return ESP_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 typedef struct esp__oob {
     esp_ctx *ctx;
     int32_t *members, n;
@@ -310,7 +311,7 @@ ESP__FN void esp__comms_close(esp_ctx *ctx) {
     ctx->job.n_parents = 0;
 }
 
-/* ---- all comms together ------------------------------------------------------------------------------------------------ */
+/* ---- all comms together ------------------------------------------------------------------------------------------ */
 ESP__FN void esp__comms_abort(esp_ctx *ctx) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (ctx->job.comms[k].handle && ESP_HAS(esp_backend, ctx->job.comms[k].backend, abort))

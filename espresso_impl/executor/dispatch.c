@@ -1,12 +1,12 @@
-/* dispatch.c: decides which op is next on every lane. On the cpu and compute lanes it is the op that became ready first (among
- * equals the lower unit), on links the next one in the strategy's order. Also: what follows when an op has run. Lock held in all
- * functions. */
+/* dispatch.c: decides which op is next on every lane. On the cpu and compute lanes it is the op that became ready first
+ * (among equals the lower unit), on links the next one in the strategy's order. Also: what follows when an op has run.
+ * Lock held in all functions. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
 enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
 
-/* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------------- */
+/* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------- */
 static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
     esp__heap_push(&ctx->active.ready, now, unit);
     if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
@@ -18,7 +18,7 @@ static const esp__op *esp__ready_pop(esp_ctx *ctx) {
     return &ctx->active.program.ops[u->first_op + u->pc];
 }
 
-/* ---- links ----------------------------------------------------------------------------------------------------------------- */
+/* ---- links ------------------------------------------------------------------------------------------------------- */
 static bool esp__op_is_next(const esp_ctx *ctx, const esp__op *op) {
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
     return u->phase == ESP__PUSHED && &ctx->active.program.ops[u->first_op + u->pc] == op &&
@@ -59,7 +59,7 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
-/* ---- behind stream-ordered collectives ------------------------------------------------------------------------------------- */
+/* ---- behind stream-ordered collectives --------------------------------------------------------------------------- */
 /* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
 static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
@@ -69,9 +69,10 @@ static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const
     return true;
 }
 
-/* The next op in a stream behind a link's collectives. Such an op waits on the device for a collective, and so for all ranks. Each rank
- * enqueues them in the strategy's order, and only when all collectives before have started. So what waits in a stream needs nothing that any
- * rank enqueues later: ranks cannot wait for each other in a circle, even where streams share a queue of the hardware. */
+/* The next op in a stream behind a link's collectives. Such an op waits on the device for a collective, and so for all
+ * ranks. Each rank enqueues them in the strategy's order, and only when all collectives before have started. So what
+ * waits in a stream needs nothing that any rank enqueues later: ranks cannot wait for each other in a circle, even
+ * where streams share a queue of the hardware. */
 static const esp__op *esp__behind_next(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
@@ -91,7 +92,7 @@ static void esp__behind_wake(esp_ctx *ctx) {
     if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
-/* ---- an op has run ----------------------------------------------------------------------------------------------------------- */
+/* ---- an op has run ----------------------------------------------------------------------------------------------- */
 /* Marks the unit done, and each of its tensors whose units are all done. */
 static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
     u->phase = ESP__DONE;
@@ -104,7 +105,7 @@ static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
         pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
-/* ---- what is next ------------------------------------------------------------------------------------------------------------- */
+/* ---- what is next ------------------------------------------------------------------------------------------------ */
 ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool from_link) {
     esp__unit *u = &ctx->active.strategy.units[unit];
     const esp__op *op = &ctx->active.program.ops[u->first_op + u->pc];

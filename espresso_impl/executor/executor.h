@@ -1,5 +1,5 @@
-/* executor.h: the struct behind esp_ctx and its member structs (configuration, lanes, steps, health), and the functions that the
- * executor's files offer each other and the folders above. "Lock" is ctx->lanes.lock. */
+/* executor.h: the struct behind esp_ctx and its member structs (configuration, lanes, steps, health), and the functions
+ * that the executor's files offer each other and the folders above. "Lock" is ctx->lanes.lock. */
 #ifndef ESP__EXECUTOR_H
 #define ESP__EXECUTOR_H
 #include "espresso_impl/base/base.h"
@@ -54,7 +54,8 @@ typedef struct esp__config {
     esp__comm_plan plans[ESP__SCOPES]; /* as chosen in esp_open, for esp_shrink */
 } esp__config;
 
-/* The threads that run ops, and the callers that wait. `lock` protects every field but those that only one thread uses. */
+/* The threads that run ops, and the callers that wait. `lock` protects every field but those that only one thread uses.
+ */
 typedef struct esp__lanes {
     pthread_mutex_t lock; /* protects all shared state of the context                                        */
     pthread_cond_t done_cv, cpu_cv, link_cv;
@@ -86,8 +87,8 @@ typedef struct esp__steps {
     esp__step_clock clock;
     esp_stats stats;
     const char *phase; /* the autopilot's phase as a static text; NULL: no autopilot */
-    /* The autopilot's prediction for the active strategy, or 0, and what explains the difference from the measured time, or "". They
-     * change between steps. */
+    /* The autopilot's prediction for the active strategy, or 0, and what explains the difference from the measured
+     * time, or "". They change between steps. */
     double predicted_ns;
     char difference[160];
     double loss; /* the last that the trainer reported; NaN: none, or not finite */
@@ -139,15 +140,16 @@ _Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for i
 /* Sets where base's parts are. For esp_open, and for tests that fill a context themselves. */
 ESP__FN void esp__base_parts(esp_ctx *ctx);
 
-/* ---- dispatch.c: which op is next; lock held in every call ----------------------------------------------------------- */
-/* The input of the unit's next op is there: wakes the thread that can start the op. Called by the link thread (from_link), it does not
- * wake that thread. */
+/* ---- dispatch.c: which op is next; lock held in every call ------------------------------------------------------- */
+/* The input of the unit's next op is there: wakes the thread that can start the op. Called by the link thread
+ * (from_link), it does not wake that thread. */
 ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool from_link);
-/* The op that the cpu thread runs next: the one that became ready first. NULL: the thread sleeps until *until, or if that is 0 until it
- * is woken. */
+/* The op that the cpu thread runs next: the one that became ready first. NULL: the thread sleeps until *until, or if
+ * that is 0 until it is woken. */
 ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until);
-/* The op that the link thread starts next on `lane`, in the strategy's order; NULL: none before the thread is woken. A flat op over several
- * machines occupies all lanes and starts from the outermost: the thread asks for that lane first. */
+/* The op that the link thread starts next on `lane`, in the strategy's order; NULL: none before the thread is woken. A
+ * flat op over several machines occupies all lanes and starts from the outermost: the thread asks for that lane first.
+ */
 ESP__FN const esp__op *esp__next_link(esp_ctx *ctx, int lane);
 /* The op's work is done and took `real`: frees its lanes and lets its unit continue. */
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
@@ -158,24 +160,26 @@ static inline const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
     return ctx->started && cursor < f->n_sequence[lane] ? &f->program.ops[f->sequence[lane][cursor]] : NULL;
 }
 
-/* ---- lanes.c: the lanes' threads ---------------------------------------------------------------------------------- */
-/* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released meanwhile. */
+/* ---- lanes.c: the lanes' threads --------------------------------------------------------------------------------- */
+/* Runs what can run now, if the trainer's threads run the ops: after a push, in a test. Lock held, but released
+ * meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
-/* Sleeps for a moment. Where the trainer's threads run the ops, it looks for stragglers. Lock held, but released meanwhile. */
+/* Sleeps for a moment. Where the trainer's threads run the ops, it looks for stragglers. Lock held, but released
+ * meanwhile. */
 ESP__FN void esp__drive_nap(esp_ctx *ctx);
-/* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. False: the context has failed, and
- * nothing touches the caller's memory any more. Lock held, but released meanwhile. */
+/* A waiting thread's part: runs what can run now, or else sleeps until something may have changed. False: the context
+ * has failed, and nothing touches the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN bool esp__drive_wait(esp_ctx *ctx);
 ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes the threads that wait, to help with a loop of the cpu thread */
-/* Begins or ends recording the core time of ops (active.op_core_ns, lanes.request.core_ns) for a reader `who`. Each op costs some
- * readings of a clock, of up to 2 us each. */
+/* Begins or ends recording the core time of ops (active.op_core_ns, lanes.request.core_ns) for a reader `who`. Each op
+ * costs some readings of a clock, of up to 2 us each. */
 enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on);
 ESP__FN void esp__core_enter(esp_ctx *ctx); /* this thread begins to look for ops. Lock held */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 
-/* ---- health.c --------------------------------------------------------------------------------------------------------- */
+/* ---- health.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__usable(const esp_ctx *ctx);                 /* fails for NULL, and in a forked child */
 ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id); /* and before esp_start, or for an unknown id */
 ESP__FN esp_status esp__dead(const esp_ctx *ctx);                   /* the error that killed the context. Lock held */
@@ -184,7 +188,7 @@ ESP__FN esp_status esp__alive(esp_ctx *ctx);                        /* fails wit
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /* lock held */
 
-/* ---- waits.c ------------------------------------------------------------------------------------------------------------ */
+/* ---- waits.c ----------------------------------------------------------------------------------------------------- */
 /* What this rank waits for, as esp__waits_look finds it. */
 typedef struct esp__wait {
     uint64_t since; /* UINT64_MAX: for nothing */
@@ -193,15 +197,15 @@ typedef struct esp__wait {
     bool delivers, left; /* what a rank sent before it left still arrives; it has left */
     bool behind;         /* for a collective that the device has not done */
 } esp__wait;
-/* Called without the lock: looks, and judges: fails the context if the wait is too long. Between the two the caller polls the links if the
- * rank has left, for it may have left because of an error that this rank has not seen yet. */
+/* Called without the lock: looks, and judges: fails the context if the wait is too long. Between the two the caller
+ * polls the links if the rank has left, for it may have left because of an error that this rank has not seen yet. */
 ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now);
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w);
 ESP__FN void esp__waits_answer(void *user, esp__answer *out);       /* of esp__peers_events.answer */
 ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left); /* of esp__peers_events.lost */
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap);
 
-/* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------------- */
+/* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------ */
 /* A push was called at in_push.start_ns and returns at in_push.end_ns. Lock held. */
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push);
 /* The op's time is known. Lock held in both. */
@@ -209,20 +213,21 @@ ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real);
 ESP__FN void esp__devices_times(esp_ctx *ctx); /* after esp__devices_step_end: of the ops that are timed_later */
 /* All tensors of the step are synchronised: closes the step's clock and adds to the statistics. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
-/* Of the last step: out[n_tensors] gets the nanoseconds from the step's begin to each tensor's push, without the time spent
- * inside esp_push. They never fall from one tensor to the next. */
+/* Of the last step: out[n_tensors] gets the nanoseconds from the step's begin to each tensor's push, without the time
+ * spent inside esp_push. They never fall from one tensor to the next. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 
-/* ---- ops.c: ops, which are enqueued on the streams of their device --------------------------------------------------------------- */
+/* ---- ops.c: ops, which are enqueued on the streams of their device ----------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op); /* compress, decompress or copy */
 /* The elements that a codec op reads; 0 for other ops. */
 ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op);
-/* The arguments for one part of a compress or decompress op: numbers, randomness and scratch; the caller adds payloads, and for
- * compress the residual and the state. */
+/* The arguments for one part of a compress or decompress op: numbers, randomness and scratch; the caller adds payloads,
+ * and for compress the residual and the state. */
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c);
-/* Around a collective that reduces payload bodies. Its numbers begin at the first slot's header, because slots lie one behind the
- * other. No header may be summed: `hide` keeps this rank's headers aside, and puts in place of each one number that is not 0 where
- * the payload has NaN or Inf, and zeros. `show` puts the headers back, with the flag that all ranks' numbers give. */
+/* Around a collective that reduces payload bodies. Its numbers begin at the first slot's header, because slots lie one
+ * behind the other. No header may be summed: `hide` keeps this rank's headers aside, and puts in place of each one
+ * number that is not 0 where the payload has NaN or Inf, and zeros. `show` puts the headers back, with the flag that
+ * all ranks' numbers give. */
 ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank);
 ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op);
 /* Before the op's work: lets `stream` wait for the op before, or waits for it where that op is on another device. */
@@ -233,35 +238,37 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);               /* ESP_PENDING: not yet */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s); /* as an error's text */
-/* A tensor is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with zeros (`zero`)
- * and its pending residual added. */
+/* A tensor is pushed: its chain begins after what is on the stream `user` now, and after the gradient was filled with
+ * zeros (`zero`) and its pending residual added. */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero);
 /* Waits until the devices have done all of the step, and counts the parts with NaN or Inf. */
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);
-/* The first collective of these units that a stream-ordered backend has enqueued and the device has not done; NULL: none. Lock held */
+/* The first collective of these units that a stream-ordered backend has enqueued and the device has not done; NULL:
+ * none. Lock held */
 ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t first, uint32_t n);
 
-/* ---- tokens.c -------------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
 ESP__FN bool esp__token_take(esp_ctx *ctx, uint64_t elements); /* Was a token taken? Then put it back. */
 /* Waits for a token. False: the context closes or failed, or the wait was too long. */
 ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms);
 ESP__FN void esp__token_put(esp_ctx *ctx, bool token);
 
-/* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------------- */
-/* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where the ranks are on
- * several, and then *spec names it, or the best one. */
+/* ---- comms.c: one comm for each scope of the job ----------------------------------------------------------------- */
+/* Reads a backend's spec, and adds the launcher's link to those that emulate one. *spec NULL: MPI between hosts where
+ * the ranks are on several, and then *spec names it, or the best one. */
 ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **spec, const esp__where *w,
                                         const esp__env_links *links, esp__comm_plan plans[ESP__SCOPES]);
-/* Where neither program nor environment names a place to meet: asks a backend for the ranks, and gives `cfg` its exchange. */
+/* Where neither program nor environment names a place to meet: asks a backend for the ranks, and gives `cfg` its
+ * exchange. */
 ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES], esp__where *w,
                                       esp_config *cfg);
 ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]); /* collective */
 ESP__FN void esp__comms_close(esp_ctx *ctx);
 ESP__FN void esp__comms_abort(esp_ctx *ctx); /* every comm */
 ESP__FN void esp__comms_wake(esp_ctx *ctx);  /* ends esp__comms_sleep; from any thread */
-/* With several backends: makes the descriptors unreadable on which esp__comms_sleep sleeps. Requests must be tested in between. 0:
- * one backend, nothing to arm. */
+/* With several backends: makes the descriptors unreadable on which esp__comms_sleep sleeps. Requests must be tested in
+ * between. 0: one backend, nothing to arm. */
 ESP__FN bool esp__comms_arm(esp_ctx *ctx);
 ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us);            /* until a comm may have changed */
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds what all comms received */

@@ -32,8 +32,9 @@ ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     return s;
 }
 
-/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the same on all
- * ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op to come. Lock held. */
+/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the
+ * same on all ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op
+ * to come. Lock held. */
 static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
     const size_t n = strlen(text);
     const unsigned long long step = (unsigned long long)ctx->steps.step;

@@ -1,10 +1,10 @@
-/* lanes.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and compute
- * lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory belongs to the op
- * of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
+/* lanes.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and
+ * compute lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory
+ * belongs to the op of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
  *
- * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while backward
- * fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what can run, and the link
- * thread looks now and then, for trainers that compute for long between two calls. */
+ * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while
+ * backward fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what
+ * can run, and the link thread looks now and then, for trainers that compute for long between two calls. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -23,8 +23,8 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
         __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
 }
 
-/* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends to look for
- * ops, not at each look. This thread's core time at the last reading, or 0 while it does something else. */
+/* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends
+ * to look for ops, not at each look. This thread's core time at the last reading, or 0 while it does something else. */
 static __thread uint64_t esp__core_mark;
 
 /* This thread's core time, or 0 if nobody reads core times. */
@@ -34,8 +34,8 @@ static uint64_t esp__core_now(const esp_ctx *ctx) {
     return now;
 }
 
-/* Reads the clock. This thread's time since the last reading counts for the ops in flight, in equal shares. 0: nobody reads it. The
- * caller is in the backends (the link thread, or lanes.driving), or nobody is. */
+/* Reads the clock. This thread's time since the last reading counts for the ops in flight, in equal shares. 0: nobody
+ * reads it. The caller is in the backends (the link thread, or lanes.driving), or nobody is. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
     if (!now) return esp__core_mark = 0;
@@ -60,7 +60,7 @@ static void esp__core_leave(esp_ctx *ctx) {
     esp__core_mark = 0;
 }
 
-/* ---- cpu and compute lanes ---------------------------------------------------------------------------------------- */
+/* ---- cpu and compute lanes --------------------------------------------------------------------------------------- */
 /* Sleeps until `cv` is signalled or, if `until` is not 0, esp__now_ns reaches it. Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
@@ -117,7 +117,7 @@ static void *esp__cpu_main(void *arg) {
     return NULL;
 }
 
-/* ---- link lanes ------------------------------------------------------------------------------------------------------ */
+/* ---- link lanes -------------------------------------------------------------------------------------------------- */
 static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__active *f = &ctx->active;
@@ -211,8 +211,8 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry and
- * exit, but released in between. */
+/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry
+ * and exit, but released in between. */
 static bool esp__links_start_some(esp_ctx *ctx) {
     bool started = false;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
@@ -239,7 +239,8 @@ static bool esp__links_start_some(esp_ctx *ctx) {
     return started;
 }
 
-/* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry and exit. */
+/* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry
+ * and exit. */
 static bool esp__links_start(esp_ctx *ctx) {
     while (esp__links_start_some(ctx)) {
     }
@@ -274,7 +275,8 @@ static void esp__links_check(esp_ctx *ctx, uint64_t now) {
     esp__waits_judge(ctx, now, &w);
 }
 
-/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and exit. */
+/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and
+ * exit. */
 static void esp__links_idle(esp_ctx *ctx, int *yields) {
     const bool waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
     const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
@@ -306,7 +308,7 @@ static void esp__links_drop(esp_ctx *ctx) {
     pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
-/* ---- the trainer's threads run the ops ---------------------------------------------------------------------------------- */
+/* ---- the trainer's threads run the ops --------------------------------------------------------------------------- */
 /* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
 static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
@@ -315,8 +317,8 @@ static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     return op != NULL;
 }
 
-/* Starts what can start, and tests what is in flight, if no other thread does. True: something has ended. Lock held, but released
- * meanwhile. */
+/* Starts what can start, and tests what is in flight, if no other thread does. True: something has ended. Lock held,
+ * but released meanwhile. */
 static bool esp__drive_links(esp_ctx *ctx) {
     bool progressed = false;
     if (ctx->lanes.driving) return false;
@@ -399,8 +401,8 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
 }
 
-/* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but released
- * meanwhile. */
+/* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but
+ * released meanwhile. */
 static void esp__drive_spare(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
     uint64_t until;
@@ -423,7 +425,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
     }
 }
 
-/* ---- the link thread ------------------------------------------------------------------------------------------------------ */
+/* ---- the link thread --------------------------------------------------------------------------------------------- */
 static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
     uint64_t looked = 0;

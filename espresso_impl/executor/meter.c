@@ -1,5 +1,5 @@
-/* meter.c: records when the pushes and ops of a step ran, and adds up their times. Allocates nothing, and costs next to no time.
- * Must not know who reads the figures. */
+/* meter.c: records when the pushes and ops of a step ran, and adds up their times. Allocates nothing, and costs next to
+ * no time. Must not know who reads the figures. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
@@ -51,7 +51,8 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     return end - begin;
 }
 
-/* Of the last step: nanoseconds of [from, to) in which a link was busy, and in which no link was but compression ran. */
+/* Of the last step: nanoseconds of [from, to) in which a link was busy, and in which no link was but compression ran.
+ */
 static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
                                uint64_t *compression) {
     uint64_t at = from, busy = 0;

@@ -1,5 +1,5 @@
-/* observer.h: how observers learn what the executor does. The executor calls the functions below at fixed places, and names no
- * observer. */
+/* observer.h: how observers learn what the executor does. The executor calls the functions below at fixed places, and
+ * names no observer. */
 #ifndef ESP__OBSERVER_H
 #define ESP__OBSERVER_H
 #include "espresso_impl/base/base.h"
@@ -10,12 +10,13 @@ struct esp__range;
 /* One observer. Every member is optional. `self` is what open (or strategy) stored. NULL means that the user did not
  * ask for this observer: then only open, strategy and agree are called. */
 typedef struct esp__observer {
-    /* In esp_start, before the strategy is loaded. If *spec is this observer's own name of a strategy ("auto"), stores *self and
-     * sets *spec to the strategy that runs first. */
+    /* In esp_start, before the strategy is loaded. If *spec is this observer's own name of a strategy ("auto"), stores
+     * *self and sets *spec to the strategy that runs first. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
     /* Adds lines that must be the same on all ranks. Called with self NULL, too. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
-    /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer. */
+    /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer.
+     */
     esp_status (*open)(esp_ctx *ctx, void **self);
     bool collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
     void (*activated)(esp_ctx *ctx, void *self); /* another program is active; also called after open; no lock */
@@ -25,13 +26,15 @@ typedef struct esp__observer {
     /* A compress op has made the payload of one part. On the cpu thread, no lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
     void (*loss)(esp_ctx *ctx, void *self, double loss); /* the trainer reported one; lock held: copy numbers only */
-    /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it. */
+    /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it.
+     */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Did this observer choose the active strategy? Then loading a state may replace it by the saved one. Same on all ranks. */
+    /* Did this observer choose the active strategy? Then loading a state may replace it by the saved one. Same on all
+     * ranks. */
     bool (*chose)(const esp_ctx *ctx, const void *self);
     void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it activated */
-    /* Ranks were lost: rank and size have changed, and the active strategy was compiled again; if this observer had chosen it, it is fp32
-     * now. On all remaining ranks, also with *self NULL. `activated` follows. */
+    /* Ranks were lost: rank and size have changed, and the active strategy was compiled again; if this observer had
+     * chosen it, it is fp32 now. On all remaining ranks, also with *self NULL. `activated` follows. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
     void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
 } esp__observer;
@@ -52,7 +55,7 @@ typedef struct esp__observers {
     void *self[ESP__OBSERVERS];
 } esp__observers;
 
-/* ---- observers.c: calls all observers --------------------------------------------------------------------------------- */
+/* ---- observers.c: calls all observers ---------------------------------------------------------------------------- */
 ESP__FN esp_status esp__observers_strategy(esp_ctx *ctx, const char **spec);
 ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines);
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx);

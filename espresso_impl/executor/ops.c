@@ -1,5 +1,6 @@
-/* ops.c: runs ops. Enqueues their work on the streams of the device whose memory they use, the CPU too, and chains the ops of a unit by
- * events. The host waits for an event only where it touches the data itself. Knows nothing of lanes and peers. */
+/* ops.c: runs ops. Enqueues their work on the streams of the device whose memory they use, the CPU too, and chains the
+ * ops of a unit by events. The host waits for an event only where it touches the data itself. Knows nothing of lanes
+ * and peers. */
 #include "espresso_impl/executor/executor.h"
 
 static esp__unit *esp__unit_of(const esp__active *f, const esp__op *op) { return &f->strategy.units[op->unit]; }
@@ -8,8 +9,8 @@ static esp_stream esp__stream_of(const esp__active *f, const esp__op *op) {
     return f->on[op->on].device->stream[op->stream];
 }
 
-/* The error of a call of `device`'s table. What failed is op, or earlier work on that device: every later call may report that a kernel
- * found a corrupt payload, say. */
+/* The error of a call of `device`'s table. What failed is op, or earlier work on that device: every later call may
+ * report that a kernel found a corrupt payload, say. */
 static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp__op *op, esp_status s,
                                  const char *before) {
     char what[ESP__ERROR_MAX / 4];
@@ -24,7 +25,7 @@ ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_
     return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
 }
 
-/* ---- before and after an op ------------------------------------------------------------------------------------------------------ */
+/* ---- before and after an op -------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     const esp__active *f = &ctx->active;
     esp__unit *u = esp__unit_of(f, op);
@@ -67,7 +68,7 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 /* Is `copy`, a neighbour of op, the copy in whose pieces op works? The other neighbour may be a copy of payloads. */
 static bool esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t what) {
     return esp__op_is_copy(copy, what) && copy->n_pieces && copy->first_piece == op->first_piece;
@@ -90,8 +91,8 @@ static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy)
     return s;
 }
 
-/* An op of the host that works piece by piece: waits until piece k was copied down. Piece 0 was there when the op began. The others
- * follow it in the same stream, so this wait is short. */
+/* An op of the host that works piece by piece: waits until piece k was copied down. Piece 0 was there when the op
+ * began. The others follow it in the same stream, so this wait is short. */
 static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
     const esp__active *f = &ctx->active;
     const esp__unit *u = esp__unit_of(f, op);
@@ -111,7 +112,7 @@ static esp_status esp__piece_made(const esp_ctx *ctx, const esp__op *op, uint32_
     return esp__op_failed(ctx, copy->on, copy, s, "");
 }
 
-/* ---- compress and decompress ------------------------------------------------------------------------------------------------------ */
+/* ---- compress and decompress ------------------------------------------------------------------------------------- */
 static const esp__feedback *esp__feedback_of(const esp__active *f, const esp__op *op) {
     return op->codec.feedback >= 0 ? &f->feedback[op->codec.feedback] : NULL;
 }
@@ -161,8 +162,8 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
     }
 }
 
-/* Runs `work` on the op's ranges: those of one piece after another, if the op works piece by piece. One call takes all of them if the
- * codec takes lists, else one. */
+/* Runs `work` on the op's ranges: those of one piece after another, if the op works piece by piece. One call takes all
+ * of them if the codec takes lists, else one. */
 static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
                                   esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
     const esp__program *p = &ctx->active.program;
@@ -256,7 +257,7 @@ static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const es
              : ESP_OK;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 /* Between the tensors of a group and its memory. */
 static esp_status esp__run_group(const esp_ctx *ctx, const esp__op *op, const esp__device *d, esp_stream on) {
     const esp__unit *u = esp__unit_of(&ctx->active, op);
@@ -333,7 +334,7 @@ static esp_status esp__run_copy(const esp_ctx *ctx, const esp__op *op) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* ---- any op of the cpu or compute lane ------------------------------------------------------------------------------------------- */
+/* ---- any op of the cpu or compute lane --------------------------------------------------------------------------- */
 ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op) {
     uint64_t n = 0;
     if (!esp__op_is_codec(op)) return 0;
@@ -355,7 +356,7 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     return s ? s : esp__op_issued(ctx, op, op->stream);
 }
 
-/* ---- collectives that reduce bodies ----------------------------------------------------------------------------------------------- */
+/* ---- collectives that reduce bodies ------------------------------------------------------------------------------ */
 /* The number that stands for "NaN or Inf" in a reduction: 1, or -1 where the least counts. */
 static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
     const bool minus = op == ESP_REDUCE_MIN;
@@ -401,7 +402,7 @@ ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op) {
     }
 }
 
-/* ---- what a unit waits for ------------------------------------------------------------------------------------------------------- */
+/* ---- what a unit waits for --------------------------------------------------------------------------------------- */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u) {
     const esp__op *op = &f->program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return false;
@@ -425,7 +426,7 @@ ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t fir
     return NULL;
 }
 
-/* ---- pushes ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- pushes ------------------------------------------------------------------------------------------------------ */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero) {
     const esp__device *d = esp__device_at(ctx, t->device);
     const esp_stream on = d->stream[ESP__ON_PUSH];
@@ -445,7 +446,7 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     return s ? esp__device_failed(ctx, t->device, s, "esp_push") : ESP_OK;
 }
 
-/* ---- the end of a step ------------------------------------------------------------------------------------------------------- */
+/* ---- the end of a step ------------------------------------------------------------------------------------------- */
 /* Counts the parts with NaN or Inf that were compressed on the device. */
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     const esp__memory_on *m = &ctx->active.on[device];

@@ -1,7 +1,7 @@
-/* tokens.c: an op takes a token before it compresses. There is one token a core, so that ranks that share a machine do not run
- * more ops at once than it has cores. The tokens are bytes in a pipe that the launcher made (as GNU make's jobserver does):
- * ESPRESSO_TOKENS=read,write,inode. Must not know what an op does. A wait for a token is limited: a rank that died may not have
- * put its token back. */
+/* tokens.c: an op takes a token before it compresses. There is one token a core, so that ranks that share a machine do
+ * not run more ops at once than it has cores. The tokens are bytes in a pipe that the launcher made (as GNU make's
+ * jobserver does): ESPRESSO_TOKENS=read,write,inode. Must not know what an op does. A wait for a token is limited: a
+ * rank that died may not have put its token back. */
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,8 @@
 
 enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
 
-/* Is `fd` an end of the launcher's pipe? A program in between may have closed it, and its number may be another file's now. */
+/* Is `fd` an end of the launcher's pipe? A program in between may have closed it, and its number may be another file's
+ * now. */
 static bool esp__token_end(int fd, unsigned long long inode) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && (unsigned long long)st.st_ino == inode;

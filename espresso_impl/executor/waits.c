@@ -1,5 +1,6 @@
-/* waits.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not pushed the
- * next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do. */
+/* waits.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not
+ * pushed the next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do.
+ */
 #include "espresso_impl/executor/executor.h"
 
 enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
@@ -11,8 +12,8 @@ static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u
     return NULL;
 }
 
-/* This rank waits and nothing is in flight. If a lane's next tensor was not pushed here, warns after a while, and fails the
- * context when the time is over. Lock held. */
+/* This rank waits and nothing is in flight. If a lane's next tensor was not pushed here, warns after a while, and fails
+ * the context when the time is over. Lock held. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
@@ -58,8 +59,8 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
     return after == ESP_E_MISMATCH ? after : ESP_E_PEER;
 }
 
-/* Has nothing arrived for a second? A rank has left, and the backend does not know which rank a request waits for, or what that rank sent
- * may still be on its way over a slow link. Not under the lock. */
+/* Has nothing arrived for a second? A rank has left, and the backend does not know which rank a request waits for, or
+ * what that rank sent may still be on its way over a slow link. Not under the lock. */
 static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     esp_stats s;
     memset(&s, 0, sizeof s);
@@ -75,8 +76,8 @@ static uint64_t esp__waits_since(const esp_ctx *ctx) {
     return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
 }
 
-/* A collective that a stream-ordered backend has enqueued has no request any more, but its device may wait for a peer. Stores in
- * ctx->health whether one does. Lock held. */
+/* A collective that a stream-ordered backend has enqueued has no request any more, but its device may wait for a peer.
+ * Stores in ctx->health whether one does. Lock held. */
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;

@@ -123,7 +123,8 @@ static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_
     return (double)(at > first ? at : first);
 }
 
-/* The median over n steps of the time from tensor `earlier` (-2: the forward pass' begin) to `later`, from r->sorted. */
+/* The median over n steps of the time from tensor `earlier` (-2: the forward pass' begin) to `later`, from r->sorted.
+ */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));

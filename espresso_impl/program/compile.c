@@ -1,5 +1,6 @@
-/* compile.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one arena.
- * region.c says which elements the rank has after each step; this file adds memory, lanes and number formats. Runs nothing. */
+/* compile.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one
+ * arena. region.c says which elements the rank has after each step; this file adds memory, lanes and number formats.
+ * Runs nothing. */
 #include "espresso_impl/program/compile.h"
 
 static bool esp__wants_mean(const esp__compile *c) {
@@ -8,7 +9,8 @@ static bool esp__wants_mean(const esp__compile *c) {
 
 static bool esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-/* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the gradient. */
+/* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the
+ * gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->job->size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;

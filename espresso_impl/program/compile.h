@@ -1,11 +1,13 @@
-/* compile.h: what the files share that compile a unit's option into ops. compile.c calls comps.c (Comps) and pieces.c (copies cut into
- * pieces); all but the last call spaces.c (the memory spaces and number formats of a unit) and emit.c (new ops). */
+/* compile.h: what the files share that compile a unit's option into ops. compile.c calls comps.c (Comps) and pieces.c
+ * (copies cut into pieces); all but the last call spaces.c (the memory spaces and number formats of a unit) and emit.c
+ * (new ops). */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/program/program.h"
 
-/* The memory spaces of a unit on a device: the device's memory and the host's. A unit on the CPU has only the former. */
+/* The memory spaces of a unit on a device: the device's memory and the host's. A unit on the CPU has only the former.
+ */
 enum { ESP__SPACE_HOST, ESP__SPACE_DEVICE };
 
 /* The state of compiling one unit, step by step. */

@@ -1,4 +1,5 @@
-/* comps.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and feedback. */
+/* comps.c: compiles a Comp: its parts, its rounds with the collectives between them, its payload slots, state and
+ * feedback. */
 #include "espresso_impl/program/compile.h"
 
 /* The slot in which the rounds before the last have the part at index[d] along each dims[d] of `r`. */
@@ -14,7 +15,8 @@ static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, c
     return slot;
 }
 
-/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the sum. */
+/* The ranges of a Comp or Decomp, one for each part of the open cuts of `r`. A range's slots are in the order of the
+ * sum. */
 ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
     uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
@@ -43,7 +45,8 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
         uint32_t index[ESP__DIMS] = {0};
         uint64_t rest = part, base = 0;
         memset(range, 0, sizeof *range);
-        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order */
+        /* parts in element order: the outermost cut varies slowest, even where the slots' dimensions have another order
+         */
         for (uint32_t k = r->n_cuts; k-- > 0;)
             for (uint32_t d = 0; d < r->n_dims; d++)
                 if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
@@ -157,8 +160,9 @@ ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64
     esp__check_reduces(c, op);
 }
 
-/* The collectives of a round before the last, over each group that the Comp's payloads will pass: an allreduce of the bodies where
- * the ranks have the same parts; the step's own allgather or broadcast where each part is with one rank. */
+/* The collectives of a round before the last, over each group that the Comp's payloads will pass: an allreduce of the
+ * bodies where the ranks have the same parts; the step's own allgather or broadcast where each part is with one rank.
+ */
 static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     const esp__option *o = &c->u->option;
     esp__region r = c->comp_region;
@@ -240,8 +244,8 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     }
 }
 
-/* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every rank,
- * whichever is root. */
+/* Sets the sizes of a round's slots. They fit the largest part of the whole unit, so that they are the same on every
+ * rank, whichever is root. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {

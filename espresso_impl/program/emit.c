@@ -1,4 +1,5 @@
-/* emit.c: makes the ops of a unit, and gives them places in memory and streams. The other files that compile call it. */
+/* emit.c: makes the ops of a unit, and gives them places in memory and streams. The other files that compile call it.
+ */
 #include "espresso_impl/program/compile.h"
 
 ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
@@ -25,15 +26,16 @@ ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     return r;
 }
 
-/* The stream of an op, which is the last one so far, if it is on a device: behind a link's, if the op follows a stream-ordered
- * collective and the host has nothing to do in between; else that of kernels. */
+/* The stream of an op, which is the last one so far, if it is on a device: behind a link's, if the op follows a
+ * stream-ordered collective and the host has nothing to do in between; else that of kernels. */
 static int esp__stream_now(const esp__compile *c, const esp__op *op) {
     if (c->status || op == &c->p->ops[c->u->first_op]) return ESP__ON_COMPUTE;
     if (op[-1].kind != ESP__OP_COLLECTIVE) return op[-1].on == c->device ? op[-1].stream : ESP__ON_COMPUTE;
     return esp__stream_ordered(op - 1) ? esp__on_behind(op[-1].lane - ESP__LANE_INTRA) : ESP__ON_COMPUTE;
 }
 
-/* The op, which is the last one so far, works on this space's memory, in `stream` of its device or in one behind a link. */
+/* The op, which is the last one so far, works on this space's memory, in `stream` of its device or in one behind a
+ * link. */
 ESP__FN void esp__op_place(esp__compile *c, esp__op *op, int space, int stream) {
     const uint32_t device = esp__space_device(c, space);
     esp__program_on *on = &c->p->on[device];

@@ -1,10 +1,12 @@
-/* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the rank's own
- * gradient moves to the Comp that compresses the same elements first in the new strategy. Every other residual becomes pending:
- * its owner replica adds it once, to its next push. Must not know how strategies are chosen. */
+/* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the
+ * rank's own gradient moves to the Comp that compresses the same elements first in the new strategy. Every other
+ * residual becomes pending: its owner replica adds it once, to its next push. Must not know how strategies are chosen.
+ */
 #include "espresso_impl/program/program.h"
 
-/* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the rank's own
- * gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there on go to the same place. */
+/* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the
+ * rank's own gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there
+ * on go to the same place. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];

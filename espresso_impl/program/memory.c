@@ -1,5 +1,5 @@
-/* memory.c: takes all memory of a compiled strategy (arena, feedback, scratch, lane queues), and frees it. Knows of an op only how
- * much memory it needs. */
+/* memory.c: takes all memory of a compiled strategy (arena, feedback, scratch, lane queues), and frees it. Knows of an
+ * op only how much memory it needs. */
 #include "espresso_impl/program/program.h"
 
 /* Does the strategy stay below ESPRESSO_MEMORY_MAX with `bytes` more? */
@@ -49,8 +49,8 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__active *f) {
     return s;
 }
 
-/* Makes each link lane's sequence: this rank's part of the strategy's order. at[unit]: how far the order has come in the unit's
- * chain; op_of[unit * ESP__CHAIN_MAX + place]: this rank's op there, from 1. */
+/* Makes each link lane's sequence: this rank's part of the strategy's order. at[unit]: how far the order has come in
+ * the unit's chain; op_of[unit * ESP__CHAIN_MAX + place]: this rank's op there, from 1. */
 static void esp__links_sequence(esp__active *f, uint32_t *at, uint32_t *op_of) {
     const esp__strategy *y = &f->strategy;
     esp__chain_step chain[ESP__CHAIN_MAX];

@@ -1,11 +1,12 @@
 /* pieces.c: cuts a large copy between the spaces into pieces, where the host's op next to it can work on a
- * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one piece up while
- * the host decompresses the next. Ops, results and their order stay the same. */
+ * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one
+ * piece up while the host decompresses the next. Ops, results and their order stay the same. */
 #include "espresso_impl/program/compile.h"
 
 enum { ESP__PIECES_MAX = 16 }; /* of a conversion; a Comp or Decomp has at most as many as parts */
 
-/* The numbers that a host op reads, or writes (`up`), if it can do so piece by piece: where they begin, and how many bytes. */
+/* The numbers that a host op reads, or writes (`up`), if it can do so piece by piece: where they begin, and how many
+ * bytes. */
 static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, esp__ref *at, uint64_t *bytes) {
     const uint64_t e = esp_dtype_bytes(c->u->dtype);
     if (work->kind == (up ? ESP__OP_DECOMPRESS : ESP__OP_COMPRESS)) {

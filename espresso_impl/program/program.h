@@ -1,6 +1,6 @@
-/* program.h: a strategy compiled for this rank into ops, which the executor runs. Every unit has a chain of ops. An op is one of
- * four kinds, and names its lane and its memory. It depends on the op before it in the chain; ops on a link also run in the
- * strategy's order. */
+/* program.h: a strategy compiled for this rank into ops, which the executor runs. Every unit has a chain of ops. An op
+ * is one of four kinds, and names its lane and its memory. It depends on the op before it in the chain; ops on a link
+ * also run in the strategy's order. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
 #include "espresso_impl/device/device.h"
@@ -21,8 +21,8 @@ enum {
     ESP__COPY_UP        /* and back                                                      */
 };
 
-/* Memory of an op, as an offset in a block whose address is known only in the step: the gradient, the arena of the unit's device, or
- * that device's pinned memory of the host. A unit on the CPU has no pinned memory. */
+/* Memory of an op, as an offset in a block whose address is known only in the step: the gradient, the arena of the
+ * unit's device, or that device's pinned memory of the host. A unit on the CPU has no pinned memory. */
 enum { ESP__AT_NOTHING = 0, ESP__AT_DATA, ESP__AT_ARENA, ESP__AT_PINNED };
 typedef struct esp__ref {
     uint8_t at;
@@ -207,12 +207,13 @@ typedef struct esp__active {
     uint32_t *pending, n_pending; /* units whose next op must not begin before their device has done the op before it */
 } esp__active;
 
-/* ---- compile.c ------------------------------------------------------------------------------------------------------------- */
-/* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback. */
+/* ---- compile.c --------------------------------------------------------------------------------------------------- */
+/* Compiles all units of f->strategy into f->program, and sets the sizes of f->feedback. Takes no memory for feedback.
+ */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
-/* ---- memory.c: the memory of a program --------------------------------------------------------------------------------------- */
+/* ---- memory.c: the memory of a program --------------------------------------------------------------------------- */
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f); /* strategy and program too; a zeroed `f` is fine */
 
@@ -223,16 +224,18 @@ static inline void *esp__op_event(const esp__active *f, const esp__op *op, bool 
     return events ? events[2 * op->event + end] : NULL;
 }
 
-/* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and before the comms close. */
+/* Announces f's arenas to each backend that has reg(), and moves such memory; and takes that back, between steps and
+ * before the comms close. */
 ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f);
 
-/* ---- feedback.c: from one strategy to the next, so that nothing is lost ---------------------------------------------------- */
-/* Takes memory, pending[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place in `to`. */
+/* ---- feedback.c: from one strategy to the next, so that nothing is lost ------------------------------------------ */
+/* Takes memory, pending[tensor] (n_tensors pointers, NULL: none yet), for those residuals of all[n] that have no place
+ * in `to`. */
 ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                               float **pending);
-/* Adds these residuals to pending, and moves the others of all[n] to their place in `to`. Fails only where a device does: then
- * feedback is lost, and the job cannot go on. */
+/* Adds these residuals to pending, and moves the others of all[n] to their place in `to`. Fails only where a device
+ * does: then feedback is lost, and the job cannot go on. */
 ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                       float **pending);
 

@@ -1,6 +1,6 @@
-/* spaces.c: the memory spaces and number formats of a unit. A unit on a device has two spaces, the host's memory and the device's. Each op
- * works on one of them, and copies between the spaces go where an op needs what lies on the other. Units on the CPU have one space, and no
- * such copies. */
+/* spaces.c: the memory spaces and number formats of a unit. A unit on a device has two spaces, the host's memory and
+ * the device's. Each op works on one of them, and copies between the spaces go where an op needs what lies on the
+ * other. Units on the CPU have one space, and no such copies. */
 #include "espresso_impl/program/compile.h"
 
 /* From here on the region's numbers are on `space`. */
@@ -113,7 +113,8 @@ static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
     if (all > *room) *room = all;
 }
 
-/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers. The CPU's table needs `b` for each part. */
+/* Makes room for the codec's calls in one round, with n_parts parts of `count` numbers. The CPU's table needs `b` for
+ * each part. */
 ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uint32_t round, uint32_t n_reduced,
                                  uint32_t n_parts, const esp_bound *b) {
     const esp__codec *codec = esp__codec_of(c, space);
@@ -134,8 +135,8 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
         esp__room_for_scratch(&c->p->on[esp__space_device(c, space)].scratch_bytes, t.scratch_bytes, n_parts);
 }
 
-/* Room for parts of `count` numbers: on the host what is compressed and a decoded payload, on a device only the latter, to measure
- * errors. */
+/* Room for parts of `count` numbers: on the host what is compressed and a decoded payload, on a device only the latter,
+ * to measure errors. */
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count) {
     uint64_t *phi = &c->p->on[esp__space_device(c, space)].phi_count;
     const uint64_t n = space == c->host ? 2 * count : c->f->sample_errors ? count : 0;
@@ -161,8 +162,8 @@ ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
     c->in_grad = false;
 }
 
-/* Moves the numbers back into the gradient's halves, as the sum so far times `share`. On the way halves are a mean: share is
- * 1 / contributions so far. At the end of the option it is what the caller of esp_push asked for. */
+/* Moves the numbers back into the gradient's halves, as the sum so far times `share`. On the way halves are a mean:
+ * share is 1 / contributions so far. At the end of the option it is what the caller of esp_push asked for. */
 ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share) {
     if (!c->half || c->in_grad) return;
     esp__op_copy(c, ESP__COPY_FROM_F32, step, (float)share);

@@ -3,7 +3,8 @@
 #define ESP__REGION_H
 #include "espresso_impl/strategy/option.h"
 
-/* The elements of a sync unit: of a whole tensor, of a chunk (a range of one tensor), or of a group (several whole neighbours). */
+/* The elements of a sync unit: of a whole tensor, of a chunk (a range of one tensor), or of a group (several whole
+ * neighbours). */
 typedef struct esp__extent {
     uint32_t first, n; /* the unit's tensors, in backward order */
     uint64_t begin;    /* first element in the tensor; 0 for a group */

@@ -8,7 +8,7 @@
 #include "espresso_impl/strategy/region.h"
 #include "espresso_impl/strategy/text.h"
 
-/* ---- units.c: which elements of which tensors ------------------------------------------------------------------------------ */
+/* ---- units.c: which elements of which tensors -------------------------------------------------------------------- */
 /* A piece of an extent's elements that lies in one tensor. */
 typedef struct esp__segment {
     uint32_t tensor;

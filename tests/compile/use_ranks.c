@@ -1,6 +1,6 @@
-/* use_ranks.c: one rank of a job that test_no_planner.sh starts: three steps of two tensors, each of which must end with the exact
- * mean. The strategy is ESPRESSO_STRATEGY's. Of three ranks the last one dies first, and the others go on without it. Prints "ok",
- * or the text of the error. */
+/* use_ranks.c: one rank of a job that test_no_planner.sh starts: three steps of two tensors, each of which must end
+ * with the exact mean. The strategy is ESPRESSO_STRATEGY's. Of three ranks the last one dies first, and the others go
+ * on without it. Prints "ok", or the text of the error. */
 #define _GNU_SOURCE
 #include "espresso.h"
 #include <stdio.h>

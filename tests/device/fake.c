@@ -1,8 +1,9 @@
 /* fake.c: a device without hardware, of kind ESP_DEVKIND_OWN, for tests: every place of the library that assumes host
  * memory or host order crashes here, or gives wrong sums.
- *   - Its memory is mapped twice. The address that others see may not be read or written (PROT_NONE); only the device's thread
- *     knows the other one.
- *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events fire then.
+ *   - Its memory is mapped twice. The address that others see may not be read or written (PROT_NONE); only the device's
+ * thread knows the other one.
+ *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events
+ * fire then.
  *   - Copies from and to host memory that is not pinned fail.
  * fake_codecs.c has its tables of codecs. Tests include this file. */
 #ifndef TEST_FAKE_C
