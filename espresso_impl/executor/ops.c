@@ -139,7 +139,9 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
         esp__call_reduced(c, esp__at(f, op, op->codec.reduced) + r->reduced_slot * op->codec.reduced_bytes,
                           op->codec.reduced_bytes);
     const esp__memory_on *m = &f->on[op->on];
-    esp__call_scratch(c, m->scratch + esp__scratch_of(op) * m->has.scratch_bytes, m->has.scratch_bytes);
+    uint8_t *scratch = m->scratch; /* NULL if no codec needs any */
+    if (scratch) scratch += esp__scratch_of(op) * m->has.scratch_bytes;
+    esp__call_scratch(c, scratch, m->has.scratch_bytes);
 }
 
 static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, uint32_t k, esp__codec_call *c) {
@@ -193,7 +195,7 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
         if (each > 1) esp__call_list_add(l, &c);
     }
     if (each > 1) esp__call_list_take(&c, l);
-    esp_status s = esp__call_compress(&c, m->phi, m->phi + m->has.phi_count / 2);
+    esp_status s = esp__call_compress(&c, m->phi, m->phi ? m->phi + m->has.phi_count / 2 : NULL);
     if (s)
         return esp__fail(ctx, s, "tensor '%s': codec '%s' failed to compress %llu elements%s: %s", u->name,
                          u->codec->spec, (unsigned long long)ranges->length,

@@ -64,9 +64,12 @@ static void esp__watch_excluded(esp__peers *p) {
 
 ESP__FN void esp__watch_pass_on(esp__peers *p) {
     const esp__msg m = {ESP__MSG_LEFT, 0, 0, p->leaving_cause, 0};
-    const uint64_t bytes = (uint64_t)p->n_leaving * sizeof *p->leaving;
-    for (int32_t r = 1; bytes && !p->quit && r < p->size; r++)
-        esp__conn_send(p->ctx, &p->conns[r], m, p->leaving, bytes);
+    const int32_t most = ESP__RESERVE / (int32_t)sizeof *p->leaving; /* of a message */
+    for (int32_t at = 0; at < p->n_leaving && !p->quit; at += most) {
+        const int32_t n = p->n_leaving - at < most ? p->n_leaving - at : most;
+        for (int32_t r = 1; r < p->size; r++)
+            esp__conn_send(p->ctx, &p->conns[r], m, p->leaving + at, (uint64_t)n * sizeof *p->leaving);
+    }
     p->n_leaving = 0;
     p->pass_on_ns = esp__now_ns() + ESP__PASS_ON_NS;
 }
@@ -560,6 +563,7 @@ static void *esp__watch_main(void *arg) {
 }
 
 ESP__FN esp_status esp__watch_start(esp__peers *p) {
+    if (p->rank) p->conns[0].reserve = p->reserve;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", strerror(errno));
     const int rc = esp__thread_start(&p->thread, esp__watch_main, p);

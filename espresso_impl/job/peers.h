@@ -35,7 +35,8 @@ enum {
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of a connection */
 enum {
-    ESP__BODY_MOST = 1 << 30,  /* bytes of a message's body */
+    ESP__BODY_MOST = 1 << 30, /* bytes of a message's body */
+    ESP__RESERVE = 256,
     ESP__BODY_FIRST = 1 << 16, /* memory for a body before any of it has come */
     ESP__EXCHANGES_EACH = 64   /* open exchanges per rank: more than threads */
 };
@@ -70,7 +71,8 @@ typedef struct esp__conn {
     uint64_t got;   /* bytes received of the current message */
     uint64_t sent;  /* bytes sent so far */
     esp__msg head;
-    uint8_t *body; /* room for body_cap bytes, which grows */
+    uint8_t *body;    /* room for body_cap bytes, which grows */
+    uint8_t *reserve; /* NULL, or ESP__RESERVE bytes for a body that needs no more */
     uint64_t body_cap;
     esp__bytes out;
     uint64_t out_at;
@@ -155,6 +157,8 @@ struct esp__peers {
     bool no_memory; /* there was none: see esp__watch_no_memory */
     bool left_job;  /* after no_memory: its connections are shut */
     uint8_t *left;  /* [size], 1 where the rank has left */
+    /* Ranks other than 0: room for a LEFT message, so that the end of a job allocates nothing. */
+    uint8_t reserve[ESP__RESERVE];
     /* On rank 0: ranks that left after error leaving_cause. The others get the list at pass_on_ns. */
     int32_t *leaving, n_leaving;
     uint64_t leaving_cause, pass_on_ns;

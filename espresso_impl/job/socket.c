@@ -264,10 +264,7 @@ ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank) {
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__socket_close(&c->fd);
     esp__socket_close(&c->pidfd);
-    if (c->body) esp__free(ctx, c->body);
-    c->body = NULL;
-    c->body_cap = 0;
-    c->got = 0;
+    esp__conn_next(ctx, c);
     esp__bytes_free(ctx, &c->out);
     esp__bytes_free(ctx, &c->last);
 }
@@ -316,7 +313,7 @@ ESP__FN void esp__send_all(esp__peers *p, esp__msg m) {
 }
 
 ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
-    if (c->body) esp__free(ctx, c->body);
+    if (c->body && c->body != c->reserve) esp__free(ctx, c->body);
     c->body = NULL;
     c->body_cap = 0;
     c->got = 0;
@@ -328,6 +325,11 @@ static bool esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
     uint8_t *body;
     if (have < c->body_cap) return true;
+    if (c->reserve && c->head.bytes <= ESP__RESERVE) {
+        c->body = c->reserve;
+        c->body_cap = c->head.bytes;
+        return true;
+    }
     if (cap > c->head.bytes) cap = c->head.bytes;
     if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return false;
     if (have) memcpy(body, c->body, have);
