@@ -25,7 +25,7 @@ if ESPRESSO_NCCL=/nowhere/libnccl.so.2 ESPRESSO_BACKEND=nccl "$BUILD/bin/hello" 
 grep -q '/nowhere/libnccl.so.2: cannot open' "$dir/log" || bad "no NCCL: no file in the error"
 grep -q "install NCCL, or name its file in ESPRESSO_NCCL" "$dir/log" || bad "no NCCL: no advice"
 ESPRESSO_NCCL=/nowhere/libnccl.so.2 "$command" plugins --check nccl >"$dir/log" 2>&1
-grep -q "skipped  its probe() says that it cannot run here" "$dir/log" || bad "no NCCL: checked all the same"
+grep -q "skipped  by its probe() it cannot run here" "$dir/log" || bad "no NCCL: checked all the same"
 # a library that is not NCCL; where there is no driver, that is said, too
 if ESPRESSO_NCCL=$fake/libespresso-standin.so ESPRESSO_BACKEND=nccl "$BUILD/bin/hello" >"$dir/log" 2>&1; then bad "not NCCL: no error"; fi
 grep -qE 'libcuda.so.1: cannot open|is version 0 and lacks ncclGetErrorString' "$dir/log" || bad "not NCCL: no reason"
