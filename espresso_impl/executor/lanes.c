@@ -51,7 +51,6 @@ ESP__FN void esp__core_enter(esp_ctx *ctx) {
     if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);
 }
 
-/* This thread stops looking for ops. Lock held. */
 static void esp__core_leave(esp_ctx *ctx) {
     if (!ctx->lanes.driving) esp__core_read(ctx);
     esp__core_mark = 0;
