@@ -12,7 +12,7 @@ struct esp__codec {
     esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
     uint32_t id;           /* esp_name_hash(name) */
     bool feedback;         /* error feedback keeps a residual for it */
-    bool own_memory;       /* on a rank's own gradient, the codec's own memory replaces the residual */
+    bool own_memory;       /* on a rank's own gradient, the codec keeps its own memory */
     float beta, gamma;
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
@@ -34,10 +34,9 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
 
 /* ---- describe.c ---- */
-/* Fills c->traits and c->model. */
 ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
 ESP__FN bool esp__codec_has_model(const esp__codec *c);
-/* Returns the codec's model (sizes, times and error) on one kind of device, for matrices or for other tensors. */
+/* Returns the codec's costs and error on one kind of device, for matrices or for other tensors. */
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,
                                     esp_devkind kind, esp_codec_model *out);
 /* True if the codec may change training. False if it only rounds numbers, or changes nothing. */
@@ -99,8 +98,8 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l);
  * numbers of all parts, and the call's tensors point into them afterwards. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
-/* For a codec without other ranks: in each round its own payload takes the place of the reduced one. The payloads of
- * all rounds follow each other, aligned to 32 bytes. */
+/* These run a codec without other ranks: in each round its own payload replaces the reduced one. The payloads of all
+ * rounds follow each other, aligned to 32 bytes. */
 /* Returns the size of all rounds together, and the first round that has a payload for such a part. */
 ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
                                     uint32_t *first_round);

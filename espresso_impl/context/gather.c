@@ -97,8 +97,7 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Returns the first slot, and in *n the number of slots, that rank p->rank holds when only the first `n_cuts` levels
- * are divided. */
+/* Returns the first slot, and in *n how many slots, rank p->rank holds when only `n_cuts` levels are divided. */
 static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;

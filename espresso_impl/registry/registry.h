@@ -6,7 +6,6 @@
 
 typedef struct esp__codec esp__codec; /* codec/codec.h */
 typedef enum esp__kind { ESP__CODEC, ESP__BACKEND, ESP__DEVICE, ESP__KINDS } esp__kind;
-/* A registered table. */
 typedef struct esp__registered {
     union {
         const void *table;
@@ -48,8 +47,8 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
 ESP__FN void esp__registry_free(esp_ctx *ctx);
 
 /* ---- lookup.c ---- */
-/* Return the codec (its table for the CPU) or backend of that name, and load libespresso-<name>.so if it is unknown.
- * Return NULL if that fails, too; the error then lists the known names. */
+/* Return the codec (for the CPU) or backend of that name. Load libespresso-<name>.so if it is unknown. Return NULL if
+ * that fails, too; the error then lists the known names. */
 ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name);
 ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name);
 /* Returns a known codec's table for one kind of device, or NULL. */
@@ -58,7 +57,6 @@ ESP__FN const esp_codec *esp__registry_codec_on(esp_ctx *ctx, const char *name, 
 ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind kind);
 
 /* ---- loader.c, trust.c, builtin.c ---- */
-/* Does what esp_plugin_load does. */
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
 /* Fails if another user could change this file. */
 ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path);

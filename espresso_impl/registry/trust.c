@@ -53,7 +53,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
     if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
-    if (s == ESP_OK) { /* the path may be a symbolic link: checks also the link's folder */
+    if (s == ESP_OK) { /* a symbolic link: checks its own folder, too */
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
@@ -63,7 +63,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
     snprintf(folder, sizeof folder, "%s", real);
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
-    /* checks that the file was not replaced meanwhile; from now on only this user, root and folder owners can do so */
+    /* the file was not replaced meanwhile; from now on only this user, root and folder owners can do so */
     if (s == ESP_OK && (stat(real, &again) != 0 || again.st_dev != st.st_dev || again.st_ino != st.st_ino))
         s = esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: not loaded: it was replaced while it was looked at: try again",
                       path);
