@@ -115,8 +115,7 @@ typedef struct esp_stream {
 
 enum { ESP_LOG_ERROR = 1, ESP_LOG_WARN = 2, ESP_LOG_INFO = 3, ESP_LOG_DEBUG = 4 };
 
-/* The most levels that a job can have. Level 1 connects the ranks of a machine, level 2 the machines, level 3 the
- * racks. */
+/* The most levels of a job. Level 1 connects the ranks of a machine, level 2 the machines, level 3 the racks. */
 enum { ESP_LEVELS = 3 };
 
 /* Where a tensor is compressed (Comp) or decompressed (Decomp): comp@cpu or comp@gpu in a strategy. The planner also
@@ -148,13 +147,13 @@ enum {
 /** Configuration of a context. Members that are zero, NULL or "" select their default. esp_open copies the strings.
  *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable. */
 typedef struct esp_config {
-    uint32_t struct_size; /* 0: the size in this header */
+    uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
-    /** The backend that communicates, such as "shm" or "shm:inter=1gbit,latency=50us". NULL selects the backend with
-     *  the highest probe score. */
+    /** The backend that communicates, such as "shm" or "loop". NULL selects the backend with the highest probe score.
+     */
     const char *backend;
-    /** The codec that compresses, such as "topk:ratio=0.01". NULL means no compression. Strategy "auto" takes several
-     *  codecs, separated by ';'. */
+    /** The codec that compresses, such as "topk:ratio=0.01", or several for strategy "auto", separated by ';'. NULL
+     *  means no compression. */
     const char *codec;
     /** "fp32", "layerwise", "auto" (docs/use/autopilot.md), or the path of a strategy file. NULL selects "layerwise" if
      *  a codec is given, else "fp32". */
@@ -165,8 +164,7 @@ typedef struct esp_config {
     uint32_t n_builtin;
     int32_t log_level;  /* ESP_LOG_*; 0 means ESP_LOG_WARN */
     int32_t rank, size; /* size 0: both come from the launcher's environment */
-    /** A positive number that is the same on all ranks of this machine. If 0, the library compares host name and boot
-     *  id. */
+    /** A positive number that all ranks of this machine share. If 0, the library compares host name and boot id. */
     int32_t machine;
     uint32_t timeout_ms; /* longest wait for other ranks; 0 means 300000 */
     /** Gathers `bytes` bytes from each rank: `out` gets size * bytes bytes in rank order. Blocks. Ranks that provide it
@@ -188,14 +186,13 @@ typedef struct esp_config {
     /** Names this rank's rack and machine, as in "rack1/machine0", for a job of three levels, or only its machine for
      *  two. Ranks with equal text are on one machine. If NULL, `machine` decides. */
     const char *place;
-    /** Which threads run compression and communication. "threads": the library's. "caller": the trainer's, inside
-     *  esp_push, esp_test and waits. NULL selects "threads" if each rank has two cores or more, else "caller". */
+    /** The threads that run compression and communication: the library's ("threads"), or the trainer's inside esp_push,
+     *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more. */
     const char *progress;
     /** Built-in strategies and "auto" do not compress tensors with fewer elements (docs/use/codecs.md). 0 means
      *  ESP_MIN_COMPRESS_ELEMENTS, and 1 allows tensors of any size. */
     uint64_t min_compress_elements;
-    /** The trainer's optimizer, ESP_OPTIMIZER_*. Strategy "auto" prefers codecs that are safe with it
-     *  (docs/use/autopilot.md). */
+    /** ESP_OPTIMIZER_*. Strategy "auto" prefers codecs that are safe with it (docs/use/autopilot.md). */
     uint32_t optimizer;
     /** The optimizer's momentum, or with ESP_OPTIMIZER_ADAM beta1. 0 means 0.9, and -1 means none. */
     float momentum;
@@ -209,11 +206,11 @@ enum {
 };
 /** A tensor. esp_tensor_add copies the strings. Growable. */
 typedef struct esp_tensor_desc {
-    uint32_t struct_size;       /* 0: the size in this header */
+    uint32_t struct_size;       /* 0 means the size in this header */
     esp_dtype dtype;            /* dtype of the gradient; 0 means ESP_F32 */
     const char *name;           /* unique in the context */
     uint64_t count, rows, cols; /* elements; rows and cols are 0 if it is no matrix */
-    /** Device of the gradient's memory, which needs a loaded plugin for that kind of device. All zero is the CPU. */
+    /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
     /** Codec and option of this tensor, if not NULL, instead of those of the strategy. */
@@ -261,8 +258,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);
-/** Like esp_broadcast and esp_allreduce, for memory on the stream's device. They wait for the work that `stream` has
- *  now. */
+/** Like esp_broadcast and esp_allreduce, for device memory, after the work that `stream` has now. */
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
 /** Returns when all ranks have called it. */
@@ -319,7 +315,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
  * gradient has the mean in this rank's part, and undefined values elsewhere. */
 /** Finds the part of a tensor that belongs to rank `rank`: *count elements from *begin on. All ranks get the same, and
  *  it stays the same until esp_close. *count may be 0. Without ESP_SHARD it is the whole tensor. `begin` and `count`
- * may be NULL. */
+ *  may be NULL. */
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count);
 /** Collects the parts of a sharded tensor's parameters. `params` has the tensor's `count` floats, on its device; this
  *  rank has written its own part, and gets the other ranks' parts. With esp_tensor_desc.gather, parts are sent
@@ -354,14 +350,13 @@ typedef struct esp_stats {
     uint64_t level_ns[ESP_LEVELS];    /* total time of collectives on level 1, 2, ... */
     /** Parts of memory_bytes: buffers for payloads, and memory for residuals and codec states. */
     uint64_t slots_bytes, feedback_bytes;
-    /** This rank's share of the backends' buffers in bytes, an upper limit that is not part of memory_bytes. 0 if
-     *  unknown. */
+    /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;
 } esp_stats;
 /** Compression error and residual of one tensor. Growable: set struct_size. */
 typedef struct esp_tensor_stats {
     uint32_t struct_size;
-    /** Number of measurements. 0 if the tensor is not compressed, or neither ESPRESSO_STATS nor "auto" needs them. */
+    /** Number of measurements. 0 if the tensor is not compressed, or nothing needs measurements. */
     uint32_t samples;
     /** |input - decoded|^2 / |input|^2 at the last measurement. `input` is gradient plus residual. */
     double error;
@@ -371,14 +366,14 @@ typedef struct esp_tensor_stats {
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
-/** Loads a plugin; call it before esp_start. An argument with '/' is a path. Otherwise the library looks for
- *  `libespresso-<name>.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. The error
- *  message lists every path tried. */
+/** Loads a plugin; call it before esp_start. An argument with '/' is a path. A name is searched as
+ *  libespresso-<name>.so in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
+ *  all paths tried. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 
-/* A codec handle compresses without communication, for trials. `ctx` may have size 1. Only one thread at a time may use
- * a handle. Numbers and payloads are in host memory. */
+/* A codec handle compresses without other ranks, for trials; `ctx` may have size 1. One thread at a time may use it.
+ * Numbers and payloads are in host memory. */
 typedef struct esp_codec_handle esp_codec_handle;
 /** Opens codec `spec` for tensors of `count` floats. `feedback` is "none", "residual" or "residual:beta=1,gamma=1";
  *  NULL means the codec's default. */
