@@ -10,7 +10,7 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"
 #endif
-/* pragmas cannot turn off all of fast math: gcc declares sqrtf and similar functions by the command line alone */
+/* Pragmas cannot turn fast math off completely: only the command line decides how gcc declares sqrtf. */
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||                               \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
 #error                                                                                                                 \
@@ -23,9 +23,9 @@
     "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
 #endif
 #endif
-/* The pragmas at the end restore the settings of the file that includes this one. Contraction (a * b + c with one
- * rounding) is off, because results would depend on the instruction set. clang's -funsafe-math-optimizations defines no
- * macro to test, so precise arithmetic is turned on. The two warnings that are off concern C++ and C90, not C11. */
+/* The pragmas at the end of this file restore the including file's settings. Contraction (a * b + c with one rounding)
+ * is off, because it makes results depend on the instruction set. clang needs precise arithmetic, because
+ * -funsafe-math-optimizations defines no macro to test. The two warnings concern C++ and C90, not C11. */
 #if defined(__clang__)
 #pragma float_control(push)
 #pragma float_control(precise, on)
@@ -40,9 +40,8 @@
 #pragma GCC diagnostic ignored "-Wdeclaration-after-statement"
 #endif
 
-/* Private functions are static here, but not in files that are compiled alone. Without the planner they are not
- * inlined, which saves a fifth of the compile time and costs steps nothing. Inlining makes the planner 5 to 8% faster.
- */
+/* Private functions are static here, but not in files that are compiled alone. noinline without the planner saves a
+ * fifth of the compile time and costs steps nothing. Inlining makes the planner 5 to 8% faster. */
 #ifdef ESP__FN /* defined by check-style.sh to find unused functions */
 #elif defined(ESP_NO_PLANNER) && defined(__GNUC__)
 #define ESP__FN __attribute__((unused, noinline)) static

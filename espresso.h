@@ -149,8 +149,7 @@ enum {
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
-    /** The backend that communicates, such as "shm" or "loop". NULL selects the backend with the highest probe score.
-     */
+    /** The backend for communication, such as "shm" or "loop". NULL selects the one with the highest probe score. */
     const char *backend;
     /** The codec that compresses, such as "topk:ratio=0.01", or several for strategy "auto", separated by ';'. NULL
      *  means no compression. */
@@ -313,9 +312,8 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
 
 /* Sharded tensors (ESP_SHARD), for trainers that divide the optimizer's state among ranks. After the wait, the pushed
  * gradient has the mean in this rank's part, and undefined values elsewhere. */
-/** Finds the part of a tensor that belongs to rank `rank`: *count elements from *begin on. All ranks get the same, and
- *  it stays the same until esp_close. *count may be 0. Without ESP_SHARD it is the whole tensor. `begin` and `count`
- *  may be NULL. */
+/** Finds the part of a tensor that belongs to rank `rank`: *count elements from *begin on. All ranks get the same until
+ *  esp_close. *count may be 0. Without ESP_SHARD it is the whole tensor. `begin` and `count` may be NULL. */
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count);
 /** Collects the parts of a sharded tensor's parameters. `params` has the tensor's `count` floats, on its device; this
  *  rank has written its own part, and gets the other ranks' parts. With esp_tensor_desc.gather, parts are sent
@@ -385,8 +383,7 @@ ESPRESSO_API esp_status esp_codec_open_matrix(esp_ctx *ctx, const char *spec, ui
 ESPRESSO_API void esp_codec_close(esp_codec_handle *h);
 /** Returns the most bytes that one esp_compress can write. */
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h);
-/** Compresses `count` floats into `out` of `capacity` bytes, as one training step, and sets *used to the bytes written.
- */
+/** Compresses `count` floats into `out` of `capacity` bytes, as one step, and sets *used to the bytes written. */
 ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out, uint64_t capacity,
                                      uint64_t *used);
 /* ESP_OUT_SET overwrites the output with the decoded numbers; ESP_OUT_SUM adds them to it. */
@@ -405,8 +402,7 @@ ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 #endif
 #endif /* ESPRESSO_H */
 
-/* This is outside the include guard, so that a file that has included the declarations before can still add the code.
- */
+/* Outside the include guard: a file that has included the declarations before can still add the code. */
 #if defined(ESPRESSO_IMPLEMENTATION) && !defined(ESPRESSO_IMPL_DONE)
 #include "espresso.c"
 #endif

@@ -104,8 +104,7 @@ typedef struct esp_plan_system {
     uint32_t cores_per_rank;
     uint32_t n_outer; /* number of entries of `outer`: 0 or 1 */
     esp_plan_level outer[ESP_PLAN_OUTER];
-    /** Time to start an op on each lane, in addition to its own time. If an op uses several lanes, the longest counts.
-     */
+    /** Time to start an op on each lane, before its own time. Of several lanes, the longest counts. */
     double dispatch_ns[ESP_PLAN_LANES];
 } esp_plan_system;
 
@@ -119,15 +118,13 @@ enum {
 };
 typedef struct esp_plan_config {
     uint32_t struct_size, flags; /* struct_size 0: the size in this header */
-    /** "espresso+", "espresso" (the paper's Algorithms 1 and 2), "fp32", "ddp", "hipress", ... NULL means "espresso+".
-     */
+    /** "espresso+" (the default), "espresso" (the paper's Algorithms 1 and 2), "fp32", "ddp", "hipress", ... */
     const char *strategy;
     uint32_t devices;  /* devices that may compress (bits 1 << ESP_ON_*); 0: all */
     uint32_t max_comp; /* most Comps of an option; 0: no limit */
     /** Patterns for the text of options. An option must match none of `forbid`, and one of `only` if there are any. */
     const char *const *forbid, *const *only;
-    /** "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION" fixes the choice for tensors whose names match GLOB. The first match
-     *  counts. */
+    /** "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION" decides for names that match GLOB. The first match counts. */
     const char *const *keep;
     uint32_t n_forbid, n_only, n_keep;
     uint32_t reserved0;
@@ -201,8 +198,8 @@ ESPRESSO_API esp_status esp_plan_make(const esp_plan_model *model, const esp_pla
 ESPRESSO_API esp_status esp_plan_simulate(const esp_plan_model *model, const esp_plan_codec *codecs, uint32_t n_codecs,
                                           const esp_plan_system *system, const esp_plan_config *config,
                                           const char *strategy, esp_plan **out);
-/** Returns the strategy as the text of a strategy file, which esp_strategy_set takes, and esp_config.strategy as a
- *  file. */
+/** Returns the strategy as the text of a strategy file: pass it to esp_strategy_set, or its path as
+ *  esp_config.strategy. */
 ESPRESSO_API const char *esp_plan_text(const esp_plan *plan);
 /** Copies the report to *out, at most out->struct_size bytes. */
 ESPRESSO_API esp_status esp_plan_report_read(const esp_plan *plan, esp_plan_report *out);

@@ -140,8 +140,7 @@ struct esp_bound {
      *  parts skip the round. If other parts of the tensor do not skip it, this part sends a header only. */
     uint64_t payload_bytes;
     uint64_t scratch_bytes; /* temporary memory for one call */
-    /** Memory that lasts from step to step, is zero at first, and is saved in state files. Only the value of round 0
-     *  counts. */
+    /** Memory that lasts from step to step, zero at first, and saved in state files. Round 0 decides the size. */
     uint64_t state_bytes;
 };
 
@@ -204,14 +203,12 @@ typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM */
     uint64_t step, seed; /* seeds of random numbers; the same on all ranks */
-    /** Seed of random numbers: the lowest rank that compresses the same numbers. Ranks with the same source must draw
-     *  the same. */
+    /** Seed of random numbers: the lowest rank that compresses the same numbers. With equal sources, draw the same. */
     uint32_t source;
     uint32_t comp_index; /* seed: index of the Comp in the unit's option */
     uint32_t flags;      /* ESP_ARG_* */
     uint32_t round;      /* of compress, from 0 */
-    /** Number of ranks whose bodies a collective reduces in this round, for decompress in the last round. 1 if it does
-     *  not. */
+    /** Number of ranks whose bodies are reduced in this round (decompress: in the last round), or 1 if they are not. */
     uint32_t n_reduced;
     uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
     uint32_t n_payloads; /* payloads of each part; compress: 1 */
@@ -272,8 +269,7 @@ typedef struct esp_codec {
      *  have added earlier payloads, and other parts of the call may have been written. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
     /* The functions below are optional: the host tests them with ESP_HAS. */
-    /** Changes the members of *out in which this opened codec differs from the table. It may remove caps, but not add
-     *  any. */
+    /** Changes the members of *out in which this codec differs from its table. It may remove caps, but not add any. */
     esp_status (*traits)(void *self, esp_traits *out);
     /** Describes the costs of parts on device `d` if n_reduced ranks' bodies are reduced. Of `like`, only rows and cols
      *  count, which tell whether it is a matrix. */
@@ -394,8 +390,8 @@ typedef struct esp_backend {
     /** Starts a collective after the work that `s` has now, and returns a request. All ranks of a comm start the same
      *  collectives in the same order. `c` is valid during the call only. */
     esp_status (*start)(void *comm, const esp_coll *c, esp_stream s, void **req);
-    /** Works on a request for at most about 0.2 ms. Returns ESP_OK if it is complete, and frees it; else ESP_PENDING or
-     *  an error. */
+    /** Works on a request for at most about 0.2 ms. Returns ESP_OK if it is complete and freed, else ESP_PENDING or an
+     *  error. */
     esp_status (*test)(void *comm, void *req);
     /* The functions below are optional: the host tests them with ESP_HAS. */
     /** Sleeps until a request of this comm, or of one with the same parent, may have news. Wake or timeout_us

@@ -1,9 +1,8 @@
-/* codec.h: codecs that are opened with parameters, such as "topk:ratio=0.01": their properties, and calls of them. */
+/* codec.h: opened codecs, each with its parameters, such as "topk:ratio=0.01", and functions to call them. */
 #ifndef ESP__CODEC_H
 #define ESP__CODEC_H
 #include "espresso_impl/registry/registry.h"
 
-/* An opened codec. */
 struct esp__codec {
     char *spec; /* text from the user, such as "topk:ratio=0.01" */
     const esp_codec *table;
@@ -11,8 +10,8 @@ struct esp__codec {
     esp_traits traits;     /* properties; a spec may have fewer than its table */
     esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
     uint32_t id;           /* esp_name_hash(name) */
-    bool feedback;         /* error feedback keeps a residual for it */
-    bool own_memory;       /* on a rank's own gradient, the codec keeps its own memory */
+    bool feedback;         /* the library keeps a residual for error feedback */
+    bool own_memory;       /* for a rank's own gradient, the codec does error feedback */
     float beta, gamma;
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
@@ -43,15 +42,14 @@ ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matr
 ESP__FN bool esp__codec_lossy(const esp__codec *c);
 /* Makes an esp_tensor of `count` elements without data. rows and cols are 0 if it is no matrix. */
 ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols);
-/* Returns the codec's sizes for a part in one round. Payloads are reduced over n_reduced ranks, or 1 if they are not.
- */
+/* Returns the codec's memory needs for a part in one round, with payloads reduced over n_reduced ranks, or 1. */
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b);
 /* True if payloads are smaller than the gradient, which is assumed if the codec has no model. */
 ESP__FN bool esp__codec_shrinks(const esp__codec *c);
 /* Returns the bytes of a payload. */
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* Returns how a collective reduces payloads in a round. Its op is 0 if it does not. */
+/* Returns how a collective reduces payloads in a round. Its member op is 0 if none does. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 
 /* ---- call.c: a call for one part of a tensor, or for a list of parts ---- */

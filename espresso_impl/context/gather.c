@@ -1,5 +1,4 @@
-/* gather.c: esp_part returns a rank's part of a sharded tensor (ESP_SHARD), and esp_gather gives every rank all parts.
- */
+/* gather.c: esp_part, a rank's part of a sharded tensor (ESP_SHARD), and esp_gather, which collects the parts. */
 #include "espresso_impl/context/context.h"
 
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count) {

@@ -1,5 +1,4 @@
-/* open.c: opens a context, connects it to the other ranks, adds tensors, starts it, changes its strategy and closes it.
- */
+/* open.c: opens and closes a context, connects it to the other ranks, adds tensors and changes the strategy. */
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/context/context.h"

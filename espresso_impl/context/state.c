@@ -1,6 +1,5 @@
-/* state.c: writes the state that must survive a restart (step, seed, strategy, residuals, pending residuals, codec
- * state) through a callback, and reads it back. Changes the context only when everything is checked and all ranks
- * agree. */
+/* state.c: saves the state that must survive a restart (step, seed, strategy, residuals, codec state), and loads it.
+ * Loading changes the context only if all ranks have read and checked their state. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"

@@ -2,8 +2,7 @@
  * unless the trainer forgets to push a tensor. "Lock" is ctx->lanes.lock. */
 #include "espresso_impl/context/context.h"
 
-/* Starts the ops of the units of tensor `id`. A group continues only if this is the tensor that it packs next. Lock
- * held. */
+/* Starts the ops of the units of tensor `id`, except of a group that must pack another tensor first. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
@@ -168,8 +167,7 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     return s;
 }
 
-/* True if the context failed while a device ran a collective. The backend's abort() then ended it, with wrong numbers.
- * Lock held. */
+/* True if the context failed while a device ran a collective, which then has wrong numbers. Lock held. */
 static bool esp__in_doubt(const esp_ctx *ctx) {
     for (uint32_t i = 0; ctx->health.fatal && i < ctx->active.program.n_ops; i++) {
         if (esp__stream_ordered(&ctx->active.program.ops[i])) return true;

@@ -23,7 +23,7 @@ typedef struct esp__device {
     esp_device id;
     const esp_device_table *table;
     void *self;
-    bool async; /* calls return before their work is done; else no events */
+    bool async; /* calls return before their work is done, so it has events */
     /* esp__device_use makes the members below */
     esp_stream stream[ESP__ON_STREAMS];
     void *settled; /* event of esp__device_settle and esp__device_drain */
@@ -32,8 +32,7 @@ typedef struct esp__device {
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
-/* A context's list of devices, which begins with the CPU. A device whose memory the host can access is treated as the
- * CPU. */
+/* A context's devices; the first is the CPU. A device whose memory the host can access is treated as the CPU. */
 enum { ESP__DEVICES_MAX = 16, ESP__CPU_INDEX = 0 };
 typedef struct esp__device_list {
     pthread_mutex_t lock; /* a plugin may open a device from any thread */
@@ -52,7 +51,7 @@ ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who,
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index);
 /* Makes the streams of a device that has tensors, for a job with `levels` levels. */
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who);
-/* Allocates zeroed memory, `where` is ESP_MEM_*, or returns NULL. _give frees it and needs the same `bytes`. */
+/* Allocates zeroed memory (`where` is ESP_MEM_*), or returns NULL. _give frees it and needs the same `bytes`. */
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
@@ -78,16 +77,16 @@ static inline esp_status esp__device_passed(const esp__device *d, void *event) {
 static inline bool esp__device_has_times(const esp__device *d) {
     return d->async && ESP_HAS(esp_device_table, d->table, elapsed);
 }
-/* True if work may still run on the trainer's stream `s`. Otherwise the data that the call names is complete. */
+/* True if work may still run on the trainer's stream `s`. */
 static inline bool esp__stream_async(esp_stream s) { return s.dev.kind > ESP_CPU; }
 /* True if the context has opened an async device. */
 static inline bool esp__devices_any(const esp_ctx *ctx) { return esp__device_list_of(ctx)->n > 1; }
 
-/* Makes later work on the compute stream wait for the work that `stream` has now. */
+/* Makes later work on the compute stream wait for the work that `stream` has now. settle blocks until the work of all
+ * streams is done, drain for one stream. */
 ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream);
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
-ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index,
-                                     int stream); /* settle: blocks until all streams are done; drain: one */
+ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream);
 /* These block until done. Only one thread at a time may call them. `to`, `from` and `on` are device indices, where 0 is
  * any host memory. */
 ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,

@@ -63,16 +63,16 @@ typedef struct esp__lanes {
     bool stopping;
     esp__link links[ESP__LEVELS]; /* [0] intra, [1] inter, ... */
     esp__request request;
-    bool link_busy;                /* the link thread has requests in flight              */
+    bool link_busy;                /* the link thread has requests in flight */
     bool cpu_busy;                 /* a thread is inside an op of the cpu or compute lane */
     bool caller_drives;            /* the trainer's threads run the ops, to save cores */
-    bool caller_only;              /* only the trainer's thread may (ESP_BACKEND_CALLER) */
-    bool driving;                  /* a thread starts or tests collectives, or sleeps there */
+    bool caller_only;              /* no other thread may run them (ESP_BACKEND_CALLER) */
+    bool driving;                  /* a thread is inside the backends; only one may be */
     bool helped;                   /* a long op keeps the trainer's thread from driving the links */
-    uint64_t drove_ns, looked_ns;  /* last search for ops; last check for stragglers */
+    uint64_t drove_ns, looked_ns;  /* times of the last search for ops and check for stragglers */
     uint32_t waiters, waiters_one; /* all waiting threads; those in esp_wait */
-    uint64_t wait_since_ns;        /* since when the first of the waiters waits */
-    uint64_t stream_since_ns;      /* first esp_wait_on of this step, or 0 */
+    uint64_t wait_since_ns;        /* time at which the first of them began to wait */
+    uint64_t stream_since_ns;      /* time of the first esp_wait_on in this step, or 0 */
     int core_times;                /* bits ESP__CORE_* of its readers; atomic */
     int tokens[2];                 /* pipe of tokens.c; -1: all ranks may compress at once */
 } esp__lanes;
@@ -97,12 +97,12 @@ typedef struct esp__steps {
 typedef struct esp__health {
     bool waiting;               /* a request is in flight for ESP__LONG_AFTER_MS */
     int32_t waits_for;          /* rank that the request waits for, or -1 */
-    uint32_t waits_tensor;      /* its tensor; UINT32_MAX: none, as in a broadcast */
+    uint32_t waits_tensor;      /* the request's tensor, or UINT32_MAX, as for a broadcast */
     bool checked;               /* the wait is long, and all ranks were pinged */
     bool suspected;             /* the wait has timed out */
     int32_t left_rank;          /* a rank that closed its context, or -1 */
     esp_status left_after;      /* why it closed; ESP_OK: without an error */
-    uint64_t got_bytes, got_ns; /* bytes received since then; when they last grew */
+    uint64_t got_bytes, got_ns; /* bytes received after that; when they last grew */
     bool behind;                /* a collective on the device was unfinished when last checked */
     uint32_t behind_op, behind_tensor;
     int32_t behind_rank;                /* rank that this collective waits for, or -1 */
@@ -162,8 +162,7 @@ static inline const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
 /* Runs all ops that can run now, if the trainer's threads run the ops. Called in esp_push and esp_test. Lock held, but
  * released meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
-/* Sleeps briefly. If the trainer's threads run the ops, it also checks for stragglers. Lock held, but released
- * meanwhile. */
+/* Sleeps briefly, and checks for stragglers if the trainer's threads run the ops. Lock held, but released meanwhile. */
 ESP__FN void esp__drive_nap(esp_ctx *ctx);
 /* Called by a waiting thread: runs ops that can run, or sleeps until something may have changed. Returns false if the
  * context has failed and no thread uses the caller's memory any more. Lock held, but released meanwhile. */
@@ -178,10 +177,11 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 
 /* ---- health.c ---------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__usable(const esp_ctx *ctx);                 /* fails for NULL, and in a forked child */
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id); /* also before esp_start, and for an unknown id */
-ESP__FN esp_status esp__dead(const esp_ctx *ctx);                   /* the context's first fatal error. Lock held */
-ESP__FN esp_status esp__alive(esp_ctx *ctx);                        /* the same; takes the lock */
+ESP__FN esp_status esp__usable(const esp_ctx *ctx); /* fails for NULL, and in a forked child */
+ESP__FN esp_status esp__usable_id(const esp_ctx *ctx,
+                                  uint32_t id);   /* the same before esp_start, and for an unknown id */
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the context's first fatal error. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with the first fatal error; takes the lock */
 /* Makes all later calls on the context fail with this error. A second call changes nothing. */
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /* lock held */
@@ -192,12 +192,11 @@ typedef struct esp__wait {
     uint64_t since; /* since when it waits; UINT64_MAX if it does not */
     int32_t rank;   /* rank that it waits for; -1: unknown */
     uint32_t tensor;
-    bool delivers, left; /* a rank has left; its last data still arrives */
+    bool delivers, left; /* data of a rank that left still arrives; a rank has left */
     bool behind;         /* the wait is for a collective on the device */
 } esp__wait;
 /* Call both without the lock. esp__waits_look finds what this rank waits for, and esp__waits_judge fails the context if
- * the wait is too long. If the rank has left, poll the links in between, because they may report the error that made it
- * leave. */
+ * the wait is too long. Poll the links in between: they may report the error that made a rank leave. */
 ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now);
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w);
 ESP__FN void esp__waits_answer(void *user, esp__answer *out);       /* callback esp__peers_events.answer */
@@ -234,7 +233,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 /* True if the unit's next op must wait until the host has seen the previous op's event. */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
-ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u); /* ESP_PENDING: the event has not passed */
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);               /* ESP_PENDING until then */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s); /* sets the error's text */
 /* Makes a pushed tensor's ops wait for the work on the caller's stream `user`. Before them, the gradient is filled with
  * zeros if `zero` is set, and its pending residual is added. */

@@ -153,8 +153,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     return ESP_OK;
 }
 
-/* Fails the context after an error of a backend. Waits first, because the watch thread may name a lost rank as the
- * cause. */
+/* Fails the context after a backend's error. Waits first, since the watch thread may name a lost rank as the cause. */
 static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
@@ -208,8 +207,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts at most one op per link, and a request. Returns true if another may be ready now. Lock held, but released
- * meanwhile. */
+/* Starts at most one op per link and a request. True if more may be ready now. Lock held, but released meanwhile. */
 static bool esp__links_start_some(esp_ctx *ctx) {
     bool started = false;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
@@ -307,8 +305,7 @@ static void esp__links_drop(esp_ctx *ctx) {
 }
 
 /* ---- the trainer's threads run the ops --------------------------------------------------------------------------- */
-/* Runs an op of the cpu or compute lane, if one is ready and no other thread runs one. Lock held, but released
- * meanwhile. */
+/* Runs a ready op of the cpu or compute lane, if no other thread does. Lock held, but released meanwhile. */
 static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
     const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
@@ -401,8 +398,7 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
 }
 
-/* The link thread runs the ops in a step if no trainer's thread has done so for a while. Lock held, but released
- * meanwhile. */
+/* The link thread runs ops if no trainer's thread did so for a while. Lock held, but released meanwhile. */
 static void esp__drive_spare(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
     uint64_t until;

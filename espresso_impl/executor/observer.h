@@ -15,8 +15,7 @@ typedef struct esp__observer {
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
     /* Adds lines that esp_start compares across ranks. Also called with self NULL. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
-    /* Called at the end of esp_start on all ranks, and may allocate. Leaves *self NULL if the user wants no such
-     * observer. */
+    /* Called at the end of esp_start on all ranks. Leaves *self NULL if the user does not want this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
     bool collective;                             /* open communicates with other ranks, so no rank may skip it */
     void (*activated)(esp_ctx *ctx, void *self); /* another program is active; also after open; no lock held */

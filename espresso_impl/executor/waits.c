@@ -44,8 +44,7 @@ ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* Returns the error of waiting for a rank that has left. If it left because ranks disagreed, all ranks get that error.
- * Lock held. */
+/* Returns the error of a wait for a rank that left. If ranks disagreed, all get that error. Lock held. */
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap) {
     const esp_status after = ctx->health.left_after;
     if (after == ESP_E_MISMATCH)

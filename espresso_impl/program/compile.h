@@ -19,15 +19,15 @@ typedef struct esp__compile {
     uint32_t unit, comps;
     esp__coordinates at;
     esp__region region;
-    bool half;    /* the gradient is f16 or bf16: `work` holds it as f32 around Comps */
-    bool in_grad; /* with f16: the newest numbers are in the gradient */
-    double share; /* with f16: gradient = sum so far * share */
+    bool half;    /* the gradient is f16 or bf16; `work` is its f32 copy */
+    bool in_grad; /* if `half`: the gradient is newer than `work` */
+    double share; /* if `half`: gradient = sum so far * share */
     esp__ref work, slots;
     uint64_t slot_bytes;
     esp_dtype body_dtype; /* dtype in which a collective reduces payloads */
     /* the members below describe the last Comp */
-    esp__region comp_region;    /* what the rank holds right after the Comp */
-    esp__region reduced_region; /* what it holds after the rounds before the last */
+    esp__region comp_region;    /* elements and payloads that the rank holds after it */
+    esp__region reduced_region; /* the same after the rounds before the last */
     uint32_t comp_range, comp_ranges;
     uint32_t n_reduced; /* number of ranks that reduce payloads in a Comp's last round */
     int32_t comp_feedback;
@@ -42,7 +42,7 @@ typedef struct esp__compile {
     int space, slots_space;      /* where the numbers and the payloads are now */
     esp__ref grads[2], works[2]; /* per memory space: the unit's elements, their f32 copy */
     esp_status status;
-    esp__op nowhere; /* esp__op_new returns it if memory is short */
+    esp__op nowhere; /* esp__op_new returns it when memory is short */
 } esp__compile;
 
 static inline uint32_t esp__space_device(const esp__compile *c, int space) {

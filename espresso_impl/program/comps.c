@@ -144,8 +144,7 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     return op;
 }
 
-/* Makes the collective reduce the payloads of `have` slots as one array of numbers. The headers are set aside
- * meanwhile. */
+/* Makes the collective reduce the payloads of `have` slots as one array, without their headers. */
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
     op->collective.coll.dtype = c->body_dtype;
     op->collective.coll.reduce = esp__codec_round(c->u->codec, op->round).op;
@@ -243,8 +242,7 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     }
 }
 
-/* Sets the size of a round's slots. All slots fit the unit's largest part, so that they have the same size on every
- * rank. */
+/* Sets the size of a round's slots, which fit the unit's largest part, so that all ranks use the same size. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {

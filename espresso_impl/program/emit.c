@@ -25,9 +25,8 @@ ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     return r;
 }
 
-/* Returns the stream of the newest op. If it works on a device and follows a collective that runs in stream order, it
- * goes into a stream that waits for that link, so that the host need not wait. Otherwise it goes into the stream of
- * kernels. */
+/* Returns the stream of the newest op. After a collective in stream order it is a stream that waits for that link, so
+ * that the host need not wait. Otherwise it is the stream of kernels. */
 static int esp__stream_now(const esp__compile *c, const esp__op *op) {
     if (c->status || op == &c->p->ops[c->u->first_op]) return ESP__ON_COMPUTE;
     if (op[-1].kind != ESP__OP_COLLECTIVE) return op[-1].on == c->device ? op[-1].stream : ESP__ON_COMPUTE;

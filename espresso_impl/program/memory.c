@@ -1,5 +1,4 @@
-/* memory.c: allocates and frees all memory of a compiled strategy: arena, residuals, scratch memory, and the lanes'
- * queues. */
+/* memory.c: allocates and frees all memory of a compiled strategy: arena, residuals, scratch memory and queues. */
 #include "espresso_impl/program/program.h"
 
 /* Fails if the strategy would use more than ESPRESSO_MEMORY_MAX bytes with `bytes` more. */

@@ -26,8 +26,7 @@ static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, 
               : work->copy.what == ESP__COPY_TO_F32;
 }
 
-/* Returns the piece that begins `offset` bytes into the copy. A Comp's or Decomp's piece begins with its part `range`.
- */
+/* Returns the piece that begins `offset` bytes into the copy, and with part `range` of a Comp or Decomp. */
 static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work, uint64_t least, uint64_t offset,
                                      uint64_t bytes, uint32_t range) {
     esp__copy_piece x = {offset, 0, 0, 0};
@@ -41,8 +40,7 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
     return x;
 }
 
-/* Cuts the copy into pieces, if the op `work` reads what a copy from the GPU brings, or writes what a copy to it takes.
- */
+/* Cuts a copy into pieces, if the op `work` before or after it uses the same numbers on the host. */
 static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at) {
     esp__program *p = c->p;
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];

@@ -1,7 +1,6 @@
 /* program.h: a strategy compiled for this rank into ops, which the executor runs. Each sync unit (a tensor, a chunk or
  * a group) has a chain of ops, which run one after another. A Comp compresses, a Decomp decompresses. A slot is room
- * for one payload; a payload has a header and a body. Codecs with several rounds compress and reduce several times in a
- * step. */
+ * for one payload, which has a header and a body. A codec with several rounds compresses several times per step. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
 #include "espresso_impl/device/device.h"
@@ -27,7 +26,7 @@ enum {
 enum { ESP__AT_NOTHING = 0, ESP__AT_DATA, ESP__AT_ARENA, ESP__AT_PINNED };
 typedef struct esp__ref {
     uint8_t at;
-    uint64_t offset; /* bytes */
+    uint64_t offset; /* in bytes */
 } esp__ref;
 
 /* One part of a compress or decompress op: a range of elements, and the slots of its payloads. */
@@ -50,7 +49,7 @@ typedef struct esp__collective_op {
     uint8_t scope;       /* scope whose backend runs it */
     uint8_t links;       /* links that it uses; bit 0 is intra */
     bool stream_ordered; /* the backend runs it in the device's stream */
-    bool rebuild;        /* reduces payloads, without their headers */
+    bool rebuild;        /* reduces payload bodies: headers stay on this rank */
     esp__ref src, dst;
     /* the members below are set if rebuild is true */
     uint64_t slot_bytes, n_sent, n_slots; /* n_sent: slots at src; n_slots: slots at dst */
@@ -69,7 +68,7 @@ typedef struct esp__codec_op {
     esp__ref data, slots; /* element 0 of the unit as f32; payload slot 0 */
     uint64_t slot_bytes;
     esp__ref reduced;       /* slot 0 of the previous round; unset in the first */
-    uint64_t reduced_bytes; /* allocated bytes of `feedback` */
+    uint64_t reduced_bytes; /* bytes of one slot of the previous round */
     uint32_t first_header;  /* index in memory_on.headers */
     float scale;            /* factor of the result of a decompress */
 } esp__codec_op;
@@ -79,8 +78,8 @@ typedef struct esp__copy_op {
     float scale;
     uint32_t member;          /* PACK: the tensor, whose push the op waits for */
     const esp__codec *codec;  /* the codec of FINALIZE */
-    esp__ref src, dst;        /* only SWAP, DOWN and UP */
-    esp__ref grad, work;      /* all others: element 0 of the gradient, and as f32 */
+    esp__ref src, dst;        /* addresses of SWAP, DOWN and UP */
+    esp__ref grad, work;      /* other ops: element 0 of the gradient, and as f32 */
     uint64_t begin, length;   /* in elements; for DOWN and UP in bytes */
     uint64_t outer, mid, run; /* SWAP transposes runs of bytes: [outer][mid] to [mid][outer] */
 } esp__copy_op;
@@ -93,13 +92,12 @@ typedef struct esp__op {
     bool timed_later;        /* device events give the op's time, at the step's end */
     uint32_t event;          /* event in memory_on.events at the op's end */
     uint32_t unit;
-    /* Pieces of a copy between GPU and host, which the host's op after DOWN or before UP shares. If n_pieces is 0, the
-     * copy is not cut. */
+    /* Pieces of a copy between GPU and host, or 0 if it is not cut. The host's op beside the copy has the same. */
     uint32_t first_piece, n_pieces;
     char *label;
     union {
         esp__collective_op collective;
-        esp__codec_op codec; /* of compress and decompress ops */
+        esp__codec_op codec; /* for compress and decompress */
         esp__copy_op copy;
     };
 } esp__op;
@@ -151,7 +149,7 @@ typedef struct esp__feedback {
     esp__extent place;      /* tensors or chunk of the unit */
     uint64_t codec, option; /* hashes of the texts of codec and option */
     uint32_t comp_index, n_ranges;
-    bool raw;               /* a new strategy keeps the residual (rank's own gradient) */
+    bool raw;               /* the Comp reads the rank's own gradient, not a sum */
     bool owner_replica;     /* this rank is the lowest that has this residual */
     uint32_t device;        /* device of the arrays below */
     uint64_t offset, count; /* range of elements in the unit */
@@ -189,7 +187,7 @@ typedef struct esp__active {
     esp__program program;
     esp__feedback *feedback;
     uint32_t n_feedback;
-    uint64_t cap_feedback; /* bytes */
+    uint64_t cap_feedback; /* allocated bytes of `feedback` */
     uint64_t memory_bytes;
     uint64_t slots_bytes, feedback_bytes; /* parts of memory_bytes: arenas; residuals and states */
     uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX; 0: no limit */
@@ -200,7 +198,7 @@ typedef struct esp__active {
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link, in the strategy's order */
     uint32_t *order, n_order;                                 /* collectives of all links, in the strategy's order */
     bool has_behind;                                          /* some ops are in streams that wait for links */
-    uint32_t behind;      /* in `order`: all ops that wait for earlier ones are enqueued */
+    uint32_t behind;      /* all ops that wait for order[0 .. behind) are enqueued */
     esp__span *op_time;   /* [program.n_ops] times in the current or last step */
     uint64_t *op_core_ns; /* [program.n_ops] core time; 0 unless lanes.core_times is set */
     esp__memory_on on[ESP__DEVICES_MAX];

@@ -160,9 +160,8 @@ ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
     c->in_grad = false;
 }
 
-/* Copies f32 numbers back into the f16 or bf16 gradient, as the sum so far times `share`. Between steps of the option,
- * share is 1 / (ranks summed so far), so that f16 does not overflow. At the end it gives the sum or mean that the
- * caller wants. */
+/* Copies f32 numbers back into the f16 or bf16 gradient, as the sum so far times `share`. During the option, share is 1
+ * / (ranks summed so far), so that f16 does not overflow. At its end it gives the sum or the mean. */
 ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share) {
     if (!c->half || c->in_grad) return;
     esp__op_copy(c, ESP__COPY_FROM_F32, step, (float)share);

@@ -1,5 +1,4 @@
-/* registry.h: the codecs, backends and devices that a context knows, built in or from plugins. Each is a table of
- * functions. */
+/* registry.h: the codecs, backends and devices of a context, built in or from plugins, as tables of functions. */
 #ifndef ESP__REGISTRY_H
 #define ESP__REGISTRY_H
 #include "espresso_impl/base/base.h"
