@@ -96,7 +96,8 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Returns the first slot, and in *n how many slots, rank p->rank holds when only `n_cuts` levels are divided. */
+/* Returns the first slot that rank p->rank has while the tensor is divided over its first `n_cuts` levels only. Stores
+ * the number of its slots in *n. */
 static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;
@@ -182,7 +183,7 @@ ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp
     uint64_t begin, n;
     float *host = (float *)(void *)ctx->gather.host;
     if (esp__stream_async(stream))
-        s = esp__stream_settle(ctx, t->device, stream); /* a CPU stream has no pending work */
+        s = esp__stream_settle(ctx, t->device, stream); /* CPU streams have no pending work */
     esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &begin, &n);
     if (!s) s = esp__device_copy(ctx, ESP__CPU_INDEX, host + begin, t->device, params + begin, n * 4u);
     if (!s) s = esp__gather_host(ctx, t, host);

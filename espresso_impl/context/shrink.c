@@ -176,7 +176,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     for (bool fewer = true; again; again = s == ESP_E_PEER && fewer) {
         fewer = false;
         s = esp__shrink_once(ctx, &now, &fewer);
-        /* another regroup follows ESP_E_PEER; without a dead rank, it is the result */
+        /* after ESP_E_PEER it regroups again; if no rank has died, ESP_E_PEER is the result */
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);

@@ -354,8 +354,7 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
     char text[ESP__ERROR_MAX];
     esp_status s;
     if (loaded) vote.step = loaded->step, vote.seed = loaded->seed, vote.strategy = loaded->strategy_hash;
-    snprintf(text, sizeof text, "%s",
-             mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite the error */
+    snprintf(text, sizeof text, "%s", mine == ESP_OK ? "" : esp_last_error(ctx)); /* the exchange may overwrite it */
     s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &vote, all, sizeof vote);
     if (mine != ESP_OK) s = esp__fail(ctx, mine, "%s", text);
     for (int32_t r = 0; s == ESP_OK && r < ctx->job.size; r++)
@@ -468,7 +467,7 @@ static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     return slash ? slash + 1 : path;
 }
 
-/* Writes the state to a file with a temporary name, until it is on the disk. */
+/* Writes the state to a temporary file, and returns when it is on the disk. */
 static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
     int error = esp__file_open(f, name);
     if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));

@@ -104,12 +104,12 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 }
 
 /* ---- waiting ---- */
-/* Counts this thread in lanes.waiters, until it ends its wait itself. Lock held. */
+/* Adds this thread to lanes.waiters; after its wait it subtracts itself. Lock held. */
 static void esp__wait_begin(esp_ctx *ctx) {
     esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
-        /* wakes the link thread, which now checks for timeouts */
+        /* the link thread wakes to check for timeouts */
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
     }
 }
@@ -215,7 +215,7 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
     if (!s) s = esp__tensor_after(ctx, id, esp__stream_async(stream) ? &stream : NULL);
-    /* starts a timeout for the stream, which the trainer may wait for itself */
+    /* starts a timeout here, because the trainer may wait for the stream outside the library */
     if (!s && esp__stream_async(stream)) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
@@ -374,8 +374,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
-    if (after)
-        esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks disagree about the step, so later pushes must fail */
+    if (after) esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks disagree about the step: pushes must fail */
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 
@@ -431,7 +430,7 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
         const esp__feedback *f = &ctx->active.feedback[i];
         s = esp__device_add(ctx, f->device, f->residual, f->residual, factor, 0, f->count);
     }
-    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) { /* includes pending residuals */
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) { /* pending residuals are part of the feedback */
         const esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_residual)
             s = esp__device_add(ctx, t->device, t->pending_residual, t->pending_residual, factor, 0, t->count);

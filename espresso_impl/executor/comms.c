@@ -285,9 +285,8 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
     if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
-    /* machines that differ in ranks have only the scope of all ranks */
-    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local;
-         n--) /* large scopes first: they are the parents of smaller ones */
+    /* if machines have different numbers of ranks, there is only the scope of all ranks */
+    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* larger scopes first, because they may be parents */
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);
             s = esp__comm_open(ctx, scope, &plans[scope]);
@@ -349,7 +348,7 @@ static void esp__comms_sleep_on(esp_ctx *ctx, uint64_t us) {
     struct pollfd fds[ESP__SCOPES];
     nfds_t n = 0;
     if (__atomic_exchange_n(&ctx->job.woken, 0u, __ATOMIC_SEQ_CST))
-        return; /* a wake-up may have come before the sleep */
+        return; /* another thread woke this one before the sleep */
     for (uint32_t p = 0; p < ctx->job.n_parents; p++) {
         const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
         int32_t fd = esp__comm_fd(c);

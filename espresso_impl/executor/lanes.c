@@ -297,8 +297,7 @@ static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
 
 /* Forgets the requests in flight after the context has failed and the backend has aborted. Lock held. */
 static void esp__links_drop(esp_ctx *ctx) {
-    for (int k = 0; k < ESP__LEVELS; k++)
-        ctx->lanes.links[k].req = NULL; /* the links stay busy, so that no op starts */
+    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* busy links start no op */
     ctx->lanes.request.req = NULL;
     ctx->lanes.link_busy = 0;
     pthread_cond_broadcast(&ctx->lanes.done_cv);
@@ -351,8 +350,7 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
     esp__core_leave(ctx);
-    if (ctx->lanes.waiters)
-        pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads must now test the collectives in flight */
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiters now test what is in flight */
 }
 
 /* Sleeps in the backends, or checks for stragglers. Lock held, but released meanwhile. */

@@ -152,7 +152,7 @@ static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__rang
     c->args.flags = op->codec.raw && esp__unit_of(f, op)->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
 }
 
-/* After a compress call in the last round: measures and reports the payload. */
+/* After a compress call: if it is the last round, counts payloads with NaN or Inf and calls the observers. */
 static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r, const esp__codec_call *c) {
     if (op->round + 1u != op->n_rounds) return;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -180,7 +180,7 @@ static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
     return s;
 }
 
-/* Calls the codec's decompress for `each` parts. */
+/* Calls the codec's compress for `each` parts. */
 static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
     const esp__unit *u = esp__unit_of(&ctx->active, op);
     const esp__memory_on *m = &ctx->active.on[ESP__CPU_INDEX];

@@ -20,7 +20,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
         esp__backend_of(c->job, op->collective.scope)->caps & ESP_BACKEND_SCALE)
         op->collective.coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->codec.scale = scale; /* a power of two scales exactly, before or after a sum */
+        op->codec.scale = scale; /* exact for powers of two, so the codec may scale before or after it sums */
     else
         esp__op_copy(c, ESP__COPY_SCALE, i, scale);
 }
@@ -114,7 +114,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     c->slots = dst;
 }
 
-/* Compiles a collective on uncompressed numbers, which works in place. */
+/* Compiles a collective on uncompressed numbers, which works in place in the gradient. */
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);

@@ -46,7 +46,7 @@ static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active
 /* A piece of an old residual, and its address `to` in the new strategy. `to` is NULL if the piece becomes pending. */
 typedef struct esp__pending {
     uint32_t tensor;
-    uint64_t begin, length; /* in the tensor */
+    uint64_t begin, length; /* elements of the tensor */
     float *to;
     uint32_t to_device;
     const float *from;
@@ -129,7 +129,7 @@ ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const
                                       float **pending) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], pending);
-    for (uint32_t i = 0; i < to->n_feedback && !s; i++) { /* for an esp_discard_step that comes next */
+    for (uint32_t i = 0; i < to->n_feedback && !s; i++) { /* keeps a copy for esp_discard_step */
         esp__feedback *f = &to->feedback[i];
         if (f->residual_before)
             s = esp__device_copy(ctx, f->device, f->residual_before, f->device, f->residual, f->count * 4u);

@@ -1,7 +1,7 @@
 /* memory.c: allocates and frees all memory of a compiled strategy: arena, residuals, scratch memory and queues. */
 #include "espresso_impl/program/program.h"
 
-/* Fails if the strategy would use more than ESPRESSO_MEMORY_MAX bytes with `bytes` more. */
+/* Returns false and sets *s if `bytes` more bytes would exceed ESPRESSO_MEMORY_MAX. */
 static bool esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
     if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return true;
     if (!*s)

@@ -2,7 +2,7 @@
  * a GPU uses the GPU's memory and the host's; a unit on the CPU uses one memory and needs no copies. */
 #include "espresso_impl/program/compile.h"
 
-/* Notes that the unit's numbers are in `space` from here on. */
+/* Records that the unit's numbers are in `space` from here on. */
 ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     const uint64_t count = c->u->place.elements;
     const bool work = c->half && esp__option_compresses(&c->u->option);
@@ -50,7 +50,7 @@ ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
     return c->device_codec ? ESP__SPACE_DEVICE : c->host;
 }
 
-/* Returns the memory space from which the scope's backend sends. */
+/* Returns the memory space whose memory the scope's backend can use. */
 ESP__FN int esp__link_space(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
     return esp__backend_of(c->job, scope)->devices & ESP_BIT(kind) ? ESP__SPACE_DEVICE : c->host;
