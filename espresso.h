@@ -103,7 +103,7 @@ enum {
 /** A device. If all members are zero, it is the CPU. Frozen. */
 typedef struct esp_device {
     esp_devkind kind;
-    int32_t ordinal; /* index of the device among those of its kind */
+    int32_t ordinal; /* index of the device among those of its kind, from 0 */
 } esp_device;
 
 /** A stream of a device, which runs its work in order. If all members are zero, it belongs to the CPU, and a call that
@@ -149,7 +149,8 @@ enum {
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
-    /** The backend for communication, such as "shm" or "loop". NULL selects the one with the highest probe score. */
+    /** The backend for communication, such as "shm" or "shm:inter=1gbit,latency=50us". NULL selects the one with the
+     *  highest probe score. */
     const char *backend;
     /** The codec that compresses, such as "topk:ratio=0.01", or several for strategy "auto", separated by ';'. NULL
      *  means no compression. */
@@ -173,7 +174,7 @@ typedef struct esp_config {
     /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. */
     const char *root;
     const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
-    uint32_t cpu_workers; /* compression threads; 0: cores divided by ranks */
+    uint32_t cpu_workers; /* compression threads; 0: the machine's cores / its ranks */
     uint32_t reserved0;
     uint64_t seed; /* seed of all random numbers; the same on all ranks */
     /** The caller's allocator and log, which stay valid until esp_close returns. NULL means malloc and stderr. */
@@ -186,7 +187,7 @@ typedef struct esp_config {
      *  two. Ranks with equal text are on one machine. If NULL, `machine` decides. */
     const char *place;
     /** The threads that run compression and communication: the library's ("threads"), or the trainer's inside esp_push,
-     *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more. */
+     *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more, else "caller". */
     const char *progress;
     /** Built-in strategies and "auto" do not compress tensors with fewer elements (docs/use/codecs.md). 0 means
      *  ESP_MIN_COMPRESS_ELEMENTS, and 1 allows tensors of any size. */
@@ -264,9 +265,9 @@ ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float 
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
 
 /* A step: push every tensor once, then wait. */
-/** Starts to average a tensor, and returns without waiting. `grad` has the tensor's `count` elements. The library reads
- *  them after the work that `stream` has now, and replaces them by the mean over all ranks. Do not touch that memory
- *  until the tensor's wait returns. Each step may pass another address. */
+/** Starts to average a tensor, and returns without waiting. `grad` has the tensor's `count` elements, in its dtype and
+ *  on its device. The library reads them after the work that `stream` has now, and replaces them by the mean over all
+ *  ranks. Do not touch that memory until the tensor's wait returns. Each step may pass another address. */
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream);
 /** Like esp_push, for a rank that has no gradient in this step and contributes zeros. `out` gets the mean. */
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream);
@@ -278,8 +279,8 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id);
 /** Makes later work on `stream` wait for the tensor's mean. Blocks only until all work of the tensor is enqueued on its
  *  device. With a CPU stream it is the same as esp_wait. */
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream);
-/** Ends this rank's pushes of the step, without waiting. For each tensor that was not pushed, the rank contributes
- *  zeros; this call and esp_wait_all then return ESP_E_STATE, with a message that names the tensors. */
+/** Ends this rank's pushes of the step, without waiting. The rank contributes zeros for each tensor that it did not
+ *  push. In that case this call and esp_wait_all return ESP_E_STATE, with a message that names the tensors. */
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
 /** Calls esp_step_end, blocks until all tensors have their means, and ends the step. */
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
@@ -354,7 +355,7 @@ typedef struct esp_stats {
 /** Compression error and residual of one tensor. Growable: set struct_size. */
 typedef struct esp_tensor_stats {
     uint32_t struct_size;
-    /** Number of measurements. 0 if the tensor is not compressed, or nothing needs measurements. */
+    /** Number of measurements. 0 if the tensor is not compressed, or neither ESPRESSO_STATS nor "auto" measures it. */
     uint32_t samples;
     /** |input - decoded|^2 / |input|^2 at the last measurement. `input` is gradient plus residual. */
     double error;

@@ -20,7 +20,7 @@ typedef struct esp_cost_curve {
 typedef struct esp_plan_tensor {
     const char *name; /* unique, without blanks */
     uint64_t elements;
-    double compute_ns; /* backward time from the previous tensor to this one */
+    double compute_ns; /* backward time between the previous gradient and this one */
     /** "fp32", or the only codec or option that the tensor may have. NULL if any is allowed. */
     const char *keep;
     /** How a sharded tensor (ESP_SHARD) is divided: "flat", "intra,inter" or "any". NULL if it is not sharded. It is
@@ -99,8 +99,8 @@ typedef struct esp_plan_system {
     double host_bytes_per_us;
     /** Time per call, and rate, of copying a group's tensors into one buffer. 0 means no time. */
     double pack_ns, pack_bytes_per_us;
-    /** Cores of a rank if training runs on CPUs. 1: backward, compression and collectives share it. 2: the latter two
-     *  share one. 3: each has its own. 0: training runs elsewhere, and collectives need no core. */
+    /** Cores of a rank if training runs on CPUs. 1: backward, compression and collectives share it. 2: backward has
+     *  one, the others share one. 3: each has its own. 0: training runs elsewhere, collectives need no core. */
     uint32_t cores_per_rank;
     uint32_t n_outer; /* number of entries of `outer`: 0 or 1 */
     esp_plan_level outer[ESP_PLAN_OUTER];

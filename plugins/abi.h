@@ -1,6 +1,6 @@
 /* abi.h: the interface of plugins: codecs, backends and devices. espresso.h includes it, so a plugin includes
- * "espresso.h" and links to nothing of this library. docs/design/abi.md: what may still change. The library reads
- * every member of a table, and refuses a plugin that asks for what it cannot do; the message names the member.
+ * "espresso.h" and links to nothing of this library. The library checks every member of a table, and refuses a plugin
+ * that needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
  *
  * Contents: numbers and memory; host services; codecs; backends; devices; the plugin's entry; payloads; parameters.
  *
@@ -9,7 +9,7 @@
  * provides a growable struct sets its struct_size. */
 
 #define ESP_ABI_MAJOR 1u /* part of the name of a plugin's entry function */
-#define ESP_ABI_MINOR 0u /* informational: tables grow by struct_size */
+#define ESP_ABI_MINOR 0u /* only informs: struct_size tells what a table has */
 
 #if defined(__GNUC__)
 #define ESPRESSO_EXPORT __attribute__((visibility("default")))
@@ -121,7 +121,7 @@ enum { ESP_ROUNDS_MAX = 4 };
  * are never sent to be decoded one by one. */
 enum { ESP_ROUND_ALLREDUCE = 1u << 0 };
 /** One round of a codec. A codec of n rounds compresses n times in a step. After each round but the last, collectives
- *  reduce the bodies over all ranks between this compress and the decompress, and the next round reads the result
+ *  reduce the bodies over all ranks that the last round's payloads reach, and the next round reads the result
  *  (args->reduced). Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 typedef struct esp_round {
     esp_reduce op;   /* how bodies are reduced; 0 (last round only): never */
@@ -182,7 +182,7 @@ typedef struct esp_codec_model {
     uint32_t n_times, reserved0; /* n_times is 0 if times are unknown on this device */
     /** Ascending by elements; between two entries, time is linear. */
     esp_codec_time times[ESP_MODEL_TIMES];
-    double momentum; /* momentum that the codec applies instead of the trainer */
+    double momentum; /* momentum that the codec itself applies; 0 if none */
 } esp_codec_model;
 
 /** Layout of a body: `offset` bytes (a multiple of 4), then `count` f32 values, then `rest` bytes. Frozen. */
@@ -202,8 +202,9 @@ typedef struct esp_values {
 typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM */
-    uint64_t step, seed; /* seeds of random numbers; the same on all ranks */
-    /** Seed of random numbers: the lowest rank that compresses the same numbers. With equal sources, draw the same. */
+    uint64_t step, seed; /* for random numbers; the same on all ranks */
+    /** Seed of random numbers: the lowest rank that compresses the same numbers. Ranks with equal sources must draw the
+     *  same random numbers. */
     uint32_t source;
     uint32_t comp_index; /* seed: index of the Comp in the unit's option */
     uint32_t flags;      /* ESP_ARG_* */
@@ -212,7 +213,7 @@ typedef struct esp_codec_args {
     uint32_t n_reduced;
     uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
     uint32_t n_payloads; /* payloads of each part; compress: 1 */
-    float beta, gamma;   /* factors of compress with a residual */
+    float beta, gamma;   /* compress: factors of residual and gradient */
     float scale;         /* factor of decompress: a power of two; 0 means 1 */
     /* Arrays of n_tensors entries. In `residual` and `state`, a part that has none has an entry of 0 bytes. */
     esp_tensor *const *tensor; /* f32; compress reads them, decompress writes them */
@@ -225,7 +226,7 @@ typedef struct esp_codec_args {
      *  compressed the same parts on this rank, or NULL. */
     const esp_buf *state;
     /** One buffer for the whole call, or NULL if no part needs any. Its size is n_tensors times the largest
-     *  scratch_bytes of the parts, rounded up to a multiple of 64. */
+     *  scratch_bytes of a part after rounding that up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
 } esp_codec_args;
@@ -239,8 +240,8 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
  *  Threads: the host calls open and close one at a time. The other functions may run in several threads at once, so
  *  they must not change `self`.
  *  Memory: only open allocates. Errors: log what is wrong (host->log), then return the status.
- *  Tables for different devices may have one name. Then they must agree in wire_version, rounds, params, caps except
- *  LISTS and FUSED_RESIDUAL, and in whether they have finalize. Growable. */
+ *  Tables for different devices may have the same name. They must then agree in wire_version, rounds, params, caps
+ *  (except LISTS and FUSED_RESIDUAL), and in whether they have finalize. Growable. */
 typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* version of the body's format, from 1; the same on all ranks */
@@ -271,8 +272,8 @@ typedef struct esp_codec {
     /* The functions below are optional: the host tests them with ESP_HAS. */
     /** Changes the members of *out in which this codec differs from its table. It may remove caps, but not add any. */
     esp_status (*traits)(void *self, esp_traits *out);
-    /** Describes the costs of parts on device `d` if n_reduced ranks' bodies are reduced. Of `like`, only rows and cols
-     *  count, which tell whether it is a matrix. */
+    /** Describes payload sizes, times and error on device `d` if n_reduced ranks' bodies are reduced. Of `like`, only
+     *  rows and cols count, which tell whether it is a matrix. */
     esp_status (*model)(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out);
     /** Changes `count` floats of the final sum over `ranks` contributions in place, for example into a majority vote.
      *  The host passes each element once. */
@@ -344,7 +345,7 @@ typedef struct esp_coll {
     uint32_t struct_size, op; /* op: ESP_COLL_* */
     esp_dtype dtype;          /* 0 with payload slots */
     int32_t root;
-    uint64_t count; /* items, see above */
+    uint64_t count; /* number of items, as defined above */
     /** If not 0, src and dst are arrays of payload slots of this size, and only their used bytes need to be sent. */
     uint64_t slot_bytes;
     esp_buf src, dst;  /* ptr may be NULL if the table above has no entry */

@@ -109,7 +109,7 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-/* Computes phi = beta * residual + gamma * data, part after part: error feedback compresses phi. */
+/* Computes phi = beta * residual + gamma * data, the input of compress, one part after another. */
 static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     const float beta = c->args.beta, gamma = c->args.gamma;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {

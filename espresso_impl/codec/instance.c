@@ -138,7 +138,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
-    if (s && spec && spec[esp__spec_length(spec)]) /* after success a ';' was part of a value */
+    if (s && spec && spec[esp__spec_length(spec)]) /* an error only if it does not open: values may contain ';' */
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -214,7 +214,7 @@ ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
 /* ---- for wrappers ---- */
 enum { ESP__WRAP_DEPTH = 4 };
 
-/* The nesting depth of a spec: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
+/* Returns how deep codecs nest in a spec: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
 static int esp__spec_depth(const char *spec) {
     int depth = 1, most = 1;
     for (; *spec; spec++) {

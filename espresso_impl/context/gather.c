@@ -121,7 +121,7 @@ static void esp__gather_call(esp_ctx *ctx, const esp__tensor *t, float *data, ui
     esp__call_payload(c, ctx->gather.slots + slot * t->gather_slot, t->gather_slot, used);
 }
 
-/* Decodes every part, also this rank's own, so that all ranks get the same bits. */
+/* Decodes every part, also this rank's own: all ranks get the same bits. */
 static esp_status esp__gather_decode(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp_status s = ESP_OK;
     for (int32_t r = 0; r < ctx->job.size && !s; r++) {

@@ -55,7 +55,7 @@ ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
-/* Events. A NULL event stands for work that is done, as on a device that is not async. Recording NULL does nothing. */
+/* A NULL event stands for work that is done, as on a device that is not async. Recording NULL does nothing. */
 ESP__FN esp_status esp__device_event(const esp__device *d, void **event); /* makes an event */
 ESP__FN void esp__device_event_free(const esp__device *d, void *event);
 /* Makes an array of n events, or NULL if the device needs none. After an error some events may be NULL. */

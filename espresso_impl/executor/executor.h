@@ -172,7 +172,7 @@ ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes waiting threads to help
  * the clock costs up to 2 us, several times per op. */
 enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on);
-ESP__FN void esp__core_enter(esp_ctx *ctx); /* this thread begins to look for ops. Lock held */
+ESP__FN void esp__core_enter(esp_ctx *ctx); /* starts to measure this thread's core time. Lock held */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 

@@ -45,7 +45,7 @@ static uint64_t esp__core_read(esp_ctx *ctx) {
     return esp__core_mark = now;
 }
 
-/* This thread begins to look for ops, if the trainer's threads run them. Lock held. */
+/* Starts to measure this thread's core time, if the trainer's threads run the ops. Lock held. */
 ESP__FN void esp__core_enter(esp_ctx *ctx) {
     esp__core_mark = 0;
     if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);

@@ -187,7 +187,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
         f->on[k].device = esp__device_at(ctx, k);
         if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
     }
-    for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) { /* a group's tensors are copied into the arena */
+    for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) { /* a group's data is its copy in the arena */
         esp__unit *u = &f->strategy.units[i];
         u->data = esp__unit_is_group(u) ? f->on[u->device].arena + u->packed : NULL;
     }

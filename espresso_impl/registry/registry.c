@@ -1,5 +1,5 @@
-/* registry.c: checks the tables of functions that plugins offer, and stores them. Needs no lock, because nothing is
- * added after esp_start. */
+/* registry.c: checks the function tables of plugins and stores them. Needs no lock: nothing is added after esp_start.
+ */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";
