@@ -163,7 +163,7 @@ typedef struct esp_config {
     const esp_plugin_fn *builtin;
     uint32_t n_builtin;
     int32_t log_level;  /* ESP_LOG_*; 0 means ESP_LOG_WARN */
-    int32_t rank, size; /* size 0: both come from the launcher's environment */
+    int32_t rank, size; /* if size is 0, the launcher's environment sets both */
     /** A positive number that all ranks of this machine share. If 0, the library compares host name and boot id. */
     int32_t machine;
     uint32_t timeout_ms; /* longest wait for other ranks; 0 means 300000 */
@@ -174,7 +174,7 @@ typedef struct esp_config {
     /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. */
     const char *root;
     const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
-    uint32_t cpu_workers; /* compression threads; 0: the machine's cores / its ranks */
+    uint32_t cpu_workers; /* compression threads; 0 means cores / ranks */
     uint32_t reserved0;
     uint64_t seed; /* seed of all random numbers; the same on all ranks */
     /** The caller's allocator and log, which stay valid until esp_close returns. NULL means malloc and stderr. */
@@ -246,7 +246,7 @@ ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx);
 ESPRESSO_API const char *esp_status_name(esp_status s); /* such as "ESP_E_PEER" */
 ESPRESSO_API const char *esp_status_text(esp_status s); /* such as "a rank died or left" */
 
-/** Registers a tensor, whose *id becomes 0, 1, 2, ... Call it before esp_start, in the order in which the backward pass
+/** Registers a tensor, and sets *id to 0, 1, 2, ... Call it before esp_start, in the order in which the backward pass
  *  finishes the gradients. All ranks register the same tensors. */
 ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc, uint32_t *id);
 /** Compares tensors, codecs and strategy of all ranks, and allocates all memory that steps need. Every rank gets

@@ -99,8 +99,9 @@ typedef struct esp_plan_system {
     double host_bytes_per_us;
     /** Time per call, and rate, of copying a group's tensors into one buffer. 0 means no time. */
     double pack_ns, pack_bytes_per_us;
-    /** Cores of a rank if training runs on CPUs. 1: backward, compression and collectives share it. 2: backward has
-     *  one, the others share one. 3: each has its own. 0: training runs elsewhere, collectives need no core. */
+    /** Cores of a rank if training runs on CPUs. With 1, backward, compression and collectives share it. With 2,
+     *  backward has its own core. With 3, each has its own. 0 if training runs elsewhere, so that collectives need no
+     *  core. */
     uint32_t cores_per_rank;
     uint32_t n_outer; /* number of entries of `outer`: 0 or 1 */
     esp_plan_level outer[ESP_PLAN_OUTER];
@@ -117,11 +118,11 @@ enum {
     ESP_PLAN_NO_BOUND = 1u << 4  /* leave bounds and free_compression_ns 0 */
 };
 typedef struct esp_plan_config {
-    uint32_t struct_size, flags; /* struct_size 0: the size in this header */
+    uint32_t struct_size, flags; /* struct_size 0 means the size in this header */
     /** "espresso+" (the default), "espresso" (the paper's Algorithms 1 and 2), "fp32", "ddp", "hipress", ... */
     const char *strategy;
-    uint32_t devices;  /* devices that may compress (bits 1 << ESP_ON_*); 0: all */
-    uint32_t max_comp; /* most Comps of an option; 0: no limit */
+    uint32_t devices;  /* devices that may compress (1 << ESP_ON_*); 0 means all */
+    uint32_t max_comp; /* most Comps (compressions) of an option; 0 means no limit */
     /** Patterns for the text of options. An option must match none of `forbid`, and one of `only` if there are any. */
     const char *const *forbid, *const *only;
     /** "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION" decides for names that match GLOB. The first match counts. */
@@ -130,9 +131,9 @@ typedef struct esp_plan_config {
     uint32_t reserved0;
     double budget_ns; /* planning time; 0 means the same effort on all machines */
     uint64_t seed;
-    uint64_t max_memory_bytes; /* for residuals and payloads of a rank; 0: no limit */
-    double max_volume;         /* payload bytes / fp32 bytes; 0: no limit */
-    double max_error;          /* mean compression error of all elements; 0: no limit */
+    uint64_t max_memory_bytes; /* limit for residuals and payloads of a rank; 0 means none */
+    double max_volume;         /* limit for payload bytes / fp32 bytes; 0 means none */
+    double max_error;          /* limit for the mean compression error; 0 means none */
     /** Smaller tensors, and groups that contain one, are not compressed, unless `keep` requires it. 0 means no limit.
      *  Strategy "auto" and `espresso plan` pass ESP_MIN_COMPRESS_ELEMENTS. Published systems ("hipress", ...) use their
      *  own rules. */
@@ -152,7 +153,7 @@ typedef struct esp_plan_report {
     double plan_ns;                 /* time that planning took */
     uint64_t memory_bytes;          /* memory of residuals and payloads, on the largest rank */
     double lane_ns[ESP_PLAN_LANES]; /* busy time of each lane */
-    double price[ESP_PLAN_LANES];   /* weight of each lane in bound_ns; sum at most 1 */
+    double price[ESP_PLAN_LANES];   /* weight of each lane's time in bound_ns; sum at most 1 */
     /** Time outside of backward in which a link is busy, and in which only compression runs. */
     double exposed_communication_ns, exposed_compression_ns;
     double bubble_ns[ESP_PLAN_LANES];  /* idle time between a lane's first and last op */

@@ -208,7 +208,7 @@ typedef struct esp_codec_args {
     uint32_t source;
     uint32_t comp_index; /* seed: index of the Comp in the unit's option */
     uint32_t flags;      /* ESP_ARG_* */
-    uint32_t round;      /* of compress, from 0 */
+    uint32_t round;      /* round of a compress, from 0 */
     /** Number of ranks whose bodies are reduced in this round (decompress: in the last round), or 1 if they are not. */
     uint32_t n_reduced;
     uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
@@ -218,7 +218,7 @@ typedef struct esp_codec_args {
     /* Arrays of n_tensors entries. In `residual` and `state`, a part that has none has an entry of 0 bytes. */
     esp_tensor *const *tensor; /* f32; compress reads them, decompress writes them */
     const uint64_t *offset;    /* index of each part's first element in tensor or group */
-    esp_payload *payload;      /* decompress: [n_tensors][n_payloads] */
+    esp_payload *payload;      /* one per part; decompress: [n_tensors][n_payloads] */
     /** Reduced payloads of the previous round (for decompress, of the last round but one), or NULL. */
     const esp_payload *reduced;
     const esp_buf *residual; /* `count` floats each; NULL without error feedback */
@@ -251,7 +251,7 @@ typedef struct esp_codec {
     const char *name, *summary;
     /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL if it has none. */
     const char *params;
-    const char *default_option; /* option of strategy "layerwise"; NULL: the library's */
+    const char *default_option; /* option for strategy "layerwise"; NULL means the library's */
     uint32_t n_rounds;          /* 1 to ESP_ROUNDS_MAX */
     uint32_t reserved0;
     const esp_round *rounds; /* [n_rounds]; NULL means one round without reduction */
@@ -357,7 +357,7 @@ typedef struct esp_coll {
 /** Bytes that this rank has received over a comm, and the comm's memory. Growable. */
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
-    uint64_t intra_bytes, inter_bytes; /* from ranks of this machine; from other machines */
+    uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
     /** The same bytes, by the outermost level in which sender and receiver differ. */
     uint64_t level_bytes[ESP_LEVELS];
     uint64_t memory_bytes; /* this rank's share of buffers, at most; 0 if unknown */
@@ -520,7 +520,7 @@ typedef struct esp_payload_header {
     uint16_t wire_version, flags;
     uint64_t count;       /* number of elements that it decodes to */
     uint64_t body_bytes;  /* size of the body, without padding */
-    uint64_t aux;         /* free for the codec, such as a random seed; else 0 */
+    uint64_t aux;         /* for the codec, such as a random seed; else 0 */
     uint64_t reserved[4]; /* 0 */
 } esp_payload_header;
 

@@ -2,7 +2,7 @@
 #include "espresso_impl/codec/codec.h"
 #include <math.h>
 
-/* The elements for which a codec is asked for its costs: many, so that constant costs hardly count. */
+/* A codec's costs are computed for this many elements, so that its constant costs hardly count. */
 enum { ESP__MODEL_SIDE = 1 << 10, ESP__MODEL_ELEMENTS = ESP__MODEL_SIDE * ESP__MODEL_SIDE };
 
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,

@@ -195,7 +195,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-/* esp__alloc needs a context, but allocates the context itself, too: until then `first` stands for it. */
+/* Lets esp__alloc allocate the context itself: `first` stands for the context, which does not exist yet. */
 static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
 
 static esp_ctx *esp__ctx_new(const esp_host *user) {

@@ -291,7 +291,7 @@ static esp_status esp__missing_error(const esp_ctx *ctx) {
         ctx->steps.missing_text);
 }
 
-/* Lock held. */
+/* Ends this rank's pushes of the step. Lock held. */
 static esp_status esp__close_step(esp_ctx *ctx) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (ctx->steps.closed) return ESP_OK;

@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 
-enum { ESP__SLEEP_SHORT_US = 200 }; /* sleep in one backend, if others may have news */
+enum { ESP__SLEEP_SHORT_US = 200 }; /* longest sleep in one backend if there are several */
 
 /* ---- which backend ----------------------------------------------------------------------------------------------- */
 static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {

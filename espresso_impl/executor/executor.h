@@ -68,13 +68,13 @@ typedef struct esp__lanes {
     bool caller_drives;            /* the trainer's threads run the ops, to save cores */
     bool caller_only;              /* no other thread may run them (ESP_BACKEND_CALLER) */
     bool driving;                  /* a thread is inside the backends; only one may be */
-    bool helped;                   /* a long op keeps the trainer's thread from driving the links */
+    bool helped;                   /* the link thread drives links during a caller's long op */
     uint64_t drove_ns, looked_ns;  /* times of the last search for ops and check for stragglers */
     uint32_t waiters, waiters_one; /* all waiting threads; those in esp_wait */
     uint64_t wait_since_ns;        /* time at which the first of them began to wait */
     uint64_t stream_since_ns;      /* time of the first esp_wait_on in this step, or 0 */
     int core_times;                /* bits ESP__CORE_* of its readers; atomic */
-    int tokens[2];                 /* pipe of tokens.c; -1: all ranks may compress at once */
+    int tokens[2];                 /* pipe of tokens.c, or -1 if ranks take no turns */
 } esp__lanes;
 
 /* The current step and totals of all steps. Protected by the lock. */
@@ -179,9 +179,9 @@ ESP__FN void esp__executor_close(esp_ctx *ctx);
 /* ---- health.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__usable(const esp_ctx *ctx); /* fails for NULL, and in a forked child */
 ESP__FN esp_status esp__usable_id(const esp_ctx *ctx,
-                                  uint32_t id);   /* the same before esp_start, and for an unknown id */
-ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* the context's first fatal error. Lock held */
-ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* fails with the first fatal error; takes the lock */
+                                  uint32_t id);   /* fails also before esp_start and for unknown ids */
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* fails with the context's first error. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* the same, but takes the lock */
 /* Makes all later calls on the context fail with this error. A second call changes nothing. */
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /* lock held */
@@ -190,7 +190,7 @@ ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text); /*
 /* What this rank waits for, as esp__waits_look found it. */
 typedef struct esp__wait {
     uint64_t since; /* since when it waits; UINT64_MAX if it does not */
-    int32_t rank;   /* rank that it waits for; -1: unknown */
+    int32_t rank;   /* rank that it waits for, or -1 if unknown */
     uint32_t tensor;
     bool delivers, left; /* data of a rank that left still arrives; a rank has left */
     bool behind;         /* the wait is for a collective on the device */
@@ -208,7 +208,7 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push);
 /* Records when an op ran. Lock held in both functions. */
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real);
-ESP__FN void esp__devices_times(esp_ctx *ctx); /* for ops with timed_later, at the step's end */
+ESP__FN void esp__devices_times(esp_ctx *ctx); /* records the times of ops with timed_later */
 /* Ends the step's times and adds them to the statistics, when all tensors are synchronized. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
 /* Stores in out[n_tensors] the nanoseconds from the last step's begin to each tensor's push, without the time spent

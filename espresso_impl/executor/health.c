@@ -19,7 +19,7 @@ ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
     return ESP_OK;
 }
 
-/* Lock held. */
+/* Fails with the context's first fatal error. Lock held. */
 ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }

@@ -20,8 +20,8 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
         __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
 }
 
-/* This thread's core time at the last reading, or 0 while it does not look for ops. Reading that clock takes up to 2
- * us, so it is read only when an op or a search for ops begins or ends. */
+/* This thread's core time at the last reading, or 0 while it is not measured. Reading that clock takes up to 2 us, so
+ * it is read only when an op or a search for ops begins or ends. */
 static __thread uint64_t esp__core_mark;
 
 /* Returns this thread's core time, or 0 if nobody reads core times. */

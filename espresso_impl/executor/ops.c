@@ -90,8 +90,8 @@ static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy)
     return s;
 }
 
-/* Waits until piece k is on the host. Piece 0 is there when the op begins, and the others follow in the same stream, so
- * this wait is short. */
+/* Waits until piece k is on the host. Piece 0 is there when the op begins, and later pieces follow in the same stream,
+ * so this wait is short. */
 static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
     const esp__active *f = &ctx->active;
     const esp__unit *u = esp__unit_of(f, op);

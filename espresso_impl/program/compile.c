@@ -20,7 +20,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
         esp__backend_of(c->job, op->collective.scope)->caps & ESP_BACKEND_SCALE)
         op->collective.coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->codec.scale = scale; /* exact for powers of two, so the codec may scale before or after it sums */
+        op->codec.scale = scale; /* exact for powers of two, even before a sum */
     else
         esp__op_copy(c, ESP__COPY_SCALE, i, scale);
 }
@@ -87,7 +87,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
-    if (swap) { /* alltoall splits the outermost dimension */
+    if (swap) { /* reorders first: alltoall splits the outermost dimension */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
         const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);

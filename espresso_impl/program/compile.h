@@ -1,5 +1,6 @@
 /* compile.h: types and functions shared by the files that compile a sync unit's option into ops: compile.c, comps.c
- * (Comps), pieces.c (copies cut into pieces), spaces.c (memory spaces and number formats) and emit.c (new ops). */
+ * (Comps), pieces.c (copies cut into pieces), spaces.c (memory spaces and number formats) and emit.c (new ops). A
+ * region (strategy/region.h) is what a rank holds of a unit: elements, or payloads in slots. */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
 #include "espresso_impl/job/job.h"

@@ -2,7 +2,8 @@
  * collectives between the rounds. A slot is room for one payload. */
 #include "espresso_impl/program/compile.h"
 
-/* Returns the slot that holds, after the rounds before the last, the part at index[d] along each dims[d] of `r`. */
+/* Finds the slot that the rounds before the last leave for the part at index[d] in each dimension d of the region `r`.
+ */
 static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
     uint32_t slot = 0;
     for (uint32_t k = 0; k < c->reduced_region.n_dims; k++) {

@@ -45,7 +45,7 @@ typedef struct esp__copy_piece {
 } esp__copy_piece;
 
 typedef struct esp__collective_op {
-    esp_coll coll;       /* its pointers are unset: see src and dst */
+    esp_coll coll;       /* pointers are unset: src and dst give them */
     uint8_t scope;       /* scope whose backend runs it */
     uint8_t links;       /* links that it uses; bit 0 is intra */
     bool stream_ordered; /* the backend runs it in the device's stream */
@@ -53,7 +53,7 @@ typedef struct esp__collective_op {
     esp__ref src, dst;
     /* the members below are set if rebuild is true */
     uint64_t slot_bytes, n_sent, n_slots; /* n_sent: slots at src; n_slots: slots at dst */
-    uint64_t own_slot;                    /* slot at src whose header the first slot at dst gets */
+    uint64_t own_slot;                    /* slot at src that has the header of the first slot at dst */
     esp__ref headers;                     /* memory for n_slots headers */
 } esp__collective_op;
 
@@ -162,8 +162,8 @@ typedef struct esp__feedback {
 
 /* The backends that know an arena, because the library called their reg(). */
 typedef struct esp__announced {
-    uint32_t to;              /* bit p: backend of job.parents[p] */
-    void *given[ESP__SCOPES]; /* [p]: handle that its reg() returned */
+    uint32_t to;              /* bit p: the backend of job.parents[p] knows the arena */
+    void *given[ESP__SCOPES]; /* [p]: handle that this backend's reg() returned */
 } esp__announced;
 
 /* A program's memory on one device, and the host memory for copies to and from it. */
@@ -190,7 +190,7 @@ typedef struct esp__active {
     uint64_t cap_feedback; /* allocated bytes of `feedback` */
     uint64_t memory_bytes;
     uint64_t slots_bytes, feedback_bytes; /* parts of memory_bytes: arenas; residuals and states */
-    uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX; 0: no limit */
+    uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX, or 0 if there is no limit */
     esp_payload *payloads;                /* argument of the decompress with most payloads */
     void *list_room;
     esp__codec_list list;                                     /* argument of the codec call with most parts */
