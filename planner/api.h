@@ -74,7 +74,7 @@ typedef struct esp_plan_link {
     uint32_t alpha_is;   /* ESP_ALPHA_* */
     uint32_t reserved0;
     esp_cost_curve table[ESP_PLAN_COLLS]; /* [ESP_COLL_*] time from start to result */
-    esp_cost_curve gap[ESP_PLAN_COLLS];   /* [ESP_COLL_*] time that it occupies the link, if shorter */
+    esp_cost_curve gap[ESP_PLAN_COLLS];   /* [ESP_COLL_*] time on the link, if shorter than that */
     /** Core time of a rank that the collective takes. Ignored if cores_per_rank is 0. */
     esp_cost_curve core[ESP_PLAN_COLLS];
 } esp_plan_link;

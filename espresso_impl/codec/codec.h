@@ -74,7 +74,7 @@ typedef struct esp__codec_list {
 
 /* Begins a call for one f32 part at `data`, which compress only reads. */
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
-/* Runs the call on `stream`, on whose device all its memory lies. Call it before the functions below. */
+/* Sets the call's stream, on whose device all memory of the call lies. Call it before the functions below. */
 ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream);
 /* These set the call's buffers. NULL means none. */
 ESP__FN void esp__call_residual(esp__codec_call *c, float *residual);

@@ -12,9 +12,9 @@
 /* One link, with at most one collective in flight. */
 typedef struct esp__link {
     uint32_t cursor;       /* index of the next op in active.sequence */
-    const esp__comm *comm; /* comm and request of the op in flight; used by one thread */
+    const esp__comm *comm; /* comm and req of the op in flight; only one thread uses them */
     void *req;
-    bool busy;                    /* an op occupies the link, perhaps with other links */
+    bool busy;                    /* an op occupies the link, alone or with other links */
     uint64_t started_ns, core_ns; /* start and core time so far of the op in flight */
 } esp__link;
 
@@ -95,14 +95,14 @@ typedef struct esp__steps {
 
 /* Errors, and long waits that may become errors. Protected by the lock. */
 typedef struct esp__health {
-    bool waiting;               /* a request is in flight for ESP__LONG_AFTER_MS */
+    bool waiting;               /* a request is in flight longer than ESP__LONG_AFTER_MS */
     int32_t waits_for;          /* rank that the request waits for, or -1 */
     uint32_t waits_tensor;      /* the request's tensor, or UINT32_MAX, as for a broadcast */
     bool checked;               /* the wait is long, and all ranks were pinged */
     bool suspected;             /* the wait has timed out */
     int32_t left_rank;          /* a rank that closed its context, or -1 */
-    esp_status left_after;      /* why it closed; ESP_OK: without an error */
-    uint64_t got_bytes, got_ns; /* bytes received after that; when they last grew */
+    esp_status left_after;      /* the error after which it closed, or ESP_OK */
+    uint64_t got_bytes, got_ns; /* bytes received since it left; when they last grew */
     bool behind;                /* a collective on the device was unfinished when last checked */
     uint32_t behind_op, behind_tensor;
     int32_t behind_rank;                /* rank that this collective waits for, or -1 */
@@ -177,9 +177,8 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 
 /* ---- health.c ---------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__usable(const esp_ctx *ctx); /* fails for NULL, and in a forked child */
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx,
-                                  uint32_t id);   /* fails also before esp_start and for unknown ids */
+ESP__FN esp_status esp__usable(const esp_ctx *ctx);                 /* fails for NULL and in a forked child */
+ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id); /* also before esp_start or for a wrong id */
 ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* fails with the context's first error. Lock held */
 ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* the same, but takes the lock */
 /* Makes all later calls on the context fail with this error. A second call changes nothing. */
@@ -263,8 +262,8 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
 ESP__FN void esp__comms_close(esp_ctx *ctx);
 ESP__FN void esp__comms_abort(esp_ctx *ctx); /* aborts every comm */
 ESP__FN void esp__comms_wake(esp_ctx *ctx);  /* ends esp__comms_sleep; any thread may call it */
-/* Resets the descriptors on which esp__comms_sleep sleeps. Test all requests between this and the sleep, or their news
- * are lost. Returns false if there is only one backend, which needs no reset. */
+/* Resets the descriptors on which esp__comms_sleep sleeps. Test all requests before sleeping, or you miss news. Returns
+ * false if there is only one backend, which needs no reset. */
 ESP__FN bool esp__comms_arm(esp_ctx *ctx);
 ESP__FN void esp__comms_sleep(esp_ctx *ctx, uint64_t us);            /* sleeps until a comm may have news */
 ESP__FN void esp__comms_traffic(const esp_ctx *ctx, esp_stats *all); /* adds the bytes that all comms received */

@@ -59,7 +59,7 @@ typedef struct esp__collective_op {
 
 typedef struct esp__codec_op {
     const esp__codec *codec; /* the codec's implementation for the op's device */
-    bool raw;                /* a Comp that reads the rank's own gradient */
+    bool raw;                /* the Comp reads the rank's own gradient, not a sum */
     bool headers_later;      /* the host reads the headers only at the step's end */
     uint8_t comp_index;
     uint32_t first_range, n_ranges, n_sources;

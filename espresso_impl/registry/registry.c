@@ -1,5 +1,4 @@
-/* registry.c: checks the function tables of plugins and stores them. Needs no lock: nothing is added after esp_start.
- */
+/* registry.c: checks the function tables of plugins, and stores them. Needs no lock, as esp_start ends additions. */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";

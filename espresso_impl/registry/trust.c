@@ -53,7 +53,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
     if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
-    if (s == ESP_OK) { /* a symbolic link: checks its own folder, too */
+    if (s == ESP_OK) { /* checks the folder of a symbolic link, too */
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
