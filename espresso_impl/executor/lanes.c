@@ -32,7 +32,7 @@ static uint64_t esp__core_now(const esp_ctx *ctx) {
 }
 
 /* Divides this thread's core time since the last reading equally among the collectives in flight. Returns the time now,
- * or 0 if nobody reads core times. Only the thread that drives the backends may call it. */
+ * or 0 if nobody reads core times. Only the thread that drives the backends calls it, or any if none does. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
     if (!now) return esp__core_mark = 0;
