@@ -275,7 +275,7 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
 /* ---- closing ---- */
 static void esp__leave(esp_ctx *ctx) {
     esp__final *f = &ctx->job.last;
-    const esp_status why = ctx->health.fatal; /* a lost rank is not this rank's own error */
+    const esp_status why = ctx->health.fatal; /* not reported if a lost rank caused it */
     if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;

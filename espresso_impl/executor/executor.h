@@ -68,7 +68,7 @@ typedef struct esp__lanes {
     bool caller_drives;            /* the trainer's threads run the ops, to save cores */
     bool caller_only;              /* no other thread may run them (ESP_BACKEND_CALLER) */
     bool driving;                  /* a thread is inside the backends; only one may be */
-    bool helped;                   /* the link thread drives links during a caller's long op */
+    bool helped;                   /* a long op keeps the caller from testing collectives */
     uint64_t drove_ns, looked_ns;  /* times of the last search for ops and check for stragglers */
     uint32_t waiters, waiters_one; /* all waiting threads; those in esp_wait */
     uint64_t wait_since_ns;        /* time at which the first of them began to wait */
@@ -167,7 +167,7 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx);
 /* Called by a waiting thread: runs ops that can run, or sleeps until something may have changed. Returns false if the
  * context has failed and no thread uses the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN bool esp__drive_wait(esp_ctx *ctx);
-ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes waiting threads to help the cpu thread */
+ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes waiting threads to help the cpu thread in a loop */
 /* Begins or ends measuring each op's core time (active.op_core_ns, lanes.request.core_ns) for the reader `who`. Reading
  * the clock costs up to 2 us, several times per op. */
 enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
@@ -232,7 +232,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 /* True if the unit's next op must wait until the host has seen the previous op's event. */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
-ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);               /* ESP_PENDING until then */
+ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);               /* ESP_OK or ESP_PENDING */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s); /* sets the error's text */
 /* Makes a pushed tensor's ops wait for the work on the caller's stream `user`. Before them, the gradient is filled with
  * zeros if `zero` is set, and its pending residual is added. */

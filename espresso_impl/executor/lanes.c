@@ -32,7 +32,7 @@ static uint64_t esp__core_now(const esp_ctx *ctx) {
 }
 
 /* Divides this thread's core time since the last reading equally among the collectives in flight. Returns the time now,
- * or 0 if nobody reads core times. Only the thread that drives the backends calls it, or any if none does. */
+ * or 0 if nobody reads core times. Only the thread inside the backends calls it, or any if none is. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
     if (!now) return esp__core_mark = 0;
@@ -80,7 +80,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     ctx->lanes.cpu_busy = true;
     const bool help =
         ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(&ctx->active, op) >= ESP__LONG_ELEMENTS;
-    if (help) { /* the link thread drives the links during this op */
+    if (help) { /* the link thread starts and tests collectives meanwhile */
         ctx->lanes.helped = true;
         pthread_cond_signal(&ctx->lanes.link_cv);
     }
@@ -353,7 +353,7 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiters now test what is in flight */
 }
 
-/* Sleeps in the backends, or checks for stragglers. Lock held, but released meanwhile. */
+/* Checks for stragglers if `look`, else sleeps until a backend may have news. Lock held, but released meanwhile. */
 static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = true;
@@ -408,7 +408,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
         const bool ran = esp__drive_links(ctx);
         if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, false);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
-        /* the long op has ended: its thread must drive the links again */
+        /* the long op has ended: its thread tests the collectives again */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);

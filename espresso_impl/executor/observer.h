@@ -18,13 +18,13 @@ typedef struct esp__observer {
     /* Called at the end of esp_start on all ranks. Leaves *self NULL if the user does not want this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
     bool collective;                             /* open communicates with other ranks, so no rank may skip it */
-    void (*activated)(esp_ctx *ctx, void *self); /* another program is active; also after open; no lock held */
-    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: copy numbers only */
+    void (*activated)(esp_ctx *ctx, void *self); /* the active strategy is new; also after open; no lock */
+    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: only copy numbers */
     void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
-                    esp__span when); /* lock held: copy numbers only */
+                    esp__span when); /* lock held: only copy numbers */
     /* A compress op has made one part's payload. Called on the cpu thread, without the lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
-    void (*loss)(esp_ctx *ctx, void *self, double loss); /* lock held: copy numbers only */
+    void (*loss)(esp_ctx *ctx, void *self, double loss); /* lock held: only copy numbers */
     /* Called after every step on all ranks, without the lock, by the thread that called esp_wait_all. */
     esp_status (*step)(esp_ctx *ctx, void *self);
     /* Returns true if this observer chose the active strategy. Loading a state may then replace it by the saved

@@ -137,7 +137,7 @@ ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     esp__health *h = &ctx->health;
     const bool waiting = w->since != UINT64_MAX;
     pthread_mutex_lock(&ctx->lanes.lock);
-    /* a stream waits only for a collective on its device */
+    /* a trainer's stream can only wait for a collective on its device */
     const bool waits = ctx->lanes.waiters || w->behind;
     h->waiting = waiting;
     h->waits_for = w->rank;

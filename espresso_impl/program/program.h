@@ -17,8 +17,8 @@ enum {
     ESP__COPY_FINALIZE, /* calls the codec's finalize() (majority vote) */
     ESP__COPY_PACK,     /* copies a tensor into its group's memory */
     ESP__COPY_UNPACK,   /* copies a group's memory back into its tensors */
-    ESP__COPY_DOWN,     /* from the unit's GPU to the host */
-    ESP__COPY_UP        /* from the host to the unit's GPU */
+    ESP__COPY_DOWN,     /* copies from the unit's GPU to the host */
+    ESP__COPY_UP        /* copies from the host to the unit's GPU */
 };
 
 /* Memory of an op: an offset in the gradient, in the arena of the unit's device, or in the host memory that is pinned
