@@ -1,6 +1,5 @@
-/* espresso.c: the library as one translation unit: compile this file, or define ESPRESSO_IMPLEMENTATION before
- * including espresso.h in one C file. Nothing else is in here than the list of the library's files, each of which also
- * compiles alone. */
+/* espresso.c: includes all source files of the library, so that it is one translation unit. Compile this file, or
+ * define ESPRESSO_IMPLEMENTATION before including espresso.h in one C file. Each source file also compiles alone. */
 #ifndef ESPRESSO_IMPL_DONE
 #define ESPRESSO_IMPL_DONE
 #include "espresso.h"
@@ -11,22 +10,22 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "espresso's wire format is little-endian and the code copies it as it is: this machine is not supported"
 #endif
-/* pragmas cannot turn off all of fast math: gcc declares sqrtf and similar functions by the command line alone */
+/* Pragmas cannot turn fast math off completely: only the command line decides how gcc declares sqrtf. */
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||                               \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
 #error                                                                                                                 \
     "espresso promises the same bits on all ranks, and -Ofast or -ffast-math break that: compile espresso.c by itself with -fno-fast-math behind your flags, or link the library; your own files may keep theirs"
 #endif
-/* files of the tree name each other from its root; the one-file header needs no folder */
+/* includes are relative to the root of the tree */
 #if !defined(ESPRESSO_ONE_FILE) && defined(__has_include)
 #if !__has_include(<espresso_impl/base/base.h>)
 #error                                                                                                                 \
     "compile with -I and the folder that holds espresso.h (gcc -I. -c espresso.c there), or use the one file that `make dist` writes"
 #endif
 #endif
-/* The pragmas at the end restore the settings of the file that includes this one. Contraction (a * b + c with one
- * rounding) is off, because results would depend on the instruction set. clang's -funsafe-math-optimizations defines no
- * macro to test, so precise arithmetic is turned on. The two warnings that are off concern C++ and C90, not C11. */
+/* The pragmas at the end of this file restore the including file's settings. Contraction (a * b + c with one rounding)
+ * is off, because it makes results depend on the instruction set. clang needs precise arithmetic, because
+ * -funsafe-math-optimizations defines no macro to test. The two warnings concern C++ and C90, not C11. */
 #if defined(__clang__)
 #pragma float_control(push)
 #pragma float_control(precise, on)
@@ -41,9 +40,9 @@
 #pragma GCC diagnostic ignored "-Wdeclaration-after-statement"
 #endif
 
-/* Private functions are static here; files that are compiled alone call each other's. Without the planner they are not
- * inlined: that takes a fifth of the compile time, and steps gain nothing from it. The planner gains 5 to 8%. */
-#ifdef ESP__FN /* check-style.sh looks for functions that nobody calls */
+/* Private functions are static here, but not in files that are compiled alone. noinline without the planner saves a
+ * fifth of the compile time and costs steps nothing. Inlining makes the planner 5 to 8% faster. */
+#ifdef ESP__FN /* defined by check-style.sh to find unused functions */
 #elif defined(ESP_NO_PLANNER) && defined(__GNUC__)
 #define ESP__FN __attribute__((unused, noinline)) static
 #elif defined(__GNUC__)
@@ -131,7 +130,7 @@
 #include "espresso_impl/context/open.c"
 #include "espresso_impl/registry/builtin.c"
 
-/* the built-in codecs and backends: plugins whose entries are private functions */
+/* the built-in codecs and backends, whose entries are private functions */
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) ESP__FN const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #include "codecs/none.c"
@@ -158,8 +157,8 @@
 #include "backends/shm/loop.c"
 #include "backends/shm/shm.c"
 
-/* What ESP_NO_PLANNER leaves out: esp_plan_*, and strategy auto. It comes last: the one-file header has each header
- * only once, where it is first included, and what is above needs its headers in both builds. */
+/* ESP_NO_PLANNER omits the files below, which contain esp_plan_* and strategy "auto". They come last, because the
+ * one-file header has each header only where it is first included. */
 #ifndef ESP_NO_PLANNER
 #include "planner/problem/tree.c"
 #include "planner/problem/arena.c"

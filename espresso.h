@@ -34,7 +34,7 @@
 
 #define ESPRESSO_VERSION "0.1.0"
 
-#if defined(ESPRESSO_API) /* the build has defined it: tests do */
+#if defined(ESPRESSO_API) /* a build, such as that of tests, has set it */
 #elif defined(ESPRESSO_STATIC)
 #if defined(__GNUC__)
 #define ESPRESSO_API __attribute__((unused)) static
@@ -47,7 +47,7 @@
 #define ESPRESSO_API extern
 #endif
 
-/* Initializes a struct to zero: esp_config cfg = ESP_ZERO; */
+/* Initializes all members of a struct to zero: esp_config cfg = ESP_ZERO; */
 #ifdef __cplusplus
 #define ESP_ZERO                                                                                                       \
     {}
@@ -63,7 +63,7 @@ extern "C" {
 /* ---- status and types -------------------------------------------------------------------------------------------- */
 /** The result of a call: 0 is success, a negative value an error. Values never change. */
 typedef int32_t esp_status;
-/* name, value, text: one row for each status */
+/* One row per status: name, value, text. */
 #define ESP_STATUS_LIST(X)                                                                                             \
     X(ESP_OK, 0, "done")                                                                                               \
     X(ESP_PENDING, 1, "not done yet")                                                                                  \
@@ -83,13 +83,13 @@ typedef int32_t esp_status;
 #define ESP__STATUS_ENUM(name, value, text) name = value,
 enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
 
-/* Structs have integers of fixed width, no bool and no enum. A *growable* struct begins with struct_size, its size in
- * bytes, and may get new members at its end in later versions. A *frozen* struct never changes. */
+/* Members of structs are integers of fixed width, never bool or enum. A *growable* struct begins with struct_size, its
+ * size in bytes, and later versions may add members at its end. A *frozen* struct never changes. */
 
 typedef uint32_t esp_dtype;
-/* Gradients are f32, f16 or bf16. Only payloads of codecs contain integers. */
+/* Gradients are f32, f16 or bf16. The integer types occur only in compressed data. */
 enum { ESP_F32 = 1, ESP_F16 = 2, ESP_BF16 = 3, ESP_I8 = 4, ESP_I16 = 5, ESP_I32 = 6 };
-/** Bytes of one number; 0 for an unknown dtype. */
+/** Returns the bytes of one number, or 0 if the dtype is unknown. */
 static inline uint64_t esp_dtype_bytes(esp_dtype d) {
     return d == ESP_F32 || d == ESP_I32 ? 4u : d == ESP_F16 || d == ESP_BF16 || d == ESP_I16 ? 2u : d == ESP_I8;
 }
@@ -98,31 +98,31 @@ typedef uint32_t esp_devkind;
 enum {
     ESP_CPU = 1,
     ESP_CUDA = 2,
-    ESP_DEVKIND_OWN = 16 /* 16 to 31: for device plugins of your own */
+    ESP_DEVKIND_OWN = 16 /* 16 to 31 are for your own device plugins */
 };
-/** A device. All zero is the CPU. Frozen. */
+/** A device. If all members are zero, it is the CPU. Frozen. */
 typedef struct esp_device {
     esp_devkind kind;
-    int32_t ordinal; /* number of the device among those of its kind */
+    int32_t ordinal; /* index of the device among those of its kind, from 0 */
 } esp_device;
 
-/** A queue of a device, which runs its work in order. All zero is the CPU's: work on it is done when the call that
- *  enqueues it returns. Frozen. */
+/** A stream of a device, which runs its work in order. If all members are zero, it belongs to the CPU, and a call that
+ *  adds work returns when the work is done. Frozen. */
 typedef struct esp_stream {
     esp_device dev;
-    void *native; /* CUDA: the cudaStream_t */
+    void *native; /* for CUDA, the cudaStream_t */
 } esp_stream;
 
 enum { ESP_LOG_ERROR = 1, ESP_LOG_WARN = 2, ESP_LOG_INFO = 3, ESP_LOG_DEBUG = 4 };
 
-/* Most levels of a job. Level 1 is the ranks of a machine, level 2 the machines, level 3 the racks. */
+/* The most levels of a job. Level 1 connects the ranks of a machine, level 2 the machines, level 3 the racks. */
 enum { ESP_LEVELS = 3 };
 
-/* Whether an option's Comp or Decomp runs on the CPU or on the GPU (comp@cpu, comp@gpu). Also an index of the planner's
- * arrays, and a bit number of its sets of devices. */
+/* Where a tensor is compressed (Comp) or decompressed (Decomp): comp@cpu or comp@gpu in a strategy. The planner also
+ * uses these values as array indices and bit numbers. */
 enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 
-/* Of plugins/abi.h */
+/* Types of plugins/abi.h. */
 typedef struct esp_host esp_host;
 typedef struct esp_plugin esp_plugin;
 typedef const esp_plugin *(*esp_plugin_fn)(const esp_host *h);
@@ -132,11 +132,10 @@ typedef struct esp_bound esp_bound;
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 /* esp_config.flags */
 enum {
-    ESP_ALLOW_OVERRIDE = 1u << 0, /* plugins may replace codecs and backends of their name */
-    ESP_DISCARDABLE = 1u << 1     /* allows esp_discard_step; keeps copies of residuals */
+    ESP_ALLOW_OVERRIDE = 1u << 0, /* plugins may replace codecs and backends of the same name */
+    ESP_DISCARDABLE = 1u << 1     /* allows esp_discard_step; costs a copy of residuals */
 };
-/* Default of min_compress_elements. Tensors of at most 4096 elements are a small part of all bytes, and their results
- * suffer most from compression. */
+/* Default of min_compress_elements. Smaller tensors are a small part of all bytes, and compression harms them most. */
 enum { ESP_MIN_COMPRESS_ELEMENTS = 4097 };
 /* esp_config.optimizer */
 enum {
@@ -145,57 +144,57 @@ enum {
     ESP_OPTIMIZER_MOMENTUM = 2, /* SGD with momentum, also Nesterov's */
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and similar ones */
 };
-/** Configuration of a context. All members are optional: zero, NULL or an empty string selects the default. esp_open
- *  copies the strings. Environment variables ESPRESSO_* override members (docs/use/using.md). Growable. */
+/** Configuration of a context. Members that are zero, NULL or "" select their default. esp_open copies the strings.
+ *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable. */
 typedef struct esp_config {
-    uint32_t struct_size; /* 0: the size in this header */
+    uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
-    /** Such as "shm", "loop", "shm:inter=1gbit,latency=50us". NULL: the backend with the highest probe score. */
+    /** The backend for communication, such as "shm" or "shm:inter=1gbit,latency=50us". NULL selects the one with the
+     *  highest probe score. */
     const char *backend;
-    /** Such as "topk:ratio=0.01". NULL: no compression. Strategy "auto" takes several codecs, separated by ';'. */
+    /** The codec that compresses, such as "topk:ratio=0.01", or several for strategy "auto", separated by ';'. NULL
+     *  means no compression. */
     const char *codec;
-    /** "fp32", "layerwise", "auto" (docs/use/autopilot.md), or the path of a strategy file. NULL: "layerwise" with a
-     *  codec, else "fp32". */
+    /** "fp32", "layerwise", "auto" (docs/use/autopilot.md), or the path of a strategy file. NULL selects "layerwise" if
+     *  a codec is given, else "fp32". */
     const char *strategy;
     const char *plugin_path; /* directories of plugins, separated by ':' */
     /** [n_builtin] entry functions of plugins that are linked into the program. */
     const esp_plugin_fn *builtin;
     uint32_t n_builtin;
-    int32_t log_level;  /* ESP_LOG_*; 0: ESP_LOG_WARN */
-    int32_t rank, size; /* size 0: both from the launcher's environment */
-    /** This rank's machine: a number above 0, the same on all ranks of the machine. 0: found by host name and boot
-     *  id. */
+    int32_t log_level;  /* ESP_LOG_*; 0 means ESP_LOG_WARN */
+    int32_t rank, size; /* if size is 0, the launcher's environment sets both */
+    /** A positive number that all ranks of this machine share. If 0, the library compares host name and boot id. */
     int32_t machine;
-    uint32_t timeout_ms; /* longest wait for other ranks; 0: 300000 */
-    /** Exchanges `bytes` bytes of each rank among all ranks, in rank order: `out` has size * bytes bytes. Blocks. Ranks
-     *  that provide it connect through it, and need no `root`. NULL: ranks connect through `root`. */
+    uint32_t timeout_ms; /* longest wait for other ranks; 0 means 300000 */
+    /** Gathers `bytes` bytes from each rank: `out` gets size * bytes bytes in rank order. Blocks. Ranks that provide it
+     *  connect through it, and need no `root`. If NULL, ranks connect through `root`. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *oob_user; /* first argument of oob_allgather */
-    /** Address at which the ranks connect: "unix:NAME" or "HOST:PORT". NULL: from the environment. */
+    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. */
     const char *root;
-    const char *trace;    /* path of a measured timeline (Chrome JSON); NULL: none */
-    uint32_t cpu_workers; /* compression threads; 0: the machine's cores / its ranks */
+    const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
+    uint32_t cpu_workers; /* compression threads; 0 means cores / ranks */
     uint32_t reserved0;
-    uint64_t seed; /* of all random draws; the same on all ranks */
-    /** The caller's allocator and log, valid until esp_close returns. NULL: malloc and stderr. */
+    uint64_t seed; /* seed of all random numbers; the same on all ranks */
+    /** The caller's allocator and log, which stay valid until esp_close returns. NULL means malloc and stderr. */
     const esp_host *host;
-    const char *stats; /* path for statistics (docs/use/stats.md); NULL: none */
-    /** Threads that compress: "pthreads" (the library's own), "openmp", or "openmp:4" (docs/use/using.md).
-     *  NULL: "pthreads". */
+    const char *stats; /* writes statistics (docs/use/stats.md), if not NULL */
+    /** The threads that compress: "pthreads" (the library's own), "openmp", or "openmp:4" (docs/use/using.md). NULL
+     *  means "pthreads". */
     const char *workers;
-    /** This rank's rack and machine, as in "rack1/machine0", for a job of three levels; or its machine, for two levels.
-     *  Ranks with equal text are on one machine. NULL: `machine` decides. */
+    /** Names this rank's rack and machine, as in "rack1/machine0", for a job of three levels, or only its machine for
+     *  two. Ranks with equal text are on one machine. If NULL, `machine` decides. */
     const char *place;
-    /** "threads": the library's threads run the ops. "caller": the trainer's thread runs them, inside esp_push,
-     *  esp_test and waits. NULL: "threads" if each rank has at least two cores, else "caller" (docs/use/using.md). */
+    /** The threads that run compression and communication: the library's ("threads"), or the trainer's inside esp_push,
+     *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more, else "caller". */
     const char *progress;
-    /** Built-in strategies and "auto" compress only tensors with at least this many elements (docs/use/codecs.md).
-     *  0: ESP_MIN_COMPRESS_ELEMENTS. 1: tensors of any size. */
+    /** Built-in strategies and "auto" do not compress tensors with fewer elements (docs/use/codecs.md). 0 means
+     *  ESP_MIN_COMPRESS_ELEMENTS, and 1 allows tensors of any size. */
     uint64_t min_compress_elements;
-    /** The trainer's optimizer, ESP_OPTIMIZER_*. Strategy "auto" prefers codecs that are safe with it
-     *  (docs/use/autopilot.md). */
+    /** ESP_OPTIMIZER_*. Strategy "auto" prefers codecs that are safe with it (docs/use/autopilot.md). */
     uint32_t optimizer;
-    /** The optimizer's momentum; with ESP_OPTIMIZER_ADAM, beta1. 0: 0.9. -1: none. */
+    /** The optimizer's momentum, or with ESP_OPTIMIZER_ADAM beta1. 0 means 0.9, and -1 means none. */
     float momentum;
 } esp_config;
 
@@ -203,20 +202,20 @@ typedef struct esp_config {
 enum {
     ESP_SUM = 1u << 0,  /* the result is the sum over ranks, not the mean */
     ESP_RAW = 1u << 1,  /* the tensor is never compressed */
-    ESP_SHARD = 1u << 2 /* each rank gets only its part of the result: esp_part */
+    ESP_SHARD = 1u << 2 /* each rank gets only its part of the result (esp_part) */
 };
-/** A tensor, for esp_tensor_add, which copies the strings. Growable. */
+/** A tensor. esp_tensor_add copies the strings. Growable. */
 typedef struct esp_tensor_desc {
-    uint32_t struct_size;       /* 0: the size in this header */
-    esp_dtype dtype;            /* of the gradient; 0: ESP_F32 */
+    uint32_t struct_size;       /* 0 means the size in this header */
+    esp_dtype dtype;            /* dtype of the gradient; 0 means ESP_F32 */
     const char *name;           /* unique in the context */
-    uint64_t count, rows, cols; /* elements; rows and cols 0: not a matrix */
-    /** Device of the gradient's memory. A plugin of that kind of device must be loaded. All zero: the CPU. */
+    uint64_t count, rows, cols; /* elements; rows and cols are 0 if it is no matrix */
+    /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
-    /** Codec and option of this tensor, in place of the strategy's. NULL: the strategy's. */
+    /** Codec and option of this tensor, if not NULL, instead of those of the strategy. */
     const char *codec, *option;
-    /** With ESP_SHARD: the codec of esp_gather, such as "bf16". NULL: esp_gather does not compress. */
+    /** With ESP_SHARD, the codec of esp_gather, such as "bf16". If NULL, esp_gather does not compress. */
     const char *gather;
 } esp_tensor_desc;
 
@@ -239,55 +238,54 @@ ESPRESSO_API void esp_close(esp_ctx *ctx);
 ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx);
 ESPRESSO_API int32_t esp_size(const esp_ctx *ctx);
 ESPRESSO_API int32_t esp_machine(const esp_ctx *ctx);  /* number of this rank's machine, from 0 */
-ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx); /* how many machines the job has */
+ESPRESSO_API int32_t esp_machines(const esp_ctx *ctx); /* number of machines */
 
-/** Message of the last error on `ctx` in the calling thread; of any context if `ctx` is NULL. Valid until the next
- *  call of this thread that fails. */
+/** Returns the message of this thread's last error on `ctx`, or on any context if `ctx` is NULL. It is valid until the
+ *  next call of this thread that fails. */
 ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx);
 ESPRESSO_API const char *esp_status_name(esp_status s); /* such as "ESP_E_PEER" */
 ESPRESSO_API const char *esp_status_text(esp_status s); /* such as "a rank died or left" */
 
-/** Registers a tensor; *id becomes 0, 1, 2, ... Call it before esp_start, in backward order: the order in which the
- *  backward pass finishes the gradients. All ranks register the same tensors. */
+/** Registers a tensor, and sets *id to 0, 1, 2, ... Call it before esp_start, in the order in which the backward pass
+ *  finishes the gradients. All ranks register the same tensors. */
 ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc, uint32_t *id);
-/** Compares tensors, codecs and strategy of all ranks (ESP_E_MISMATCH on every rank if they differ), and allocates all
- *  memory that steps need. Collective. Blocks. */
+/** Compares tensors, codecs and strategy of all ranks, and allocates all memory that steps need. Every rank gets
+ *  ESP_E_MISMATCH if they differ. Collective. Blocks. */
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 
-/* Collectives without compression. Call them between steps. They block until `data` has the result. */
+/* Collectives without compression. Call them between steps. They return when `data` has the result. */
 /** Copies `bytes` bytes from `data` of rank `root` to `data` of every other rank. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);
-/** As above for memory on the stream's device, after the work that is now on `stream`. */
+/** Like esp_broadcast and esp_allreduce, for device memory, after the work that `stream` has now. */
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
 /** Returns when all ranks have called it. */
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
 
 /* A step: push every tensor once, then wait. */
-/** Starts to synchronize a tensor, and returns without waiting for it. `grad` has the tensor's `count` elements, of
- *  its dtype and on its device. The library reads it after the work that is now on `stream`, and writes the mean over
- *  all ranks into it. From this call until the tensor's wait returns, only the library may use that memory. Each step
- *  may pass another address. */
+/** Starts to average a tensor, and returns without waiting. `grad` has the tensor's `count` elements, in its dtype and
+ *  on its device. The library reads them after the work that `stream` has now, and replaces them by the mean over all
+ *  ranks. Do not touch that memory until the tensor's wait returns. Each step may pass another address. */
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream);
-/** Like esp_push, for a rank that has no gradient in this step: it contributes zeros. `out` gets the mean. */
+/** Like esp_push, for a rank that has no gradient in this step and contributes zeros. `out` gets the mean. */
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream);
-/** Blocks until one pushed tensor has its mean. Push all tensors of the step first: collectives run in the strategy's
- *  order, so a tensor that is not yet pushed can block others. A warning names it after 2 s. */
+/** Blocks until the tensor has its mean. Push all tensors of the step first: ranks communicate in the strategy's order,
+ *  so a tensor that is not yet pushed can block others. After 2 s a warning names it. */
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id);
 /** Returns ESP_OK if esp_wait would return at once, else ESP_PENDING, or an error. Does not block. */
 ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id);
-/** Makes later work on `stream` wait for the tensor. Blocks only until all work of the tensor is enqueued on its
- *  device. With a stream of the CPU it is esp_wait. */
+/** Makes later work on `stream` wait for the tensor's mean. Blocks only until all work of the tensor is enqueued on its
+ *  device. With a CPU stream it is the same as esp_wait. */
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream);
-/** Declares that this rank has pushed all that it pushes in this step. For each tensor that is missing it contributes
- *  zeros. This call and esp_wait_all then return ESP_E_STATE, with a message that names the tensors. Does not wait. */
+/** Ends this rank's pushes of the step, without waiting. The rank contributes zeros for each tensor that it did not
+ *  push. In that case this call and esp_wait_all return ESP_E_STATE, with a message that names the tensors. */
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
-/** Blocks until all tensors have their means, and ends the step. It includes esp_step_end. */
+/** Calls esp_step_end, blocks until all tensors have their means, and ends the step. */
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
-/** Restores residuals and the state of codecs from before the last step, for a trainer that does not apply the step
- *  (a loss scaler found Inf). Call it after esp_wait_all, on all ranks or on none. Needs ESP_DISCARDABLE. */
+/** Restores the residuals and codec states from before the last step. Call it if the trainer skips that step, as when a
+ *  loss scaler finds Inf, after esp_wait_all on all ranks. Needs ESP_DISCARDABLE. */
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
 
 /** Reports the training loss, such as this rank's mean over its part of the batch. All ranks or some may report it,
@@ -298,11 +296,10 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
  *  Call it between steps, on all ranks. */
 ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor);
 
-/** Changes the strategy to `text`: "fp32", "layerwise", "auto", or the text of a strategy file. Collective; call it
- *  between steps. Residuals are kept: one that has no place in the new strategy is added to the next gradient of its
- *  tensor. */
+/** Changes the strategy to `text`: "fp32", "layerwise", "auto", or the text of a strategy file. A residual that has no
+ *  place in the new strategy is added to its tensor's next gradient. Collective; call it between steps. */
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text);
-/** The active strategy, as the text of a strategy file. The context owns it; it is valid until the strategy changes. */
+/** Returns the active strategy as the text of a strategy file. The context owns it until the strategy changes. */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx);
 
 /** Continues without failed ranks. Call it on every remaining rank after a call has failed with ESP_E_PEER (a rank
@@ -316,9 +313,8 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
 
 /* Sharded tensors (ESP_SHARD), for trainers that divide the optimizer's state among ranks. After the wait, the pushed
  * gradient has the mean in this rank's part, and undefined values elsewhere. */
-/** The part of the tensor that belongs to rank `rank`: elements *begin to *begin + *count - 1. The same on all ranks,
- *  and constant from esp_start to esp_close. *count may be 0. For a tensor without ESP_SHARD it is the whole tensor.
- *  `begin` and `count` may be NULL. */
+/** Finds the part of a tensor that belongs to rank `rank`: *count elements from *begin on. All ranks get the same until
+ *  esp_close. *count may be 0. Without ESP_SHARD it is the whole tensor. `begin` and `count` may be NULL. */
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count);
 /** Collects the parts of a sharded tensor's parameters. `params` has the tensor's `count` floats, on its device; this
  *  rank has written its own part, and gets the other ranks' parts. With esp_tensor_desc.gather, parts are sent
@@ -326,13 +322,13 @@ ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, 
  *  exact part elsewhere. Collective; call it between steps. Blocks. Does nothing for a tensor without ESP_SHARD. */
 ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp_stream stream);
 
-/* Saved state: number of steps, residuals, and what codecs keep. Collective; call these between steps. */
+/* Saved state: step number, residuals, and what codecs keep. All ranks call these together, between steps. */
 /** Writes this rank's file, PATH.r<rank>of<size>: first under a temporary name, which it then renames. */
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path);
 ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path);
-/** Writes `bytes` bytes from `data`, or reads them into it, and returns ESP_OK. */
+/** Writes `bytes` bytes from `data`, or reads them into `data`, and returns ESP_OK or an error. */
 typedef esp_status (*esp_io_fn)(void *user, void *data, uint64_t bytes);
-/** As esp_state_save and esp_state_load, through a function of the caller. */
+/** Like esp_state_save and esp_state_load, through a function of the caller. */
 ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *user);
 ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 
@@ -340,28 +336,28 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
 typedef struct esp_stats {
     uint32_t struct_size, reserved0;
     uint64_t steps;
-    uint64_t intra_bytes, inter_bytes; /* received from ranks of its machine; of others */
-    uint64_t nonfinite;                /* parts with NaN or Inf, which left residuals as they were */
-    uint64_t memory_bytes;             /* allocated for the active strategy */
-    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* sums of the ops' times */
+    uint64_t intra_bytes, inter_bytes;                       /* bytes received from this machine; from other machines */
+    uint64_t nonfinite;                                      /* parts with NaN or Inf; they do not change residuals */
+    uint64_t memory_bytes;                                   /* memory allocated for the active strategy */
+    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of each kind of op */
     /* Sums over all steps. A step lasts from one return of esp_wait_all to the next. */
     uint64_t step_ns;
     uint64_t backward_ns; /* from the step's first push to its last */
-    /** After the last push: time in which a link is busy; time in which only compression runs. */
+    /** After the last push of each step: time in which a link is busy, and time in which only compression runs. */
     uint64_t exposed_communication_ns, exposed_compression_ns;
-    uint64_t level_bytes[ESP_LEVELS]; /* received over the links of level 1, 2, ... */
-    uint64_t level_ns[ESP_LEVELS];    /* time of ops on the links of level 1, 2, ... */
-    /** Parts of memory_bytes: payloads and other buffers between ops; residuals and the state of codecs. */
+    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over the links of level 1, 2, ... */
+    uint64_t level_ns[ESP_LEVELS];    /* total time of collectives on level 1, 2, ... */
+    /** Parts of memory_bytes: buffers for payloads, and memory for residuals and codec states. */
     uint64_t slots_bytes, feedback_bytes;
-    /** This rank's share of the backends' buffers, at most; not in memory_bytes. 0: not known. */
+    /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;
 } esp_stats;
 /** Compression error and residual of one tensor. Growable: set struct_size. */
 typedef struct esp_tensor_stats {
     uint32_t struct_size;
-    /** Number of measurements. 0: the tensor is not compressed, or neither ESPRESSO_STATS nor "auto" asked for any. */
+    /** Number of measurements. 0 if the tensor is not compressed, or neither ESPRESSO_STATS nor "auto" measures it. */
     uint32_t samples;
-    /** |input - decoded|^2 / |input|^2 at the last measurement, where input is gradient plus residual. */
+    /** |input - decoded|^2 / |input|^2 at the last measurement. `input` is gradient plus residual. */
     double error;
     double feedback; /* |residual| / |gradient| at the last measurement */
 } esp_tensor_stats;
@@ -369,35 +365,34 @@ typedef struct esp_tensor_stats {
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
-/** Loads a plugin before esp_start. An argument with '/' is a path. Else it is a name: the library looks for
- *  `libespresso-<name>.so` in esp_config.plugin_path, in $ESPRESSO_PLUGIN_PATH, and in `<prefix>/lib/espresso`. The
- *  error message lists every path tried. */
+/** Loads a plugin; call it before esp_start. An argument with '/' is a path. A name is searched as
+ *  libespresso-<name>.so in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
+ *  all paths tried. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 
-/* A codec without communication, for trials: `ctx` may have size 1. One thread at a time may use a handle. Numbers and
- * payloads are in the CPU's memory. */
+/* A codec handle compresses without other ranks, for trials; `ctx` may have size 1. One thread at a time may use it.
+ * Numbers and payloads are in host memory. */
 typedef struct esp_codec_handle esp_codec_handle;
-/** Opens codec `spec` for tensors of `count` floats. `feedback`: "none", "residual", or "residual:beta=1,gamma=1";
- *  NULL: the codec's default. */
+/** Opens codec `spec` for tensors of `count` floats. `feedback` is "none", "residual" or "residual:beta=1,gamma=1";
+ *  NULL means the codec's default. */
 ESPRESSO_API esp_status esp_codec_open(esp_ctx *ctx, const char *spec, uint64_t count, const char *feedback,
                                        esp_codec_handle **out);
-/** As esp_codec_open, for matrices of rows * cols floats, row-major. */
+/** Like esp_codec_open, for row-major matrices of rows * cols floats. */
 ESPRESSO_API esp_status esp_codec_open_matrix(esp_ctx *ctx, const char *spec, uint64_t rows, uint64_t cols,
                                               const char *feedback, esp_codec_handle **out);
 ESPRESSO_API void esp_codec_close(esp_codec_handle *h);
-/** Most bytes that esp_compress writes, of all rounds together. */
+/** Returns the most bytes that one esp_compress can write. */
 ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h);
-/** Compresses `count` floats into `out` of `capacity` bytes, and sets *used to the bytes written. Each call is one
- *  step. */
+/** Compresses `count` floats into `out` of `capacity` bytes, as one step, and sets *used to the bytes written. */
 ESPRESSO_API esp_status esp_compress(esp_codec_handle *h, const float *in, uint64_t count, void *out, uint64_t capacity,
                                      uint64_t *used);
-/* Whether decoded numbers replace those of the output, or are added to them. */
+/* ESP_OUT_SET overwrites the output with the decoded numbers; ESP_OUT_SUM adds them to it. */
 enum { ESP_OUT_SET = 0, ESP_OUT_SUM = 1 };
-/** Decodes `bytes` bytes that esp_compress wrote into `count` floats. `mode`: ESP_OUT_SET or ESP_OUT_SUM. */
+/** Decodes `bytes` bytes of esp_compress into `count` floats. `mode` is ESP_OUT_SET or ESP_OUT_SUM. */
 ESPRESSO_API esp_status esp_decompress(esp_codec_handle *h, const void *in, uint64_t bytes, float *out, uint64_t count,
                                        uint32_t mode);
-/** The residual after the last esp_compress: `count` floats that the handle owns. NULL: the codec keeps none. */
+/** Returns the residual after the last esp_compress: `count` floats that the handle owns, or NULL if it keeps none. */
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 
 #include "planner/api.h"
@@ -408,7 +403,7 @@ ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 #endif
 #endif /* ESPRESSO_H */
 
-/* Outside the include guard, so that a file that has already included the declarations can still add the code. */
+/* Outside the include guard: a file that has included the declarations before can still add the code. */
 #if defined(ESPRESSO_IMPLEMENTATION) && !defined(ESPRESSO_IMPL_DONE)
 #include "espresso.c"
 #endif

@@ -1,6 +1,6 @@
 /* abi.h: the interface of plugins: codecs, backends and devices. espresso.h includes it, so a plugin includes
- * "espresso.h" and links to nothing of this library. docs/design/abi.md: what may still change. The library reads
- * every member of a table, and refuses a plugin that asks for what it cannot do; the message names the member.
+ * "espresso.h" and links to nothing of this library. The library checks every member of a table, and refuses a plugin
+ * that needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
  *
  * Contents: numbers and memory; host services; codecs; backends; devices; the plugin's entry; payloads; parameters.
  *
@@ -8,8 +8,8 @@
  * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). Whoever
  * provides a growable struct sets its struct_size. */
 
-#define ESP_ABI_MAJOR 1u /* part of the entry's name */
-#define ESP_ABI_MINOR 0u /* informational: tables grow by struct_size */
+#define ESP_ABI_MAJOR 1u /* part of the name of a plugin's entry function */
+#define ESP_ABI_MINOR 0u /* only informs: struct_size tells what a table has */
 
 #if defined(__GNUC__)
 #define ESPRESSO_EXPORT __attribute__((visibility("default")))
@@ -24,12 +24,12 @@
 #define ESP__CAST(T, x) ((T)(x))
 #endif
 
-/** True if table `t`, of struct type T, is long enough to have member `f`, and `f` is not 0. */
+/** True if table `t` of struct type T is long enough to have member `f`, and `f` is not 0. */
 #define ESP_HAS(T, t, f) ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
-/** The bit of a value in a set, as in ESP_BIT(ESP_F32) | ESP_BIT(ESP_BF16). */
+/** The bit that stands for `k` in a set, as in ESP_BIT(ESP_F32) | ESP_BIT(ESP_BF16). */
 #define ESP_BIT(k) (1u << (k))
-/** Bits 0 to 31 of `caps` change how the host calls a table: a host refuses bits that it does not know. Bits from 32
- *  on are offers: a host ignores those that it does not know. */
+/** Bits 0 to 31 of `caps` change how the host calls a table, so a host refuses unknown ones. Bits from 32 on are
+ *  offers, and a host ignores unknown ones. */
 #define ESP_OFFER(k) ((uint64_t)1 << (32 + (k)))
 
 /* ---- numbers and memory ------------------------------------------------------------------------------------------ */
@@ -43,22 +43,22 @@ typedef struct esp_buf {
     esp_device dev;
 } esp_buf;
 
-/** A part of a tensor, as a codec sees it: an array of numbers. Growable. */
+/** A part of a tensor, which a codec gets as an array of numbers. Growable. */
 struct esp_tensor {
     uint32_t struct_size;
     esp_dtype dtype;
     uint64_t key;   /* hash of the whole tensor's name, or of a group's names */
     uint64_t count; /* elements of this part */
     esp_buf data;
-    uint64_t rows, cols; /* row-major; 0: not a matrix */
+    uint64_t rows, cols; /* row-major; 0 if it is no matrix */
 };
 
 /** One compressed part: a buffer with header (esp_payload_header) and body. Frozen, so arrays of it are allowed. */
 typedef struct esp_payload {
-    /** compress: data.bytes is the capacity, at least what bound() returned. decompress: the bytes of header and
-     *  body. */
+    /** For compress, data.bytes is the capacity, at least what bound() returned. For decompress, it is the size of
+     *  header and body. */
     esp_buf data;
-    /** compress writes the bytes of header and body here. On the device of `data`. */
+    /** compress writes the size of header and body here, in memory of the device of `data`. */
     uint64_t *used;
 } esp_payload;
 
@@ -68,19 +68,19 @@ typedef struct esp_log_event {
     uint32_t struct_size;
     int32_t level; /* ESP_LOG_* */
     esp_status status;
-    int32_t line; /* of `file` */
+    int32_t line; /* line in `file` */
     const char *component, *message, *file;
 } esp_log_event;
 
 struct esp_codec;
 struct esp_payload_header;
 struct esp_device_table;
-/** Functions of the host, for plugins. Any thread may call any of them. Valid as long as the context. Growable: test a
- *  member that was added after version 1.0 with ESP_HAS. */
+/** Functions of the host that any thread of a plugin may call while the context exists. Growable: use ESP_HAS to test a
+ *  member that was added after version 1.0. */
 struct esp_host {
     uint32_t struct_size, abi_major, abi_minor, reserved0;
     void *user; /* first argument of every function */
-    /** Allocates `bytes` bytes on device `d`, aligned to `align`, a power of two. NULL: out of memory. */
+    /** Allocates `bytes` bytes on device `d`, aligned to `align`, a power of two. Returns NULL if memory is short. */
     void *(*alloc)(void *user, esp_device d, uint64_t bytes, uint64_t align);
     /** Frees what alloc returned, with the same `d` and `bytes`. */
     void (*free_)(void *user, esp_device d, void *p, uint64_t bytes);
@@ -90,43 +90,42 @@ struct esp_host {
      *  threads, and returns when all have ended. `body` must not call parallel_for. */
     void (*parallel_for)(void *user, uint64_t n, uint64_t grain, void (*body)(void *arg, uint64_t begin, uint64_t end),
                          void *arg);
-    /** For a codec that wraps another: its open() opens the inner codec of `spec`, such as "topk:ratio=0.01", and its
-     *  close() passes that to codec_close. On failure the host keeps the message: return the same status. At most 4
-     *  codecs nest. */
+    /** A codec that wraps another calls these in its open() and close(). `spec` is the inner codec, such as
+     *  "topk:ratio=0.01". If codec_open fails, return its status; the host keeps the message. At most 4 codecs nest. */
     esp_status (*codec_open)(void *user, const char *spec, const struct esp_codec **table, void **self);
     void (*codec_close)(void *user, const struct esp_codec *table, void *self);
-    /** Returns the open device `d`, which the host closes. All zero is the CPU. ESP_E_UNSUPPORTED: no loaded plugin
-     *  has a table for it. */
+    /** Returns the open device `d`, which the host closes. All zero is the CPU. Returns ESP_E_UNSUPPORTED if no loaded
+     *  plugin has a table for it. */
     esp_status (*device)(void *user, esp_device d, const struct esp_device_table **table, void **self);
 };
 
 /* ---- codecs ------------------------------------------------------------------------------------------------------ */
 /* esp_codec.caps */
 enum {
-    ESP_CODEC_HAS_STATE = 1u << 0,      /* may need memory that is kept between steps */
-    ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce bodies of the last round */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* has error feedback of its own: ESP_ARG_OWN_MEMORY */
+    ESP_CODEC_HAS_STATE = 1u << 0,      /* may need memory that lasts from step to step */
+    ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce the last round's bodies */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* keeps its own error feedback: ESP_ARG_OWN_MEMORY */
     ESP_CODEC_DETERMINISTIC = 1u << 3,  /* draws no random numbers */
     ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* uses rows and columns; parts are whole rows */
-    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual; without it the host does */
+    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual, which the host does otherwise */
     ESP_CODEC_NO_FEEDBACK = 1u << 6,    /* default feedback is "none" (fp16, unbiased methods) */
-    ESP_CODEC_LISTS = 1u << 7,          /* a call takes all parts of an op, not one */
+    ESP_CODEC_LISTS = 1u << 7,          /* one call takes several parts */
     ESP_CODEC_WRAPPER = 1u << 8         /* wraps the codec of parameter of=(SPEC); has traits() */
 };
-/* esp_codec_args.flags. OWN_MEMORY: this compress reads the rank's own gradient, so the codec applies its own error
- * feedback. A residual without this flag is plain residual feedback. */
+/* esp_codec_args.flags. With OWN_MEMORY, compress reads the rank's own gradient, and the codec applies its own error
+ * feedback. Without it, a residual means ordinary error feedback. */
 enum { ESP_ARG_OWN_MEMORY = 1u << 0 };
 
 enum { ESP_ROUNDS_MAX = 4 };
-/* esp_round.flags. ALLREDUCE, of the last round of a REDUCIBLE codec: bodies are always reduced by an allreduce, and
- * never sent to be decoded one by one. */
+/* esp_round.flags. With ALLREDUCE, an allreduce always reduces the bodies of the last round of a REDUCIBLE codec. They
+ * are never sent to be decoded one by one. */
 enum { ESP_ROUND_ALLREDUCE = 1u << 0 };
 /** One round of a codec. A codec of n rounds compresses n times in a step. After each round but the last, collectives
- *  reduce the bodies over all ranks that the last round's payloads reach before they are decoded; the next round
- *  reads the result (args->reduced). Codecs with several rounds have ESP_CODEC_FUSED_RESIDUAL. Frozen. */
+ *  reduce the bodies over all ranks that the last round's payloads reach, and the next round reads the result
+ *  (args->reduced). Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 typedef struct esp_round {
-    esp_reduce op;   /* how bodies are reduced; 0: never (last round only) */
-    esp_dtype dtype; /* of a body's numbers, unless bound() returns another */
+    esp_reduce op;   /* how bodies are reduced; 0 (last round only): never */
+    esp_dtype dtype; /* dtype of a body's numbers, unless bound() sets another */
     uint32_t flags;  /* ESP_ROUND_* */
     uint32_t reserved0;
 } esp_round;
@@ -134,22 +133,22 @@ typedef struct esp_round {
 /** Memory that one round needs for one part, in bytes. Growable: bound() writes at most struct_size bytes. */
 struct esp_bound {
     uint32_t struct_size;
-    /** Of the body's numbers where they are reduced; 0: the round's. May depend on n_reduced, so that sums do not
-     *  overflow. */
+    /** dtype of the body's numbers if they are reduced; 0 means the round's. It may depend on n_reduced, so that sums
+     *  do not overflow. */
     esp_dtype dtype;
-    /** Most bytes of header and body. Must not fall as `count` rises. 0, in a round before the last: parts like this
-     *  skip the round; where other parts of the tensor do not, this part sends a header without body. */
+    /** Most bytes of header and body. Must not fall as `count` rises. 0, in a round before the last, means that such
+     *  parts skip the round. If other parts of the tensor do not skip it, this part sends a header only. */
     uint64_t payload_bytes;
-    uint64_t scratch_bytes; /* memory for one call, not kept after it */
-    /** Memory kept between steps, zero before the first, and saved in state files. The value of round 0 counts. */
+    uint64_t scratch_bytes; /* temporary memory for one call */
+    /** Memory that lasts from step to step, zero at first, and saved in state files. Round 0 decides the size. */
     uint64_t state_bytes;
 };
 
-/** Properties of an opened codec, where they depend on its parameters. The host fills it from the table before it calls
+/** Properties of an opened codec that may depend on its parameters. The host copies them from the table before it calls
  *  traits(). Growable. */
 typedef struct esp_traits {
     uint32_t struct_size;
-    uint32_t wire_version; /* a wrapper's also changes with the inner codec's */
+    uint32_t wire_version; /* a wrapper's also depends on the inner codec's */
     uint64_t caps;
     uint32_t n_rounds, reserved0;
     const esp_round *rounds;
@@ -162,29 +161,28 @@ typedef struct esp_traits {
 typedef struct esp_payload_size {
     double fixed, quantum, per_element, per_row, per_col;
 } esp_payload_size;
-/** Time of one compress (all rounds) and of one decompress of one payload, at `elements` elements. Frozen. */
+/** Time of one compress (all rounds) and of one decompress of one payload, for `elements` elements. Frozen. */
 typedef struct esp_codec_time {
     double elements, compress_ns, decompress_ns;
 } esp_codec_time;
-/* Memory bandwidth, in bytes per nanosecond, of the core and of the CUDA device that esp_codec_model.times describe.
- * For a device with k times that bandwidth, the host takes the times of e elements for those of k * e elements: fixed
- * time stays, and time in proportion to size is divided by k. */
+/* Memory bandwidth, in bytes per nanosecond, of the core and of the CUDA device that the times of a model are for. On a
+ * device with k times that bandwidth, the host expects k * e elements to take as long as e elements in the model. */
 enum { ESP_MODEL_CORE_RATE = 8, ESP_MODEL_CUDA_RATE = 800 };
 enum { ESP_MODEL_TIMES = 8 };
-/* esp_codec_model.flags. LOSSY: the codec may harm training, so strategy "auto" watches the loss. Without it, the
- * codec at most rounds each number to a shorter format. */
+/* esp_codec_model.flags. LOSSY means that the codec may harm training, so strategy "auto" watches the loss. Other
+ * codecs at most round each number to a shorter format. */
 enum { ESP_MODEL_LOSSY = 1u << 0 };
 /** A codec's sizes, times and error, for planner and autopilot. The host sets it to zero before the call. Growable. */
 typedef struct esp_codec_model {
     uint32_t struct_size, flags;              /* flags: ESP_MODEL_* */
-    esp_payload_size sent;                    /* payload where bodies are not reduced */
-    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* each round's payload where bodies are */
-    /** Expected |decoded - x|^2 / |x|^2 for standard normal x, without feedback. Negative: not known. */
+    esp_payload_size sent;                    /* payload size if bodies are not reduced */
+    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* payload size of each round if bodies are reduced */
+    /** Expected |decoded - x|^2 / |x|^2 for standard normal x, without error feedback. Negative if unknown. */
     double error;
-    uint32_t n_times, reserved0; /* n_times 0: not known, or not on this device */
+    uint32_t n_times, reserved0; /* n_times is 0 if times are unknown on this device */
     /** Ascending by elements; between two entries, time is linear. */
     esp_codec_time times[ESP_MODEL_TIMES];
-    double momentum; /* applied by the codec, so not by the trainer; 0: none */
+    double momentum; /* momentum that the codec itself applies; 0 if none */
 } esp_codec_model;
 
 /** Layout of a body: `offset` bytes (a multiple of 4), then `count` f32 values, then `rest` bytes. Frozen. */
@@ -204,37 +202,36 @@ typedef struct esp_values {
 typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM */
-    uint64_t step, seed; /* for random draws; the same on all ranks */
-    /** For random draws: the lowest rank that compresses the same numbers. Ranks with the same source must draw the
-     *  same. */
+    uint64_t step, seed; /* for random numbers; the same on all ranks */
+    /** Seed of random numbers: the lowest rank that compresses the same numbers. Ranks with equal sources must draw the
+     *  same random numbers. */
     uint32_t source;
-    uint32_t comp_index; /* for random draws: which Comp of the option, from 0 */
+    uint32_t comp_index; /* seed: index of the Comp in the unit's option */
     uint32_t flags;      /* ESP_ARG_* */
-    uint32_t round;      /* compress: from 0 */
-    /** Over how many ranks a collective reduces this round's body (decompress: the last round's). 1: it is not
-     *  reduced. */
+    uint32_t round;      /* round of a compress, from 0 */
+    /** Number of ranks whose bodies are reduced in this round (decompress: in the last round), or 1 if they are not. */
     uint32_t n_reduced;
-    uint32_t n_tensors;  /* parts in this call; 1 without ESP_CODEC_LISTS */
-    uint32_t n_payloads; /* decompress: payloads of each part; compress: 1 */
-    float beta, gamma;   /* compress with a residual */
-    float scale;         /* decompress: a power of two; 0 means 1 */
-    /* Arrays of n_tensors entries. In `residual` and `state`, an entry of 0 bytes means none for that part. */
+    uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
+    uint32_t n_payloads; /* payloads of each part; compress: 1 */
+    float beta, gamma;   /* compress: factors of residual and gradient */
+    float scale;         /* factor of decompress: a power of two; 0 means 1 */
+    /* Arrays of n_tensors entries. In `residual` and `state`, a part that has none has an entry of 0 bytes. */
     esp_tensor *const *tensor; /* f32; compress reads them, decompress writes them */
     const uint64_t *offset;    /* index of each part's first element in tensor or group */
-    esp_payload *payload;      /* decompress: [n_tensors][n_payloads] */
-    /** Reduced payloads of the round before (decompress: of the last round but one). NULL: none. */
+    esp_payload *payload;      /* one per part; decompress: [n_tensors][n_payloads] */
+    /** Reduced payloads of the previous round (for decompress, of the last round but one), or NULL. */
     const esp_payload *reduced;
-    const esp_buf *residual; /* `count` floats each; NULL: no error feedback */
-    /** Memory of state_bytes (bound). NULL: no part needs any. decompress gets the state of the Comp that compressed
-     *  the same parts on this rank, else NULL. */
+    const esp_buf *residual; /* `count` floats each; NULL without error feedback */
+    /** Memory of state_bytes (see bound), or NULL if no part needs any. decompress gets the state of the Comp that
+     *  compressed the same parts on this rank, or NULL. */
     const esp_buf *state;
-    /** One buffer for the whole call: n_tensors times the largest scratch_bytes of the parts, which is rounded up to
-     *  a multiple of 64. NULL: no part needs any. */
+    /** One buffer for the whole call, or NULL if no part needs any. Its size is n_tensors times the largest
+     *  scratch_bytes of a part after rounding that up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
 } esp_codec_args;
 
-/** The residual of part t of a call. NULL: no error feedback. */
+/** Returns the residual of part t of a call, or NULL without error feedback. */
 static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
     return a->residual ? ESP__CAST(float *, a->residual[t].ptr) : NULL;
 }
@@ -243,48 +240,46 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
  *  Threads: the host calls open and close one at a time. The other functions may run in several threads at once, so
  *  they must not change `self`.
  *  Memory: only open allocates. Errors: log what is wrong (host->log), then return the status.
- *  Tables for different devices may have one name. Then they must agree in wire_version, rounds, params, caps except
- *  LISTS and FUSED_RESIDUAL, and in whether they have finalize. Growable. */
+ *  Tables for different devices may have the same name. They must then agree in wire_version, rounds, params, caps
+ *  (except LISTS and FUSED_RESIDUAL), and in whether they have finalize. Growable. */
 typedef struct esp_codec {
     uint32_t struct_size;
-    uint32_t wire_version; /* of the body's format, from 1; the same on all ranks */
+    uint32_t wire_version; /* version of the body's format, from 1; the same on all ranks */
     uint64_t caps;         /* ESP_CODEC_* */
-    uint32_t dtypes;       /* of args->tensor; must include ESP_BIT(ESP_F32) */
-    uint32_t devices;      /* ESP_BIT(ESP_CPU) | ... */
+    uint32_t dtypes;       /* dtypes of args->tensor; must have ESP_BIT(ESP_F32) */
+    uint32_t devices;      /* set of devices: ESP_BIT(ESP_CPU) | ... */
     const char *name, *summary;
-    /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL: none. */
+    /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL if it has none. */
     const char *params;
-    const char *default_option; /* for strategy "layerwise"; NULL: the library's */
+    const char *default_option; /* option for strategy "layerwise"; NULL means the library's */
     uint32_t n_rounds;          /* 1 to ESP_ROUNDS_MAX */
     uint32_t reserved0;
-    const esp_round *rounds; /* [n_rounds]; NULL: one round, which is not reduced */
-    /** Opens the codec with parameters "key=val,key=val", or "". `self` may keep `h`. ESP_E_ARG: unknown key or bad
-     *  value. */
+    const esp_round *rounds; /* [n_rounds]; NULL means one round without reduction */
+    /** Opens the codec with parameters "key=val,key=val", or "". `self` may keep `h`. Returns ESP_E_ARG for an unknown
+     *  key or a bad value. */
     esp_status (*open)(const esp_host *h, const char *params, void **self);
     void (*close)(void *self);
-    /** Memory that round `round` needs for a part with the shape of `like`, whose data is not read, and whose body is
-     *  reduced over n_reduced ranks (1: not reduced). ESP_E_UNSUPPORTED: the codec cannot compress such parts. */
+    /** Returns the memory that round `round` needs for a part with the shape of `like`, whose body is reduced over
+     *  n_reduced ranks (1: not reduced). Returns ESP_E_UNSUPPORTED if the codec cannot compress such parts. */
     esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
-    /** Enqueues work on args->stream. `a` and its arrays are valid during the call only; the buffers that they name,
-     *  until the stream has done the work. ESP_E_TOO_SMALL: a payload's capacity is too small, and nothing is written
-     *  past it. */
+    /** Enqueues work on args->stream. `a` and its arrays are valid during the call only, but their buffers until the
+     *  stream has done the work. Returns ESP_E_TOO_SMALL if a capacity is too small, and writes nothing past it. */
     esp_status (*compress)(void *self, const esp_codec_args *a);
-    /** Enqueues work like compress. Checks payloads before it writes: returns ESP_E_CORRUPT for invalid ones, and
-     *  never writes out of bounds. Where a kernel checks, the device's event functions return the error. A wrapper
-     *  may have added payloads before the corrupt one, and other parts of the call may have been written. */
+    /** Enqueues work like compress. Checks payloads before it writes, returns ESP_E_CORRUPT for invalid ones, and never
+     *  writes out of bounds. If a kernel checks, the device's event functions return the error. A wrapper may already
+     *  have added earlier payloads, and other parts of the call may have been written. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
-    /* Optional from here on: the host tests these with ESP_HAS. */
-    /** Changes members of *out in which this opened codec differs from the table. It may remove caps, but not add
-     *  any. */
+    /* The functions below are optional: the host tests them with ESP_HAS. */
+    /** Changes the members of *out in which this codec differs from its table. It may remove caps, but not add any. */
     esp_status (*traits)(void *self, esp_traits *out);
-    /** Describes parts with the shape of `like` on device `d`, with bodies that are reduced over n_reduced ranks. Of
-     *  `like`, only rows and cols count: a matrix or not. */
+    /** Describes payload sizes, times and error on device `d` if n_reduced ranks' bodies are reduced. Of `like`, only
+     *  rows and cols count, which tell whether it is a matrix. */
     esp_status (*model)(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out);
     /** Changes `count` floats of the final sum over `ranks` contributions in place, for example into a majority vote.
      *  The host passes each element once. */
     esp_status (*finalize)(void *self, float *sum, uint64_t count, uint32_t ranks, esp_stream s);
-    /** Says where a body has plain f32 values, which a wrapper may encode again. `h` is the payload's header, except
-     *  for body_bytes, which is not known yet. NULL: for the largest payload of such a part. */
+    /** Tells where a body has plain f32 values, which a wrapper may compress again. `h` is the payload's header without
+     *  body_bytes. If `h` is NULL, it describes the largest payload of such a part. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
 } esp_codec;
 
@@ -293,16 +288,16 @@ typedef struct esp_codec {
 enum {
     /** test() returns ESP_OK as soon as the work is enqueued: later work on the same stream sees the result. */
     ESP_BACKEND_STREAM_ORDERED = 1u << 0,
-    ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* works only inside test() and progress() */
-    ESP_BACKEND_VARLEN = 1u << 2,         /* sends only the used bytes of payload slots */
+    ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* makes progress only inside test() and progress() */
+    ESP_BACKEND_VARLEN = 1u << 2,         /* sends only the used bytes of each payload slot */
     ESP_BACKEND_SCALE = 1u << 3,          /* applies esp_coll.scale */
     ESP_BACKEND_PACED = 1u << 4,          /* emulates links: parameters inter=, latency= */
-    ESP_BACKEND_CALLER = 1u << 5          /* only calls of the trainer may use it: progress "caller" */
+    ESP_BACKEND_CALLER = 1u << 5          /* only the trainer's thread may call it */
 };
-/** An offer: after ranks have failed and all comms are closed, open() works again for the remaining ranks. esp_shrink
- *  needs it. */
+/** An offer that esp_shrink needs: after ranks have failed and all comms are closed, open() works again for the
+ *  remaining ranks. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
-/** An offer: a request is complete only when its peers have received all that this rank sends. */
+/** An offer: a request is complete only when the other ranks have received all that this rank sends. */
 #define ESP_BACKEND_DELIVERS ESP_OFFER(1)
 enum { ESP_COLL_ALLREDUCE = 1, ESP_COLL_ALLGATHER = 2, ESP_COLL_ALLTOALL = 3, ESP_COLL_REDUCE_SCATTER = 4 };
 enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
@@ -314,17 +309,16 @@ enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
  *  level. */
 typedef struct esp_group {
     uint32_t struct_size;
-    int32_t rank, size;     /* of this group */
-    int32_t level;          /* 0: all ranks */
-    int32_t n_levels;       /* of the job; 2: intra and inter */
-    int32_t last_level;     /* the group joins `level` to this; level 0: n_levels */
+    int32_t rank, size;     /* this rank's index in the group, and the group's size */
+    int32_t level;          /* level of the group; 0 means all ranks */
+    int32_t n_levels;       /* number of levels of the job, such as 2: intra, inter */
+    int32_t last_level;     /* the group has the levels from `level` to this one */
     const char *level_name; /* "flat", "intra", "inter", "intra-inter", ... */
     const int32_t *place;   /* [size][n_levels]: each rank's index in level 1, 2, ... */
     const int32_t *machine; /* [size]: machine of each rank */
-    /** A comm of this backend that has all ranks of this group: the first that the job opened. NULL: this one is the
-     *  first. */
+    /** The first comm of this backend that has all ranks of this group, or NULL if this one is the first. */
     void *parent;
-    /** Exchanges `bytes` bytes of each rank of the group, in rank order: `out` has size * bytes bytes. Blocks. */
+    /** Gathers `bytes` bytes from each rank of the group: `out` gets size * bytes bytes in rank order. Blocks. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *user;
 } esp_group;
@@ -351,85 +345,84 @@ typedef struct esp_coll {
     uint32_t struct_size, op; /* op: ESP_COLL_* */
     esp_dtype dtype;          /* 0 with payload slots */
     int32_t root;
-    uint64_t count; /* items, see above */
-    /** 0: numbers. Else src and dst are arrays of payload slots, and only each slot's used bytes need to be sent. */
+    uint64_t count; /* number of items, as defined above */
+    /** If not 0, src and dst are arrays of payload slots of this size, and only their used bytes need to be sent. */
     uint64_t slot_bytes;
-    esp_buf src, dst;  /* ptr may be NULL where the table above has nothing */
+    esp_buf src, dst;  /* ptr may be NULL if the table above has no entry */
     float scale;       /* factor for sums of f32, f16 and bf16; 0 means 1 */
     esp_reduce reduce; /* 0 means ESP_REDUCE_SUM */
-    uint64_t width;    /* numbers of an item, such as a matrix's columns; 0 means 1 */
+    uint64_t width;    /* numbers per item, such as a matrix's columns; 0 means 1 */
 } esp_coll;
 
 /** Bytes that this rank has received over a comm, and the comm's memory. Growable. */
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
-    uint64_t intra_bytes, inter_bytes; /* from ranks of its machine; from others */
-    /** The same bytes, by the outermost level in which the two ranks differ. */
+    uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
+    /** The same bytes, by the outermost level in which sender and receiver differ. */
     uint64_t level_bytes[ESP_LEVELS];
-    uint64_t memory_bytes; /* this rank's share of the buffers, at most; 0: not known */
+    uint64_t memory_bytes; /* this rank's share of buffers, at most; 0 if unknown */
 } esp_traffic;
 
 /** The ranks of a job that a launcher's library, such as MPI, has already connected. Growable. */
 typedef struct esp_meeting {
     uint32_t struct_size, reserved0;
     int32_t rank, size;
-    /** Exchanges `bytes` bytes of each rank of the job, in rank order: `out` has size * bytes bytes. Blocks. */
+    /** Gathers `bytes` bytes from each rank of the job: `out` gets size * bytes bytes in rank order. Blocks. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *user;
 } esp_meeting;
 
-/** A backend: does collectives. Growable.
- *  Threads: calls on one comm, and on all comms with the same parent, come from one thread at a time; only wake and
- *  abort may come from any thread at any time. Only open, close and meet may block. */
+/** A backend runs collectives. Growable. Threads: calls on comms with the same parent come from one thread at a time;
+ *  only wake and abort may come from any thread at any time. Only open, close and meet may block. */
 typedef struct esp_backend {
     uint32_t struct_size, reserved0;
     uint64_t caps;    /* ESP_BACKEND_* */
     uint32_t colls;   /* ESP_BIT(ESP_COLL_*); must have ALLREDUCE and BROADCAST */
-    uint32_t devices; /* of memory that it accesses: ESP_BIT(ESP_CPU) | ... */
-    uint32_t dtypes;  /* that it reduces: ESP_BIT(ESP_F32) | ... */
-    uint32_t reduces; /* ESP_BIT(ESP_REDUCE_SUM) | ... */
+    uint32_t devices; /* devices whose memory it can access */
+    uint32_t dtypes;  /* dtypes that it can reduce */
+    uint32_t reduces; /* set of reductions: ESP_BIT(ESP_REDUCE_SUM) | ... */
     const char *name, *summary;
-    const char *params; /* as in esp_codec */
+    const char *params; /* parameters with defaults, as in esp_codec */
     /** Sets *score to 0 if the backend cannot run here. The default backend is the one with the highest score. */
     esp_status (*probe)(const esp_host *h, int32_t *score);
-    /** Opens a comm of the ranks of `g`. All of them call it. */
+    /** Opens a comm for the ranks of `g`, which all call it. */
     esp_status (*open)(const esp_host *h, const esp_group *g, const char *params, void **comm);
     void (*close)(void *comm); /* must not wait for a rank that has died */
-    /** Starts a collective, after the work that is now on `s`, and returns a request. The ranks of a comm start the
-     *  same collectives in the same order. `c` is valid during the call only. */
+    /** Starts a collective after the work that `s` has now, and returns a request. All ranks of a comm start the same
+     *  collectives in the same order. `c` is valid during the call only. */
     esp_status (*start)(void *comm, const esp_coll *c, esp_stream s, void **req);
-    /** Advances a request, for at most about 0.2 ms. ESP_OK: it is complete and has been freed. Else ESP_PENDING or
-     *  an error. */
+    /** Works on a request for at most about 0.2 ms. Returns ESP_OK if it is complete and freed, else ESP_PENDING or an
+     *  error. */
     esp_status (*test)(void *comm, void *req);
-    /* Optional from here on: the host tests these with ESP_HAS. */
-    /** Sleeps until a request of this comm, or of one with the same parent, may have advanced; or until wake; or for
-     *  timeout_us microseconds. */
+    /* The functions below are optional: the host tests them with ESP_HAS. */
+    /** Sleeps until a request of this comm, or of one with the same parent, may have news. Wake or timeout_us
+     *  microseconds end the sleep, too. */
     esp_status (*progress)(void *comm, uint64_t timeout_us);
     void (*wake)(void *comm); /* ends a progress() that sleeps */
-    /** A file descriptor, on which a thread can sleep for several backends at once; -1: none. All comms of one parent
-     *  have the same. It becomes readable when one of their requests may have advanced, or wake was called, and stays
-     *  so until progress(comm, 0). To miss no event: call progress(comm, 0), test all requests, then sleep. */
+    /** Returns a file descriptor on which a thread can sleep for several backends at once, or -1. All comms of one
+     *  parent have the same. It is readable from when a request may have news, or wake was called, until progress(comm,
+     *  0). To miss no event, call progress(comm, 0), test all requests, then sleep. */
     int32_t (*wait_fd)(void *comm);
     /** Makes all pending and later calls on this comm return ESP_E_PEER soon. */
     esp_status (*abort)(void *comm);
-    /** The rank of the group that `req` waits for; -1: not known. */
+    /** Returns the rank in the group that `req` waits for, or -1 if unknown. */
     int32_t (*straggler)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
-    /** Registers memory that many collectives will use, until dereg: payload slots and work buffers, but not
-     *  gradients, on the CPU and on each of `devices`. The host calls it between steps, on comms without a parent,
-     *  and for all groups. A backend has both functions or neither. */
+    /** Registers memory for many collectives, until dereg: payload slots and work buffers, but not gradients, on the
+     *  CPU and on each of `devices`. The host calls it between steps, on comms without a parent, but for all groups. A
+     *  backend has both functions or neither. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
-    /** Before open(), where the configuration has no address: returns the job's ranks, which the host then connects
+    /** Called before open() if the configuration has no address. Returns the job's ranks, and the host connects them
      *  through out->oob_allgather. Blocks until all ranks have called it. */
     esp_status (*meet)(const esp_host *h, const char *params, esp_meeting *out);
 } esp_backend;
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
-/* Memory of the device; or memory of the host that the device can copy from and to directly. */
+/* DEVICE is the device's memory; PINNED is host memory that the device can access directly. */
 enum { ESP_MEM_DEVICE = 0, ESP_MEM_PINNED = 1 };
-/* esp_device_table.caps. HOST_ACCESS: the host may access the device's memory directly, and work on its streams is
- * done when the call that enqueues it returns. */
+/* esp_device_table.caps. With HOST_ACCESS, the host can access the device's memory directly, and a call that enqueues
+ * work returns when the work is done. */
 enum { ESP_DEVICE_HOST_ACCESS = 1u << 0 };
 /** A kind of device. Growable.
  *  Streams: a function with a stream enqueues work and returns before it is done. Its buffers stay valid until the
@@ -450,12 +443,12 @@ typedef struct esp_device_table {
     void (*free_)(void *self, void *p, uint64_t bytes, uint32_t where);
     esp_status (*stream_create)(void *self, esp_stream *out);
     void (*stream_destroy)(void *self, esp_stream s);
-    /* An event marks a place in a stream. event_query returns ESP_OK if the stream has passed it, else ESP_PENDING;
-     * event_sync blocks until it has. Both also return errors of earlier work on this device. */
+    /* An event marks a place in a stream. event_query returns ESP_OK if the stream has passed it, else ESP_PENDING.
+     * event_sync blocks until then. Both also return errors of earlier work on this device. */
     esp_status (*event_create)(void *self, void **event);
     void (*event_destroy)(void *self, void *event);
     esp_status (*event_record)(void *self, void *event, esp_stream s);
-    esp_status (*event_wait)(void *self, void *event, esp_stream s); /* later work on `s` waits for it */
+    esp_status (*event_wait)(void *self, void *event, esp_stream s); /* makes later work on `s` wait */
     esp_status (*event_query)(void *self, void *event);
     esp_status (*event_sync)(void *self, void *event);
     esp_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes, esp_stream s);
@@ -463,20 +456,20 @@ typedef struct esp_device_table {
     esp_status (*copy2d)(void *self, void *dst, uint64_t dst_pitch, const void *src, uint64_t src_pitch, uint64_t bytes,
                          uint64_t rows, esp_stream s);
     esp_status (*fill)(void *self, void *dst, uint8_t byte, uint64_t bytes, esp_stream s);
-    /** dst := scale * src, or with `sum` dst := dst + scale * src, for `count` numbers of f32, f16 or bf16. If dst ==
+    /** Computes dst = scale * src, or with `sum` dst += scale * src, for `count` numbers of f32, f16 or bf16. If dst ==
      *  src, the dtypes are the same. */
     esp_status (*convert)(void *self, void *dst, esp_dtype dst_dtype, const void *src, esp_dtype src_dtype, float scale,
                           uint32_t sum, uint64_t count, esp_stream s);
-    /* Optional from here on: the host tests these with ESP_HAS. */
-    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* between passed events */
-    /** Core time of the calling thread so far, in nanoseconds. Without it, the host uses the thread's CPU clock. */
+    /* The functions below are optional: the host tests them with ESP_HAS. */
+    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* time between two passed events */
+    /** Returns the calling thread's core time in nanoseconds. Without it, the host uses the thread's CPU clock. */
     esp_status (*core_time)(void *self, uint64_t *ns);
     /** Copies the device's name, such as "NVIDIA H100", to `out`, cut off after room - 1 characters. */
     esp_status (*device_name)(void *self, char *out, uint64_t room);
 } esp_device_table;
 
 /* ---- the plugin's entry ------------------------------------------------------------------------------------------ */
-/** The tables of a plugin, in static storage: an accepted plugin is never unloaded. Growable. */
+/** The tables of a plugin. They are in static storage, since an accepted plugin is never unloaded. Growable. */
 struct esp_plugin {
     uint32_t struct_size;
     uint32_t n_codecs, n_backends, n_devices;
@@ -485,8 +478,8 @@ struct esp_plugin {
     const esp_device_table *const *devices;
 };
 
-/** Begins the definition of the plugin's entry, its only exported function. The entry must not start threads or use a
- *  device. With ESPRESSO_STATIC_PLUGINS defined, its name is espresso_plugin_v1_<id>, for esp_config.builtin. */
+/** Begins the definition of the plugin's entry, its only exported function, which must not start threads or use a
+ *  device. If ESPRESSO_STATIC_PLUGINS is defined, its name is espresso_plugin_v1_<id>, for esp_config.builtin. */
 #ifdef ESPRESSO_STATIC_PLUGINS
 #define ESPRESSO_PLUGIN_ENTRY(id)                                                                                      \
     ESP__C const esp_plugin *espresso_plugin_v1_##id(const esp_host *h);                                               \
@@ -517,17 +510,17 @@ struct esp_plugin {
 /* ---- payloads: a header of 64 bytes, little-endian, and a body --------------------------------------------------- */
 #define ESP_PAYLOAD_HEADER 64u
 enum {
-    ESP_PAYLOAD_NONFINITE = 1u << 0, /* the input had NaN or Inf: decodes to NaN everywhere */
-    ESP_PAYLOAD_EMPTY = 1u << 1      /* decodes to zeros; not where bodies are reduced */
+    ESP_PAYLOAD_NONFINITE = 1u << 0, /* the input had NaN or Inf; it decodes to NaN everywhere */
+    ESP_PAYLOAD_EMPTY = 1u << 1      /* it decodes to zeros; not allowed if bodies are reduced */
 };
-/** A payload's header, from esp_payload_header_of(). Where bodies are reduced, headers are not sent: the host keeps
+/** A payload's header; esp_payload_header_of() makes it. If bodies are reduced, headers are not sent: the host keeps
  *  this rank's header, and combines the NONFINITE flags of all ranks. Frozen. */
 typedef struct esp_payload_header {
     uint32_t codec; /* esp_name_hash of the codec's name */
     uint16_t wire_version, flags;
-    uint64_t count;       /* elements that it decodes to */
-    uint64_t body_bytes;  /* without padding */
-    uint64_t aux;         /* for the codec: 0, or such as the key of a random draw */
+    uint64_t count;       /* number of elements that it decodes to */
+    uint64_t body_bytes;  /* size of the body, without padding */
+    uint64_t aux;         /* for the codec, such as a random seed; else 0 */
     uint64_t reserved[4]; /* 0 */
 } esp_payload_header;
 
@@ -537,7 +530,7 @@ static inline uint32_t esp_name_hash(const char *name) {
     for (; *name; name++) h = (h ^ ESP__CAST(unsigned char, *name)) * 16777619u;
     return h;
 }
-/** A header with these members; `reserved` is 0. */
+/** Makes a header with these members, and zeros in `reserved`. */
 static inline esp_payload_header esp_payload_header_of(uint32_t codec, uint16_t wire_version, uint16_t flags,
                                                        uint64_t count, uint64_t body_bytes, uint64_t aux) {
     esp_payload_header h;
@@ -550,10 +543,9 @@ static inline esp_payload_header esp_payload_header_of(uint32_t codec, uint16_t 
     h.aux = aux;
     return h;
 }
-/** Bytes of a payload slot for bodies of up to `body` bytes: the header, and the body rounded up to a multiple of
- *  32. */
+/** Returns the size of a payload slot for bodies of up to `body` bytes: the header, and the body rounded up to 32. */
 static inline uint64_t esp_payload_capacity(uint64_t body) { return ESP_PAYLOAD_HEADER + (body + 31u) / 32u * 32u; }
-/** Writes the header and *p->used. ESP_E_TOO_SMALL: the capacity is too small, and nothing is written. */
+/** Writes the header and *p->used. If the capacity is too small, returns ESP_E_TOO_SMALL and writes nothing. */
 static inline esp_status esp_payload_begin(esp_payload *p, const esp_payload_header *h) {
     if (p->data.bytes < ESP_PAYLOAD_HEADER || p->data.bytes - ESP_PAYLOAD_HEADER < h->body_bytes)
         return ESP_E_TOO_SMALL;
@@ -561,8 +553,8 @@ static inline esp_status esp_payload_begin(esp_payload *p, const esp_payload_hea
     if (p->used) *p->used = ESP_PAYLOAD_HEADER + h->body_bytes;
     return ESP_OK;
 }
-/** Copies the header to *h. ESP_E_CORRUPT: codec, wire version or count differ, a flag is unknown, or the body is
- *  longer than the buffer. */
+/** Copies the header to *h. Returns ESP_E_CORRUPT if codec, wire version or count differ, a flag is unknown, or the
+ *  body is longer than the buffer. */
 static inline esp_status esp_payload_read(const esp_payload *p, uint32_t codec, uint32_t wire_version, uint64_t count,
                                           esp_payload_header *h) {
     if (!p->data.ptr || p->data.bytes < ESP_PAYLOAD_HEADER) return ESP_E_CORRUPT;
@@ -572,14 +564,15 @@ static inline esp_status esp_payload_read(const esp_payload *p, uint32_t codec, 
         return ESP_E_CORRUPT;
     return ESP_OK;
 }
-/** The body's first byte. */
+/** Returns the address of the body's first byte. */
 static inline void *esp_payload_body(const esp_payload *p) {
     return ESP__CAST(unsigned char *, p->data.ptr) + ESP_PAYLOAD_HEADER;
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/** Reads the next pair of "key=val,key=val" from *at into `key` and `val`, and advances *at. A value may have commas
- *  inside parentheses. Returns 1; 0 at the end; -1 if the text is malformed or longer than key_cap or val_cap allow. */
+/** Reads the next pair of "key=val,key=val" from *at into `key` and `val`, and advances *at. Commas inside parentheses
+ *  belong to the value. Returns 1 for a pair, 0 at the end, and -1 if the text is malformed or longer than key_cap or
+ *  val_cap allow. */
 static inline int esp_params_next(const char **at, char *key, size_t key_cap, char *val, size_t val_cap) {
     const char *p = *at;
     size_t n = 0;

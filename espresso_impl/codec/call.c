@@ -1,4 +1,4 @@
-/* call.c: fills the arguments of compress and decompress, and keeps the residual for codecs that do not. */
+/* call.c: calls a codec's compress and decompress, and keeps the residual if the codec does not do so itself. */
 #include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
@@ -17,7 +17,7 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const 
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
-    memcpy(&c->part.data.ptr, &data, sizeof data); /* not const in esp_tensor, since decompress writes */
+    memcpy(&c->part.data.ptr, &data, sizeof data); /* esp_tensor is not const, because decompress writes to it */
     c->part.data.bytes = count * 4u;
     c->part.data.dev.kind = ESP_CPU;
 }
@@ -27,7 +27,7 @@ ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream) {
     c->part.data.dev = stream.dev;
 }
 
-/* Sets a buffer. Returns it, or NULL if it is empty, for the member of esp_codec_args. */
+/* Sets a buffer for a member of esp_codec_args. Returns the buffer, or NULL if it is empty. */
 static const esp_buf *esp__call_buf(esp_buf *b, esp_device dev, const void *p, uint64_t bytes) {
     memcpy(&b->ptr, &p, sizeof p);
     b->bytes = bytes;
@@ -92,7 +92,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     c->args.tensor = l->tensor;
     c->args.offset = l->offset;
     c->args.residual = c->args.state = NULL;
-    for (uint32_t i = 0; i < l->n; i++) { /* empty parts have no residual and no state */
+    for (uint32_t i = 0; i < l->n; i++) { /* sets the arrays only if a part uses them: empty parts do not */
         if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
         if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
     }
@@ -101,7 +101,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
 }
 
 /* ---- calls ---- */
-/* Lets the parts' data point to the array at `at`, one part after another. */
+/* Points the parts' data to the array at `at`, one part after another. */
 static void esp__call_numbers(const esp__codec_call *c, float *at) {
     for (uint32_t t = 0; t < c->args.n_tensors; t++) {
         c->args.tensor[t]->data.ptr = at;
@@ -109,7 +109,7 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-/* phi = beta * residual + gamma * data, one part after another. */
+/* Computes phi = beta * residual + gamma * data, the input of compress, one part after another. */
 static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     const float beta = c->args.beta, gamma = c->args.gamma;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -121,7 +121,7 @@ static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     }
 }
 
-/* Compresses phi, and sets the residuals to phi - decode(payload). */
+/* Compresses phi for a codec that keeps no residual, and sets the residuals to phi - decode(payload). */
 static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;
@@ -139,7 +139,7 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
     }
     for (uint32_t k = 0; k < saved.n_tensors && finite && !s; k++) {
         const uint64_t n = saved.tensor[k]->count;
-        /* a part with NaN or Inf keeps its residual */
+        /* a part with NaN or Inf keeps its old residual */
         const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
         float *e = saved.residual[k].ptr;
         ESP_SIMD

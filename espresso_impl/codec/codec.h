@@ -1,24 +1,23 @@
-/* codec.h: opened codecs: their traits and models, and calls of them. Knows no ranks and strategies. */
+/* codec.h: opened codecs, each with its parameters, such as "topk:ratio=0.01", and functions to call them. */
 #ifndef ESP__CODEC_H
 #define ESP__CODEC_H
 #include "espresso_impl/registry/registry.h"
 
-/* An opened codec. */
 struct esp__codec {
-    char *spec; /* as the user wrote it */
+    char *spec; /* text from the user, such as "topk:ratio=0.01" */
     const esp_codec *table;
     void *self;
-    esp_traits traits;     /* the table's, or fewer */
-    esp_codec_model model; /* for tensors that are no matrix; 0 if unknown */
+    esp_traits traits;     /* properties; a spec may have fewer than its table */
+    esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
     uint32_t id;           /* esp_name_hash(name) */
-    bool feedback;         /* Comps keep a residual */
-    bool own_memory;       /* Comps of a rank's gradient use the codec's own */
+    bool feedback;         /* the library keeps a residual for error feedback */
+    bool own_memory;       /* for a rank's own gradient, the codec does error feedback */
     float beta, gamma;
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
 
 /* ---- instance.c ---- */
-/* The opened codec for a spec, which all units with this spec share. The registry owns it. */
+/* Returns the opened codec of a spec, which all units with this spec share. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
 /* Opens a codec that is not shared, with the spec's feedback if `feedback` is NULL. Free it with esp__codec_free. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
@@ -29,33 +28,32 @@ ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, 
 /* Returns 1 if the registry's i-th codec can compress any tensor without parameters, 0 if not, and -1 when out of
  * memory. Sets *lossy to esp__codec_lossy, unless it is NULL. */
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
-/* The host's codec_open and codec_close, by which wrappers open the codec that they wrap. */
+/* Functions for plugins: wrappers open the codec that they wrap. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
 
 /* ---- describe.c ---- */
-/* Fills c->traits and c->model. */
 ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
 ESP__FN bool esp__codec_has_model(const esp__codec *c);
-/* The codec's model on one kind of device, for matrices or for other tensors. */
+/* Returns the codec's costs and error on one kind of device, for matrices or for other tensors. */
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,
                                     esp_devkind kind, esp_codec_model *out);
-/* May the codec change training? Not if it only rounds numbers, or changes nothing. */
+/* True if the codec may change training. False if it only rounds numbers, or changes nothing. */
 ESP__FN bool esp__codec_lossy(const esp__codec *c);
-/* A part of `count` elements without data; rows and cols are 0 if it is no matrix. */
+/* Makes an esp_tensor of `count` elements without data. rows and cols are 0 if it is no matrix. */
 ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols);
-/* The codec's sizes for a part in one round, with payload bodies reduced over n_reduced ranks (1 if they are not). */
+/* Returns the codec's memory needs for a part in one round, with payloads reduced over n_reduced ranks, or 1. */
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b);
-/* Are its payloads smaller than the gradient? A codec without model is assumed to shrink. */
+/* True if payloads are smaller than the gradient, which is assumed if the codec has no model. */
 ESP__FN bool esp__codec_shrinks(const esp__codec *c);
-/* The bytes of a payload. */
+/* Returns the bytes of a payload. */
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* The reduction of payload bodies in a round; its op is 0 if there is none. */
+/* Returns how a collective reduces payloads in a round. Its member op is 0 if none does. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 
 /* ---- call.c: a call for one part of a tensor, or for a list of parts ---- */
-/* Its members point to each other: do not copy it. */
+/* Do not copy it: its members point to each other. */
 typedef struct esp__codec_call {
     const esp__codec *codec;
     esp_codec_args args;
@@ -74,21 +72,21 @@ typedef struct esp__codec_list {
     uint32_t n;
 } esp__codec_list;
 
-/* Begins a call with one f32 part at `data`, which compress only reads. */
+/* Begins a call for one f32 part at `data`, which compress only reads. */
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
-/* Enqueues the call on `stream`, on whose device all of its memory lies. Comes before the functions below. */
+/* Sets the call's stream, on whose device all memory of the call lies. Call it before the functions below. */
 ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream);
-/* These set buffers, which may be NULL for none. */
+/* These set the call's buffers. NULL means none. */
 ESP__FN void esp__call_residual(esp__codec_call *c, float *residual);
 ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes);
 ESP__FN void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes);
 ESP__FN void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used);
 ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes);
-/* Does the payload's header, in host memory, have ESP_PAYLOAD_NONFINITE? */
+/* True if the payload's header has ESP_PAYLOAD_NONFINITE. The payload is in host memory. */
 ESP__FN bool esp__payload_nonfinite(const esp_payload *p);
 
-/* These make one call of several: _place lays out a list for up to n parts in memory of _bytes bytes, _add adds the
- * part of a complete call, and _take gives the last call all parts. Callers of decompress list the payloads. */
+/* These combine several calls into one: _place lays out a list for up to n parts in `memory`, of _bytes bytes. _add
+ * adds the part of a complete call, and _take gives the last call all parts. */
 ESP__FN uint64_t esp__call_list_bytes(uint64_t n);
 ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n);
 ESP__FN void esp__call_list_add(esp__codec_list *l, const esp__codec_call *c);
@@ -98,12 +96,12 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l);
  * numbers of all parts, and the call's tensors point into them afterwards. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
-/* A codec without other ranks: each round's own body takes the place of the reduced one. The payloads of all rounds
- * follow each other, aligned to 32 bytes. */
-/* The sizes of all rounds, and the first round that has a payload for such a part. */
+/* These run a codec without other ranks: in each round its own payload replaces the reduced one. The payloads of all
+ * rounds follow each other, aligned to 32 bytes. */
+/* Returns the size of all rounds together, and the first round that has a payload for such a part. */
 ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
                                     uint32_t *first_round);
-/* As esp__call_compress, for all rounds. Writes *used bytes. */
+/* Compresses in all rounds, and stores the bytes written in *used. */
 ESP__FN esp_status esp__alone_compress(esp__codec_call *c, uint32_t first_round, void *out, uint64_t capacity,
                                        uint64_t *used, float *phi, float *back);
 ESP__FN esp_status esp__alone_decompress(esp__codec_call *c, uint32_t first_round, const void *in, uint64_t bytes);

@@ -1,8 +1,8 @@
-/* describe.c: an opened codec's traits, and its model: payload sizes, times and error. */
+/* describe.c: reads from an opened codec its properties and its model, which gives payload sizes, times and error. */
 #include "espresso_impl/codec/codec.h"
 #include <math.h>
 
-/* The part for which a codec gives its model: large, so that constants hardly count. */
+/* A codec's costs are computed for this many elements, so that its constant costs hardly count. */
 enum { ESP__MODEL_SIDE = 1 << 10, ESP__MODEL_ELEMENTS = ESP__MODEL_SIDE * ESP__MODEL_SIDE };
 
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,

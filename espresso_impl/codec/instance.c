@@ -88,7 +88,7 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
              : ESP_OK;
 }
 
-/* Opens the codec's table for devices of one kind. *out stays NULL if a device other than the CPU has no table. */
+/* Opens the codec for devices of one kind. *out stays NULL if the codec does not support a kind other than the CPU. */
 static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
                                       esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
@@ -120,7 +120,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     }
     if (s) {
         const char *detail = esp__plugin_detail();
-        /* no hint if the detail has it, or is about the wrapped codec */
+        /* no hint if the detail has it, or concerns a wrapped codec */
         const bool hint = table->params && !strstr(detail, table->params) && strncmp(detail, "of=(", 4);
         s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
                       hint ? "; its parameters: " : "", hint ? table->params : "");
@@ -138,7 +138,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
-    if (s && spec && spec[esp__spec_length(spec)]) /* no error if it opens: values may contain ';' */
+    if (s && spec && spec[esp__spec_length(spec)]) /* an error only if it does not open: values may contain ';' */
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -146,7 +146,7 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* Fails unless the instances of two tables agree, as the tables do (esp__tables_validate). */
+/* Fails unless the codec opened for another device has the same properties. */
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
     const esp_traits *a = &c->traits, *b = &other->traits;
     const char *what = NULL;
@@ -214,7 +214,7 @@ ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
 /* ---- for wrappers ---- */
 enum { ESP__WRAP_DEPTH = 4 };
 
-/* The nesting depth of a spec: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
+/* Returns how deep codecs nest in a spec: 1 for "topk", 2 for "fp16:of=(topk:ratio=0.01)". */
 static int esp__spec_depth(const char *spec) {
     int depth = 1, most = 1;
     for (; *spec; spec++) {

@@ -1,5 +1,5 @@
-/* activate.c: activates a strategy. Builds its program, memory and feedback beside those of the active strategy. Then
- * all ranks switch to it, or all keep the active one. */
+/* activate.c: activates a strategy. It builds the new program, memory and feedback while the old strategy stays active.
+ * Then all ranks switch, or none does. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -42,7 +42,7 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Does everything that can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
+/* Compiles and allocates, which can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
 static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **pending) {
     const esp__active *now = &ctx->active;
     if (!pending) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
@@ -52,7 +52,6 @@ static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **p
     return s ? s : esp__feedback_pending_take(ctx, next, now->feedback, now->n_feedback, pending);
 }
 
-/* Frees everything that esp__activate_build took. */
 static void esp__activate_undo(esp_ctx *ctx, esp__active *next, float **pending) {
     for (uint32_t i = 0; pending && i < ctx->model.n_tensors; i++)
         if (pending[i] != ctx->model.tensors[i].pending_residual)

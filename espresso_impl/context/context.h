@@ -4,17 +4,17 @@
 #include "espresso_impl/executor/executor.h"
 
 /* ---- activate.c: strategies ---- */
-/* Collective, between steps: activates the strategy of `spec`, which may be a path if `files`, and moves the feedback
- * to it. If a rank fails, or its status so far, `mine`, is an error, all ranks fail and keep the active strategy. */
+/* Activates the strategy of `spec`, which may be a path if `files`, and moves the feedback to it. If a rank fails, or
+ * already has an error in `mine`, all ranks fail and keep the active strategy. Collective; call it between steps. */
 ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, bool files);
 
 /* ---- open.c, step.c ---- */
-/* Fills the table of services that plugins get; its `user` is ctx. */
+/* Fills the table of functions that plugins call. */
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
-/* A context without ranks and backend, whose codecs can be opened. esp_close frees it. */
+/* Opens a context without other ranks and without a backend, only to open codecs. esp_close frees it. */
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
-/* Prepares the next step. The caller has the lock, or no lane runs. */
+/* Prepares the next step. Call it with the lock, or while no lane runs. */
 ESP__FN void esp__step_reset(esp_ctx *ctx);
 ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
@@ -24,9 +24,9 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 
 /* ---- helpers.c, gather.c ---- */
-/* Waits for the work that the device's stream has now. */
+/* Blocks until the work that `stream` has now is done. */
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream);
-/* Opens the codecs that gather sharded parameters, and takes memory. Called after the first strategy was activated. */
+/* Opens the codecs of esp_gather and allocates its memory. Call it after the first strategy is active. */
 ESP__FN esp_status esp__gather_open(esp_ctx *ctx);
 ESP__FN void esp__gather_close(esp_ctx *ctx);
 #endif

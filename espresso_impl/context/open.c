@@ -1,4 +1,4 @@
-/* open.c: the life of a context: open (meet the other ranks), add tensors, start, change the strategy, close. */
+/* open.c: opens and closes a context, connects it to the other ranks, adds tensors and changes the strategy. */
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/context/context.h"
@@ -14,7 +14,7 @@ ESP__FN void esp__base_parts(esp_ctx *ctx) {
     ctx->base.model = &ctx->model;
 }
 
-/* ---- the table of services that plugins get ---- */
+/* ---- functions for plugins ---- */
 static void esp__host_parallel_for(void *user, uint64_t n, uint64_t grain,
                                    void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     const esp_ctx *ctx = (const esp_ctx *)user;
@@ -108,11 +108,11 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-/* Opens the threads that compress: the library's own, or the OpenMP team of the trainer's thread that waits. */
+/* Starts the threads that compress: the library's, or the OpenMP threads of a trainer's thread that waits. */
 static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
     int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
     char most[32] = "";
-    if (c->workers) { /* env.c leaves only "openmp" here */
+    if (c->workers) { /* env.c has replaced "pthreads" by NULL */
         if (n) snprintf(most, sizeof most, "at most %d of ", (int)n);
         esp__log(ctx, ESP_LOG_INFO, "context", "%sthe OpenMP threads of a thread that waits compress", most);
         return esp__workers_open_omp(ctx, n, esp__executor_offer, &ctx->base.workers);
@@ -122,7 +122,7 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
     return esp__workers_open(ctx, n, &ctx->base.workers);
 }
 
-/* Decides which threads run the ops: with less than two cores per rank the trainer's, which need all cores. */
+/* Decides which threads run the ops: the trainer's if a rank has less than two cores, else the library's. */
 static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     const bool openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
     bool only = false;
@@ -151,7 +151,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
-    esp_config met = *c; /* a backend may set oob_allgather to its own */
+    esp_config met = *c; /* a backend may set its oob_allgather */
     const char *spec = c->backend;
     char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
@@ -195,7 +195,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-/* The context itself comes from the user's allocator, which esp__alloc finds in a context: this stands for one. */
+/* Lets esp__alloc allocate the context itself: `first` stands for the context, which does not exist yet. */
 static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
 
 static esp_ctx *esp__ctx_new(const esp_host *user) {
@@ -209,7 +209,7 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     pthread_mutex_init(&ctx->lanes.lock, NULL);
-    pthread_condattr_t monotonic; /* the clock of esp__now_ns */
+    pthread_condattr_t monotonic; /* conditions use the clock of esp__now_ns */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ctx->lanes.done_cv, &monotonic);
@@ -226,7 +226,6 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     return ctx;
 }
 
-/* Opens a context; `alone` is as in esp__open_alone. */
 static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **out) {
     esp_config c;
     esp_status s = esp__env_config(cfg, &c);
@@ -238,7 +237,7 @@ static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **ou
     if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
     if (!s && alone) s = esp__builtins_add(ctx, &c);
     if (s) {
-        char text[ESP__ERROR_MAX]; /* outlives the context */
+        char text[ESP__ERROR_MAX]; /* a copy, because esp_close frees the context */
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
         esp_close(ctx);
         return esp__fail(NULL, s, "%s", text);
@@ -276,7 +275,7 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
 /* ---- closing ---- */
 static void esp__leave(esp_ctx *ctx) {
     esp__final *f = &ctx->job.last;
-    const esp_status why = ctx->health.fatal; /* not reported if it follows from a lost rank */
+    const esp_status why = ctx->health.fatal; /* not reported if a lost rank caused it */
     if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
@@ -307,13 +306,13 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return; /* a forked child has no threads */
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* the threads did not survive the fork */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);
     esp__arenas_withdraw(ctx, &ctx->active);
     esp__comms_close(ctx);
-    for (uint32_t k = 1; k < ctx->devices.n; k++) /* devices may still run an unfinished step */
+    for (uint32_t k = 1; k < ctx->devices.n; k++) /* a device may still run an unfinished step */
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__active_free(ctx, &ctx->active);
     esp__gather_close(ctx);
@@ -384,7 +383,7 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
     return ESP_OK;
 }
 
-/* Opens the tensor's device. Where the host can use the device's memory, the tensor is treated as one of the CPU. */
+/* Opens the tensor's device. If the host can access its memory, the tensor is treated as one of the CPU. */
 static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
     char who[ESP__SPEC_MAX + 16];
     uint32_t index;
@@ -497,7 +496,7 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     if (!ctx->started)
         return esp__fail(ctx, ESP_E_STATE, "esp_strategy_set: call esp_start first (or set esp_config.strategy)");
     if (!text) return esp__fail(ctx, ESP_E_ARG, "esp_strategy_set: the text is NULL");
-    char *copy = esp__strdup(ctx, text); /* esp_strategy_text's result is about to be freed */
+    char *copy = esp__strdup(ctx, text); /* `text` may be the active strategy's, which is freed */
     s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
     s = esp__activate(ctx, s, copy, false);
     esp__strfree(ctx, copy);

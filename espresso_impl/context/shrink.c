@@ -1,6 +1,6 @@
-/* shrink.c: esp_shrink: the remaining ranks continue after others died or fell silent. They regroup (job/regroup.c),
- * get new numbers and comms, and activate the strategy again, built for the new number of ranks, so that feedback moves
- * as in any change of strategy. The failed step is dropped. If another rank dies, all is repeated. */
+/* shrink.c: esp_shrink lets the remaining ranks continue after others died. They drop the failed step, regroup
+ * (job/regroup.c), get new numbers and connections, and compile the strategy for fewer ranks. If another rank dies,
+ * they repeat it. */
 #include "espresso_impl/context/context.h"
 
 static esp_status esp__shrink_check(esp_ctx *ctx) {
@@ -62,7 +62,6 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     esp__comms_close(ctx);
 }
 
-/* Makes the survivors the job's ranks. */
 static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
     esp__health *h = &ctx->health;
@@ -78,7 +77,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
         if (now->who[r].step > step) step = now->who[r].step;
     }
     esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* as esp_discard_step */
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* restores residuals, as esp_discard_step does */
         esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_before && t->phase != ESP__IDLE)
             t->pending_residual = t->pending_before, t->pending_before = NULL;
@@ -94,7 +93,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
 }
 
 /* ---- the strategy ---- */
-/* Was another rank lost, so that another strategy would not help? */
+/* True if another rank was lost, so that another strategy would fail, too. */
 static bool esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
 
 static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
@@ -103,7 +102,8 @@ static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
                  ctx->job.size, instead, esp_last_error(ctx));
 }
 
-/* Drops the options of tensors' descriptions, which may need groups that the job no longer has. Were there any? */
+/* Drops the options that single tensors demand, since they may name levels that the job no longer has. Returns true if
+ * there were any. */
 static bool esp__shrink_free_options(esp_ctx *ctx) {
     bool any = false;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -115,8 +115,8 @@ static bool esp__shrink_free_options(esp_ctx *ctx) {
     return any;
 }
 
-/* Activates the strategy for the new job or, if that does not allow its options, the built-in one with the same codec,
- * and at last fp32. The autopilot starts with fp32. All ranks get the same status from each attempt. */
+/* Activates the strategy for the new job. If the job has no levels for its options, tries the built-in strategy with
+ * the same codec, then fp32. With the autopilot it is fp32 at once. All ranks get the same status. */
 static esp_status esp__shrink_activate(esp_ctx *ctx) {
     const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
     char *text = esp__strdup(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
@@ -148,7 +148,7 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     return s;
 }
 
-/* One attempt. *fewer: the job has lost ranks. */
+/* Tries once to continue with the remaining ranks. Sets *fewer if the job has lost ranks. */
 static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, bool *fewer) {
     const int32_t before = ctx->job.size;
     const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};
@@ -176,7 +176,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     for (bool fewer = true; again; again = s == ESP_E_PEER && fewer) {
         fewer = false;
         s = esp__shrink_once(ctx, &now, &fewer);
-        /* after ESP_E_PEER, another regroup finds out whether a rank has died; if not, this is the result */
+        /* after ESP_E_PEER it regroups again; if no rank has died, ESP_E_PEER is the result */
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);

@@ -1,6 +1,5 @@
-/* state.c: writes the state that must survive a restart (step, seed, strategy, residuals, pending residuals, codec
- * state) through a callback, and reads it back. Changes the context only when everything is checked and all ranks
- * agree. */
+/* state.c: saves the state that must survive a restart (step, seed, strategy, residuals, codec state), and loads it.
+ * Loading changes the context only if all ranks have read and checked their state. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
@@ -37,7 +36,7 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
     if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
 }
 
-/* As esp__state_put, for device memory. */
+/* Writes data that lies on a device. */
 static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
     uint8_t some[1 << 15]; /* a multiple of 8, so that pieces need no padding */
     if (device == ESP__CPU_INDEX || !o->write) {
@@ -89,7 +88,7 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     return h;
 }
 
-/* Writes this rank's state. The callers let all ranks agree afterwards. */
+/* Writes this rank's state. The caller then checks that all ranks have succeeded. */
 static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp__state_out o = {write, user, 0, 0, ESP_OK};
     esp__state_head h = esp__state_head_of(ctx);
@@ -108,15 +107,15 @@ static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes;           /* of the body with the checksum */
-    uint64_t at;              /* offset of the next piece */
-    char *text;               /* the strategy's */
-    float **pending_residual; /* [n_tensors], NULL where there is none */
-    esp__feedback *feedback;  /* [head.n_feedback]; points into the body */
+    uint64_t bytes;           /* bytes of the body, with its checksum */
+    uint64_t at;              /* offset in the body of the next read */
+    char *text;               /* text of the saved strategy */
+    float **pending_residual; /* [n_tensors], or NULL for tensors without one */
+    esp__feedback *feedback;  /* [head.n_feedback]; their arrays lie in the body */
     bool same;                /* the active strategy has the same Comps */
 } esp__state_in;
 
-/* The next piece of n bytes, or NULL if the body ends before. */
+/* Returns the next n bytes of the body, or NULL if it is shorter. */
 static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     const uint8_t *p = in->body + in->at;
     if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
@@ -161,13 +160,13 @@ static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
     if (!text) return esp__state_corrupt(ctx, "the state ends too early");
     if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
         return esp__state_corrupt(ctx, "the state's strategy is not the one that its head names");
-    in->text = (char *)esp__alloc(ctx, n + 1); /* zeroed */
+    in->text = (char *)esp__alloc(ctx, n + 1); /* esp__alloc zeroes, so the text ends with 0 */
     if (!in->text) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's strategy");
     memcpy(in->text, text, n);
     return ESP_OK;
 }
 
-/* Checks that the tensors are the model's, in the same order. Takes memory for pending residuals. */
+/* Checks that the saved tensors are the context's, in the same order, and allocates their pending residuals. */
 static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     if (in->head.n_tensors != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
@@ -200,7 +199,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Reads the pieces of one Comp, and checks them against the model, but not against the active strategy. */
+/* Reads the feedback of one Comp, and checks it against the tensors, but not against the active strategy. */
 static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
     const void *p = esp__state_take(in, sizeof(esp__state_comp));
     esp__state_comp x;
@@ -228,15 +227,14 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     return ESP_OK;
 }
 
-/* Feedback may move with its elements between units and options, as in esp_strategy_set. Moving it to another codec is
- * an error, since only esp_strategy_set may change the codec. */
+/* Fails if the active strategy has another codec for the saved elements. Other units and options are allowed. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
         const esp__feedback *now = &ctx->active.feedback[i];
         if (now->codec == was->codec || now->place.first >= was->place.first + was->place.n ||
             was->place.first >= now->place.first + now->place.n)
             continue;
-        if (now->place.n == 1 && was->place.n == 1 && /* other chunks of one tensor */
+        if (now->place.n == 1 && was->place.n == 1 && /* skips other chunks of the tensor */
             (now->place.begin >= was->place.begin + was->place.elements ||
              was->place.begin >= now->place.begin + now->place.elements))
             continue;
@@ -250,7 +248,7 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
     return ESP_OK;
 }
 
-/* Reads all Comps, which must end the body. */
+/* Reads the feedback of all Comps, with which the body must end. */
 static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
@@ -263,7 +261,7 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     return s;
 }
 
-/* Compares the saved Comps with the active ones. Residuals without a Comp become their tensors' pending residuals. */
+/* Compares the saved Comps with the active ones. A saved residual without an active Comp becomes pending. */
 static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     in->same = in->head.n_feedback == ctx->active.n_feedback;
@@ -280,7 +278,7 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
                : s;
 }
 
-/* Zeros the feedback of one Comp, or copies it from `was`. */
+/* Copies the feedback of one Comp from `was`, or zeroes it if `was` is NULL. */
 static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
     const uint64_t bytes = f->count * sizeof(float);
     esp_status s = ESP_OK;
@@ -303,7 +301,7 @@ static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) 
                               in->pending_residual);
 }
 
-/* Reads the body. Takes memory as data arrives, since a damaged head may claim any size. */
+/* Reads the body in blocks, and allocates as data arrives: a damaged head may claim any size. */
 enum { ESP__STATE_AT_ONCE = 64 << 20 };
 static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     for (uint64_t have = 0, room; have < in->bytes; have = room) {
@@ -349,8 +347,8 @@ typedef struct esp__state_vote {
 } esp__state_vote;
 _Static_assert(sizeof(esp__state_vote) <= ESP__JOB_ROOM, "a vote must fit into the room of a rank");
 
-/* Collective: fails on all ranks if one of them failed, or if the `loaded` states are not of one save. `mine` is this
- * rank's status, with the error's text set. */
+/* Fails on all ranks if one has failed, or if the `loaded` states are from different saves. `mine` is this rank's
+ * status. Collective. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
     esp__state_vote vote = {mine, 0, 0, 0, 0}, *all = ctx->job.room;
     char text[ESP__ERROR_MAX];
@@ -404,8 +402,8 @@ static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_ar
     return ESP_OK;
 }
 
-/* Activates the saved strategy where the autopilot chooses strategies; all ranks have read the same one. *before gets
- * the text of the active strategy, to return to it after an error. */
+/* If the autopilot has chosen the active strategy, activates the saved one. Stores in *before the active one's text, to
+ * return to it after an error. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
     if (in->head.strategy_hash == ctx->active.strategy.hash) return ESP_OK;
     *before = esp__strdup(ctx, ctx->active.strategy.text);
@@ -414,7 +412,7 @@ static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in,
     return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
 }
 
-/* Collective: reads this rank's state, unless its status `s` is an error. Then all ranks apply theirs, or none does. */
+/* Reads this rank's state, unless `s` is an error. Then all ranks apply their states, or none does. Collective. */
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
     char *before = NULL, text[ESP__ERROR_MAX];
@@ -423,7 +421,7 @@ static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn re
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
     if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
     if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
-    const bool undecided = !chosen || s == ESP_OK; /* else all ranks have failed above */
+    const bool undecided = !chosen || s == ESP_OK; /* otherwise all ranks have failed above */
     if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
     if (undecided) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);
@@ -446,7 +444,7 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
     return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
 }
 
-/* ---- files: PATH.r<rank>of<size>. All ranks save their file, or all keep the previous one. ---- */
+/* ---- files PATH.r<rank>of<size>: either all ranks replace theirs, or none does ---- */
 static esp_status esp__state_file_put(void *user, void *data, uint64_t bytes) {
     esp__file *f = (esp__file *)user;
     esp__file_put(f, data, bytes);
@@ -462,14 +460,14 @@ static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *ou
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
-/* Writes the directory of `path`, with its last '/', or "./". Returns the name. */
+/* Stores the directory of `path` with its last '/', or "./", in `dir`. Returns the name. */
 static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     const char *slash = strrchr(path, '/');
     snprintf(dir, cap, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");
     return slash ? slash + 1 : path;
 }
 
-/* Writes the state to the disk under a temporary name. */
+/* Writes the state to a temporary file, and returns when it is on the disk. */
 static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
     int error = esp__file_open(f, name);
     if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));
@@ -498,7 +496,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
 }
 
-/* The error for a missing file. Names a file that a job of another size has saved, if there is one. */
+/* Reports a missing file, and names a file that a job with another number of ranks saved, if there is one. */
 static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
     char dir[4096], other[64] = "";
     const char *base = esp__path_split(path, dir, sizeof dir);

@@ -18,9 +18,9 @@ typedef struct esp__state_head {
     uint32_t version;
     int32_t rank, size;
     uint32_t n_tensors, n_feedback;
-    uint32_t text_bytes; /* of the strategy's text */
+    uint32_t text_bytes; /* length of the strategy's text */
     uint64_t step, seed, strategy_hash;
-    uint64_t body_bytes; /* from the head to the checksum at the end */
+    uint64_t body_bytes; /* bytes from the head's end to the checksum */
     uint64_t head_sum;   /* checksum of the fields above */
 } esp__state_head;
 
@@ -29,7 +29,7 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_pending;
 } esp__state_tensor;
 
-/* The feedback of one Comp, with the elements of its unit, since the strategy that reads it may have other units. */
+/* The feedback of one Comp, and the tensors or chunk that it covers. A new strategy may divide them differently. */
 typedef struct esp__state_comp {
     esp__extent place;
     uint64_t codec, option; /* hashes of the texts */
@@ -40,8 +40,7 @@ typedef struct esp__state_comp {
 
 static inline uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 
-/* A checksum over 8-byte words, which is fast enough for gigabytes. Each step maps sums one to one, so that a single
- * wrong word always changes the result. */
+/* A checksum over 8-byte words, fast enough for gigabytes. It always finds a single wrong word. */
 static inline uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
     const uint8_t *p = (const uint8_t *)data;
     for (uint64_t i = 0; i < n; i += 8) {

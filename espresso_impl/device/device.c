@@ -1,4 +1,4 @@
-/* device.c: opens devices on demand, once a context, and gives plugins their tables and memory. */
+/* device.c: opens each device when a context first needs it, and gives plugins the device's functions and memory. */
 #include "espresso_impl/device/device.h"
 
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index) {
@@ -7,12 +7,12 @@ ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index) {
 
 static bool esp__device_same(esp_device a, esp_device b) { return a.kind == b.kind && a.ordinal == b.ordinal; }
 
-/* The text of a plugin's error. */
+/* Returns the error text that a plugin has set, or the text of the status. */
 static const char *esp__device_why(esp_status s) {
     return *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s);
 }
 
-/* Opens `d` as the next of the context's devices. The lock is held. */
+/* Opens `d` and appends it to the context's devices. Lock held. */
 static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *who) {
     esp__device_list *all = esp__device_list_of(ctx);
     const esp_host *host = esp__registry_of(ctx)->host;
@@ -61,7 +61,7 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
 ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who, uint32_t *index) {
     esp__device_list *all = esp__device_list_of(ctx);
     esp_status s = ESP_OK;
-    if (!d.kind) d.kind = ESP_CPU; /* all zero is the CPU */
+    if (!d.kind) d.kind = ESP_CPU; /* an all-zero esp_device means the CPU */
     pthread_mutex_lock(&all->lock);
     for (*index = 0; *index < all->n && !esp__device_same(all->open[*index].id, d);) ++*index;
     if (*index == all->n) s = esp__device_open_next(ctx, d, who);
@@ -110,7 +110,7 @@ static void esp__device_unuse(esp__device *d) {
 
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who) {
     esp__device *d = esp__device_at(ctx, index);
-    const int streams = ESP__ON_LINKS + 2 * (int)levels; /* no more than needed: hardware has few queues */
+    const int streams = ESP__ON_LINKS + 2 * (int)levels; /* makes only the streams it needs: hardware has few queues */
     esp_status s = ESP_OK;
     if (d->used) return ESP_OK;
     esp__plugin_detail_clear();
@@ -143,7 +143,7 @@ ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int str
     const esp__device *d = esp__device_at(ctx, index);
     esp__plugin_detail_clear();
     esp_status s = esp__device_record(d, d->settled, d->stream[stream]);
-    const esp_status after = esp__device_wait(d, d->settled); /* also where work has failed */
+    const esp_status after = esp__device_wait(d, d->settled); /* wait even if recording failed */
     if (!s) s = after;
     return s ? esp__device_failed(ctx, index, s, "work") : ESP_OK;
 }

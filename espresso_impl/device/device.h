@@ -1,13 +1,13 @@
-/* device.h: the devices that a context uses: opened when the first tensor or plugin asks for one, closed with the
- * context. Every device, the CPU too, is used through its table. Knows nothing of tensors and ops. */
+/* device.h: the devices that a context uses. Each is opened when the first tensor or plugin needs it, and used through
+ * a table of functions, the CPU too. Async devices, such as GPUs, run work after the call that enqueues it. */
 #ifndef ESP__DEVICE_H
 #define ESP__DEVICE_H
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/job/levels.h"
 #include "espresso_impl/registry/registry.h"
 
-/* The streams of a device, by what runs on them, so that copies overlap with kernels and with each other. From LINKS on
- * two for each link lane: one for its collectives, one for what follows these if their backend is stream-ordered. */
+/* The streams of a device, one for each kind of work, so that copies overlap with kernels. From ESP__ON_LINKS on, each
+ * link has two: one for its collectives, and one for ops that wait for a collective on the device. */
 enum {
     ESP__ON_COMPUTE = 0,
     ESP__ON_DOWN,
@@ -23,23 +23,22 @@ typedef struct esp__device {
     esp_device id;
     const esp_device_table *table;
     void *self;
-    bool async; /* work may go on after the call that enqueues it; else the device has no events */
-    /* made by esp__device_use */
+    bool async; /* calls return before their work is done, so it has events */
+    /* esp__device_use makes the members below */
     esp_stream stream[ESP__ON_STREAMS];
-    void *settled; /* an event */
-    void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, for copies from and to any memory of the host */
-    int used;      /* streams in use */
+    void *settled; /* event of esp__device_settle and esp__device_drain */
+    void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, to copy through */
+    int used;      /* number of streams made */
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
-/* A context's list of devices begins with the CPU. Devices whose memory the host may access are used as the CPU, too.
- */
+/* A context's devices; the first is the CPU. A device whose memory the host can access is treated as the CPU. */
 enum { ESP__DEVICES_MAX = 16, ESP__CPU_INDEX = 0 };
 typedef struct esp__device_list {
-    pthread_mutex_t lock; /* any thread of a plugin may ask for a device */
+    pthread_mutex_t lock; /* a plugin may open a device from any thread */
     uint32_t n;
-    uint64_t piece_bytes; /* the smallest piece of a copy between host and device that is cut; tests set it */
-    bool warned;          /* that Comps and Decomps meant for a GPU run on the CPU */
+    uint64_t piece_bytes; /* smallest piece of a copy that is cut; tests set it */
+    bool warned;          /* the user was told that GPU compression runs on the CPU */
     esp__device open[ESP__DEVICES_MAX];
 } esp__device_list;
 static inline esp__device_list *esp__device_list_of(const esp_ctx *ctx) { return esp__base_of(ctx)->devices; }
@@ -47,27 +46,25 @@ static inline esp__device_list *esp__device_list_of(const esp_ctx *ctx) { return
 /* ---- device.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__devices_init(esp_ctx *ctx); /* opens the CPU */
 ESP__FN void esp__devices_close(esp_ctx *ctx);
-/* *index: of the device, which is opened if nobody did before. `who` begins the error's text. */
+/* Sets *index to the device, and opens it if it is not open. `who` begins the error's text. */
 ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who, uint32_t *index);
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index);
-/* Makes the streams of a device that has tensors, in a job with `levels` levels. */
+/* Makes the streams of a device that has tensors, for a job with `levels` levels. */
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who);
-/* Memory, zeroed; NULL: none left. where: ESP_MEM_*. Give takes the same bytes. */
+/* Allocates zeroed memory (`where` is ESP_MEM_*), or returns NULL. _give frees it and needs the same `bytes`. */
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
-/* The error of a device's call that failed. */
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
-/* Events. NULL stands for work that is done, as on a device that is not async; recording it does nothing. */
-ESP__FN esp_status esp__device_event(const esp__device *d, void **event); /* a new one, or NULL */
+/* A NULL event stands for work that is done, as on a device that is not async. Recording NULL does nothing. */
+ESP__FN esp_status esp__device_event(const esp__device *d, void **event); /* makes an event */
 ESP__FN void esp__device_event_free(const esp__device *d, void *event);
-/* *events: n new ones, in memory of esp__alloc; NULL where the device needs none. On an error some of them may be NULL.
- */
+/* Makes an array of n events, or NULL if the device needs none. After an error some events may be NULL. */
 ESP__FN esp_status esp__device_events_take(esp_ctx *ctx, uint32_t index, uint32_t n, void ***events);
 ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, void **events);
 static inline esp_status esp__device_record(const esp__device *d, void *event, esp_stream s) {
     return event ? d->table->event_record(d->self, event, s) : ESP_OK;
 }
-/* Later work on `s` waits for the event. */
+/* Makes later work on stream `s` wait for the event. */
 static inline esp_status esp__device_follow(const esp__device *d, void *event, esp_stream s) {
     return event ? d->table->event_wait(d->self, event, s) : ESP_OK;
 }
@@ -80,24 +77,25 @@ static inline esp_status esp__device_passed(const esp__device *d, void *event) {
 static inline bool esp__device_has_times(const esp__device *d) {
     return d->async && ESP_HAS(esp_device_table, d->table, elapsed);
 }
-/* May work be under way on the trainer's stream `s` when it calls? Else what the call names is there. */
+/* True if work may still run on the trainer's stream `s`. */
 static inline bool esp__stream_async(esp_stream s) { return s.dev.kind > ESP_CPU; }
-/* Has the context opened a device that is async? */
+/* True if the context has opened an async device. */
 static inline bool esp__devices_any(const esp_ctx *ctx) { return esp__device_list_of(ctx)->n > 1; }
 
-/* What comes after this on the compute stream follows what is on `stream` now. */
+/* Makes later work on the compute stream wait for the work that `stream` has now. settle blocks until the work of all
+ * streams is done, drain for one stream. */
 ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream);
-/* Blocks until all that was enqueued on the streams above is done. */
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
-ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream); /* on one of them */
-/* These block until they are done. From one thread at a time; `to` and `from` are devices, 0 any memory of the host. */
+ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream);
+/* These block until done. Only one thread at a time may call them. `to`, `from` and `on` are device indices, where 0 is
+ * any host memory. */
 ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,
                                     uint64_t bytes);
-/* dst := (sum: dst) + scale * src; both on device `on`, f32 */
+/* dst = scale * src, or with `sum` dst += scale * src; f32, both on device `on` */
 ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
                                    uint64_t count);
 ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes);
-/* The host's services for plugins. */
+/* Functions for plugins, through esp_host. */
 ESP__FN esp_status esp__host_device(void *user, esp_device d, const esp_device_table **table, void **self);
 ESP__FN void *esp__host_alloc_on(void *user, esp_device d, uint64_t bytes, uint64_t align);
 ESP__FN void esp__host_free_on(void *user, esp_device d, void *p, uint64_t bytes);

@@ -1,13 +1,13 @@
-/* device_cpu.c: the CPU as a device: what is enqueued is done when the call returns. */
+/* device_cpu.c: the CPU as a device, whose work is done when the call that enqueues it returns. */
 #include "codecs/common/half.h"
 #include "espresso_impl/device/device.h"
 #include <time.h>
 
 static esp_status esp__cpu_probe(const esp_host *h, int32_t *count) { return (void)h, *count = 1, ESP_OK; }
-static int esp__cpu_simd; /* instruction set of conversions; atomic */
+static int esp__cpu_simd; /* SIMD level for conversions; atomic */
 static esp_status esp__cpu_open(const esp_host *h, int32_t ordinal, void **self) {
     __atomic_store_n(&esp__cpu_simd, esp_simd_level(), __ATOMIC_RELAXED);
-    memcpy(self, &h, sizeof h); /* self is the host's table: the CPU has no state of its own */
+    memcpy(self, &h, sizeof h); /* `self` is the esp_host, because the CPU has no state */
     return ordinal ? ESP_E_UNSUPPORTED : ESP_OK;
 }
 static void esp__cpu_close(void *self) { (void)self; }
@@ -29,7 +29,7 @@ static esp_status esp__cpu_stream(void *self, esp_stream *out) {
 }
 static void esp__cpu_stream_end(void *self, esp_stream s) { (void)self, (void)s; }
 
-/* An event is the time at which it was recorded. */
+/* An event of the CPU is the time at which it was recorded. */
 static esp_status esp__cpu_event(void *self, void **event) {
     const esp_host *h = self;
     *event = h->alloc(h->user, (esp_device){ESP_CPU, 0}, sizeof(uint64_t), 8);
@@ -50,9 +50,9 @@ static esp_status esp__cpu_elapsed(void *self, void *from, void *to, uint64_t *n
     return (void)self, *ns = *(uint64_t *)to - *(uint64_t *)from, ESP_OK;
 }
 
-enum { ESP__CPU_GRAIN = 65536 }; /* elements of a piece of a loop on the workers */
+enum { ESP__CPU_GRAIN = 65536 }; /* elements per piece of a loop that worker threads share */
 
-/* Runs the loop on the workers; self NULL: on this thread. */
+/* Runs a loop on the worker threads, or if self is NULL on this thread. */
 static void esp__cpu_for(const esp_host *self, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                          void *arg) {
     if (self)
@@ -95,7 +95,7 @@ typedef struct esp__cpu_conversion {
     bool sum;
 } esp__cpu_conversion;
 
-/* out := (sum: out) + scale * in, where `in` has any dtype. */
+/* out = scale * in, or with `sum` out += scale * in. `in` may have any dtype. */
 static void esp__cpu_decode(float *out, const void *in, esp_dtype dtype, float scale, bool sum, uint64_t n) {
     const int simd = __atomic_load_n(&esp__cpu_simd, __ATOMIC_RELAXED);
     const float *f = in;
@@ -126,7 +126,7 @@ static void esp__cpu_convert_run(void *arg, uint64_t begin, uint64_t end) {
 }
 static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
                                    uint32_t sum, uint64_t count, esp_stream s) {
-    const uint64_t fp = esp__fp_default(); /* the thread may be the trainer's */
+    const uint64_t fp = esp__fp_default(); /* the trainer may have changed the floating-point mode */
     esp__cpu_conversion c = {dst, src, to, from, scale, sum != 0};
     (void)s;
     esp__cpu_for(self, count, ESP__CPU_GRAIN, esp__cpu_convert_run, &c);

@@ -1,10 +1,10 @@
-/* comms.c: the backend of each scope, the comms that it opens, and what the link thread does with all of them: sleep,
- * wake, abort. Knows nothing of ops. */
+/* comms.c: opens a communicator (comm) for each scope, which is a level of the job or several levels together. The link
+ * thread sleeps until one of them has news. */
 #include "espresso_impl/executor/executor.h"
 #include <poll.h>
 #include <sched.h>
 
-enum { ESP__SLEEP_SHORT_US = 200 }; /* in a backend without wait_fd, while others may have news */
+enum { ESP__SLEEP_SHORT_US = 200 }; /* longest sleep in one backend if there are several */
 
 /* ---- which backend ----------------------------------------------------------------------------------------------- */
 static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {
@@ -20,7 +20,7 @@ static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {
                             "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
 }
 
-/* Adds the launcher's links, such as "1gbit,50us" or one that changes with time, to the backend's parameters. */
+/* Adds the links that the launcher emulates, such as "1gbit,50us", to the backend's parameters. */
 static esp_status esp__link_params(esp_ctx *ctx, const char *params, const esp__env_links *links, char *out,
                                    size_t cap) {
     const char *link = links->inter, *comma = strchr(link, ',');
@@ -41,7 +41,7 @@ static esp_status esp__link_params(esp_ctx *ctx, const char *params, const esp__
     return ESP_OK;
 }
 
-/* One backend from its spec: "shm:inter=1gbit". */
+/* Chooses a backend by its spec, such as "shm:inter=1gbit". */
 static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__env_links *links, esp__comm_plan *out) {
     static const esp__env_links none = {"", ""};
     char name[ESP__NAME_MAX];
@@ -60,8 +60,8 @@ static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__en
     return s;
 }
 
-/* The scope that a key of "levels:" stands for: one of the words, or a name for the next level. *words: keys so far
- * that are words of levels, bit by bit. */
+/* Finds the scope that a key of "levels:" names, which is a standard name such as "intra" or the job's own. *words has
+ * a bit for each level that was named by its standard name. */
 static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words, uint32_t *out) {
     uint32_t scope = 0;
     while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
@@ -82,7 +82,7 @@ static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words,
     return wrong ? esp__fail(ctx, ESP_E_ARG, "backend 'levels': '%s' cannot name a level: %s", key, wrong) : ESP_OK;
 }
 
-/* "levels:intra=(shm),inter=(gloo:iface=eth0)": a backend for each level. */
+/* Chooses a backend for each level, from "levels:intra=(shm),inter=(gloo:iface=eth0)". */
 static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const esp__env_links *links,
                                       esp__comm_plan plans[ESP__SCOPES]) {
     char key[ESP__NAME_MAX], spec[ESP__SPEC_MAX];
@@ -106,8 +106,7 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-/* What a job on several hosts uses if nobody names a backend: shared memory in a machine, and between machines MPI, or
- * gloo where no MPI launcher started the ranks. NULL: the job is on one host, or that backend is not there. */
+/* Returns the default backends for a job on several hosts, or NULL if the job is on one host or they are missing. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
 #define ESP__BETWEEN(name)                                                                                             \
     { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
@@ -145,7 +144,7 @@ ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **text, const e
     return s;
 }
 
-/* The first of the backends that can say who the ranks are. */
+/* Returns the first backend that can find rank and size itself, as MPI can. */
 static const esp__comm_plan *esp__backend_that_meets(const esp__comm_plan plans[ESP__SCOPES]) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet)) return &plans[k];
@@ -177,8 +176,7 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     return ESP_OK;
 }
 
-/* Gives every scope of the job a backend: its own, or that of its outermost level; with one backend for all levels,
- * that one. */
+/* Gives a scope without a backend that of its outermost level, or the only backend. */
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
@@ -212,11 +210,11 @@ static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint
     esp__oob *o = user;
     const esp_status s =
         esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
-    if (s) esp__plugin_detail_set(esp_last_error(o->ctx)); /* it says which rank */
+    if (s) esp__plugin_detail_set(esp_last_error(o->ctx)); /* its text names the rank that failed */
     return s;
 }
 
-/* The comm that was opened first, of the same backend, with all ranks of the scope's groups; NULL: none. */
+/* Returns the first open comm of the same backend whose group contains all ranks of this scope's groups, or NULL. */
 static void *esp__comm_parent(const esp_ctx *ctx, uint8_t scope, const esp_backend *b) {
     uint32_t first, last, from, to;
     esp__scope_levels(scope, ctx->job.topo.n_levels, &first, &last);
@@ -264,7 +262,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         comm->backend = plan->backend;
         void *handle = NULL;
         s = plan->backend->open(&ctx->host, &g, plan->params, &handle);
-        pthread_mutex_lock(&ctx->lanes.lock); /* the watch thread may want to abort all comms */
+        pthread_mutex_lock(&ctx->lanes.lock); /* the watch thread may abort all comms at any time */
         comm->handle = s ? NULL : handle;
         if (!s && !g.parent) ctx->job.parents[ctx->job.n_parents++] = scope;
         pthread_mutex_unlock(&ctx->lanes.lock);
@@ -287,8 +285,8 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
     if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
-    /* machines with different numbers of ranks have only the flat tree, which needs only the group of all ranks */
-    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* of n levels each, so that parents come first */
+    /* if machines have different numbers of ranks, there is only the scope of all ranks */
+    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* larger scopes first, because they may be parents */
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);
             s = esp__comm_open(ctx, scope, &plans[scope]);
@@ -297,7 +295,7 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
 }
 
 ESP__FN void esp__comms_close(esp_ctx *ctx) {
-    for (uint32_t k = ESP__SCOPES; k-- > 0;) { /* parents last */
+    for (uint32_t k = ESP__SCOPES; k-- > 0;) { /* closes parents after their children */
         esp__comm *c = &ctx->job.comms[k];
         int parent = 0;
         for (uint32_t p = 0; p < ctx->job.n_parents; p++) parent |= ctx->job.parents[p] == k;
@@ -345,11 +343,12 @@ ESP__FN bool esp__comms_arm(esp_ctx *ctx) {
     return ctx->job.n_parents > 1;
 }
 
-/* Sleeps on the descriptors of all parents that have one. The others are asked in turn, each for a short time. */
+/* Sleeps until a backend's descriptor is readable. Backends without one sleep in turn, each for a short time. */
 static void esp__comms_sleep_on(esp_ctx *ctx, uint64_t us) {
     struct pollfd fds[ESP__SCOPES];
     nfds_t n = 0;
-    if (__atomic_exchange_n(&ctx->job.woken, 0u, __ATOMIC_SEQ_CST)) return; /* arming may have swallowed it */
+    if (__atomic_exchange_n(&ctx->job.woken, 0u, __ATOMIC_SEQ_CST))
+        return; /* another thread woke this one before the sleep */
     for (uint32_t p = 0; p < ctx->job.n_parents; p++) {
         const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
         int32_t fd = esp__comm_fd(c);

@@ -1,10 +1,9 @@
-/* dispatch.c: decides which op is next on every lane. On the cpu and compute lanes it is the op that became ready first
- * (among equals the lower unit), on links the next one in the strategy's order. Also: what follows when an op has run.
- * Lock held in all functions. */
+/* dispatch.c: decides which op runs next on each lane. The cpu and compute lanes run first the op that was ready first;
+ * each link runs its ops in the strategy's order, which is the same on all ranks. All functions need the lock. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
-enum { ESP__PENDING_LOOK_NS = 20000 }; /* a look at an event costs about 1 us */
+enum { ESP__PENDING_LOOK_NS = 20000 }; /* 20 us, because testing an event costs about 1 us */
 
 /* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------- */
 static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
@@ -34,7 +33,7 @@ static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
     return op;
 }
 
-/* Has any link lane an op that can start? */
+/* True if any link has an op that can start. */
 static bool esp__link_any(const esp_ctx *ctx) {
     for (int k = 0; k < (int)ctx->job.topo.n_levels; k++)
         if (esp__link_startable(ctx, k)) return true;
@@ -60,7 +59,7 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
 }
 
 /* ---- behind stream-ordered collectives --------------------------------------------------------------------------- */
-/* Are only ops behind `collective` between it and `next`, the unit's next op, and is that one, too? */
+/* True if `next` and all ops between `collective` and `next` go into a stream that waits for the link. */
 static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
     if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return false;
@@ -69,10 +68,9 @@ static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const
     return true;
 }
 
-/* The next op in a stream behind a link's collectives. Such an op waits on the device for a collective, and so for all
- * ranks. Each rank enqueues them in the strategy's order, and only when all collectives before have started. So what
- * waits in a stream needs nothing that any rank enqueues later: ranks cannot wait for each other in a circle, even
- * where streams share a queue of the hardware. */
+/* Finds the next op for a stream that waits for a link's collectives. Ranks enqueue these ops in the strategy's order,
+ * and only after all earlier collectives have started. So no op waits for something that a rank enqueues later, and
+ * ranks cannot deadlock, even if streams share a hardware queue. */
 static const esp__op *esp__behind_next(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
@@ -87,13 +85,13 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
     return NULL;
 }
 
-/* A collective has started or ended: wakes the thread, which may have an op to enqueue now. */
+/* Wakes the cpu thread after a collective has started or ended, because an op may follow it on the device. */
 static void esp__behind_wake(esp_ctx *ctx) {
     if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------- */
-/* Marks the unit done, and each of its tensors whose units are all done. */
+/* Marks the unit done, and each tensor that has no other unfinished unit. */
 static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
@@ -121,7 +119,7 @@ ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool fro
     }
 }
 
-/* Lets those units go on whose devices have done the op before. */
+/* Continues the units whose device has finished the previous op. */
 static void esp__pending_poll(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (uint32_t i = 0; i < f->n_pending;) {

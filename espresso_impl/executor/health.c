@@ -1,4 +1,4 @@
-/* health.c: may a context be used, and how does it fail? A failed context stays failed, with its first error. */
+/* health.c: checks whether a context may be used, and records its first fatal error, after which it stays failed. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN esp_status esp__usable(const esp_ctx *ctx) {
@@ -19,12 +19,12 @@ ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
     return ESP_OK;
 }
 
-/* Lock held. */
+/* Fails with the context's first fatal error. Lock held. */
 ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
-/* Takes the lock: a thread of the library may be writing the text of the error at this moment. */
+/* Takes the lock, because another thread may be writing the error's text. */
 ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
@@ -32,9 +32,8 @@ ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     return s;
 }
 
-/* Adds to an error's text where this rank is: the tensor, the op and its number in the order of its link, which is the
- * same on all ranks, and the step. Of several links the outermost with an op in flight, else the outermost with an op
- * to come. Lock held. */
+/* Appends to an error's text where this rank is: tensor, op, the op's number in its link's order, and step. It names
+ * the outermost link with an op in flight, or if there is none, the outermost with an op left. Lock held. */
 static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
     const size_t n = strlen(text);
     const unsigned long long step = (unsigned long long)ctx->steps.step;

@@ -1,10 +1,7 @@
-/* lanes.c: runs the program. Three threads take part: the caller pushes and waits, the cpu thread runs the cpu and
- * compute lanes, and the link thread runs all link lanes. ctx->lanes.lock protects all shared state. A unit's memory
- * belongs to the op of its chain that is running. Allocates nothing. dispatch.c decides which op is next.
- *
- * Where a rank has no core for these two threads, the caller does their work (caller_drives): a thread that wakes while
- * backward fills the cores waits for a tick of the scheduler, up to 4 ms. Then esp_push, esp_test and esp_wait run what
- * can run, and the link thread looks now and then, for trainers that compute for long between two calls. */
+/* lanes.c: the threads that run the ops of a step. The caller pushes and waits, the cpu thread runs the cpu and compute
+ * lanes, and the link thread runs the collectives. ctx->lanes.lock protects what they share. If a rank has too few
+ * cores for these threads, the caller's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and
+ * the link thread helps if the caller stays away for long. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -12,7 +9,7 @@
 #include <time.h>
 
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
-enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* of an op that takes about as long as waking a thread, or longer */
+enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* an op this large takes longer than waking a thread */
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
 /* ---- core time ------------------------------------------------------------------------------------------------- */
@@ -23,19 +20,19 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
         __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
 }
 
-/* A clock of core time takes up to 2 us to read: it is read when an op begins or ends, and when a thread begins or ends
- * to look for ops, not at each look. This thread's core time at the last reading, or 0 while it does something else. */
+/* This thread's core time at the last reading, or 0 while it is not measured. Reading that clock takes up to 2 us, so
+ * it is read only when an op or a search for ops begins or ends. */
 static __thread uint64_t esp__core_mark;
 
-/* This thread's core time, or 0 if nobody reads core times. */
+/* Returns this thread's core time, or 0 if nobody reads core times. */
 static uint64_t esp__core_now(const esp_ctx *ctx) {
     uint64_t now = 0;
     if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
     return now;
 }
 
-/* Reads the clock. This thread's time since the last reading counts for the ops in flight, in equal shares. 0: nobody
- * reads it. The caller is in the backends (the link thread, or lanes.driving), or nobody is. */
+/* Divides this thread's core time since the last reading equally among the collectives in flight. Returns the time now,
+ * or 0 if nobody reads core times. Only the thread inside the backends calls it, or any if none is. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
     if (!now) return esp__core_mark = 0;
@@ -48,26 +45,25 @@ static uint64_t esp__core_read(esp_ctx *ctx) {
     return esp__core_mark = now;
 }
 
-/* This thread begins to look for ops. Where the library's threads run them, a waiting thread does not. Lock held. */
+/* Starts to measure this thread's core time, if the trainer's threads run the ops. Lock held. */
 ESP__FN void esp__core_enter(esp_ctx *ctx) {
     esp__core_mark = 0;
     if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);
 }
 
-/* This thread goes on with something else. Lock held. */
 static void esp__core_leave(esp_ctx *ctx) {
     if (!ctx->lanes.driving) esp__core_read(ctx);
     esp__core_mark = 0;
 }
 
 /* ---- cpu and compute lanes --------------------------------------------------------------------------------------- */
-/* Sleeps until `cv` is signalled or, if `until` is not 0, esp__now_ns reaches it. Lock held. */
+/* Sleeps until `cv` is signalled, or until the time `until` if that is not 0. Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
 }
 
-/* Waits for the next op; NULL: the context closes. Lock held. */
+/* Waits for the cpu thread's next op. Returns NULL when the context closes. Lock held. */
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
@@ -84,7 +80,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     ctx->lanes.cpu_busy = true;
     const bool help =
         ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(&ctx->active, op) >= ESP__LONG_ELEMENTS;
-    if (help) { /* meanwhile the link thread drives the links */
+    if (help) { /* the link thread starts and tests collectives meanwhile */
         ctx->lanes.helped = true;
         pthread_cond_signal(&ctx->lanes.link_cv);
     }
@@ -136,7 +132,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     return l->comm->backend->start(l->comm->handle, &c, d->stream[esp__on_link(k)], &l->req);
 }
 
-/* Tests lane `k`'s request, and ends its op if it is complete. Lock not held. */
+/* Tests the request of link `k`, and ends its op if it is complete. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__op *op = esp__link_head(ctx, k);
@@ -157,7 +153,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     return ESP_OK;
 }
 
-/* The backend failed. Usually a peer is gone, and the watch thread is about to report which. */
+/* Fails the context after a backend's error. Waits first, since the watch thread may name a lost rank as the cause. */
 static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
@@ -167,7 +163,7 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
-        /* a peer gave up because rank 0, which would inform this rank, is silent */
+        /* rank 0 is silent, so it cannot name the lost rank: suspects rank 0 itself */
         if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
@@ -202,7 +198,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
     esp__core_read(ctx);
     ctx->lanes.request.req = NULL;
-    if (s) return s; /* the context is about to fail, which ends the wait */
+    if (s) return s; /* the context fails next, which ends the wait */
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.request.ended_ns = now;
     ctx->lanes.request.done = true;
@@ -211,8 +207,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts at most one op a lane, and a request. 1 if something was started: then more may be ready. Lock held on entry
- * and exit, but released in between. */
+/* Starts at most one op per link and a request. True if more may be ready now. Lock held, but released meanwhile. */
 static bool esp__links_start_some(esp_ctx *ctx) {
     bool started = false;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
@@ -239,8 +234,8 @@ static bool esp__links_start_some(esp_ctx *ctx) {
     return started;
 }
 
-/* Starts all ops that can start, those too that become ready meanwhile. 1 if anything is in flight. Lock held on entry
- * and exit. */
+/* Starts all ops that can start, including those that become ready meanwhile. Returns true if any is in flight. Lock
+ * held, but released meanwhile. */
 static bool esp__links_start(esp_ctx *ctx) {
     while (esp__links_start_some(ctx)) {
     }
@@ -249,7 +244,7 @@ static bool esp__links_start(esp_ctx *ctx) {
     return ctx->lanes.request.req != NULL;
 }
 
-/* Tests all requests. 1 if one of them completed or failed. Lock not held. */
+/* Tests all requests. Returns true if one has completed or failed. Lock not held. */
 static bool esp__links_poll(esp_ctx *ctx) {
     bool progressed = false;
     esp__plugin_detail_clear();
@@ -268,15 +263,15 @@ static bool esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Looks at what this rank waits for. Lock not held. */
+/* Checks whether this rank has waited too long for another. Lock not held. */
 static void esp__links_check(esp_ctx *ctx, uint64_t now) {
     esp__wait w = esp__waits_look(ctx, now);
     if (w.left) w.left = !esp__links_poll(ctx);
     esp__waits_judge(ctx, now, &w);
 }
 
-/* Nothing is in flight. Yields a few times, because a push often follows soon, and then sleeps. Lock held on entry and
- * exit. */
+/* Waits for work while nothing is in flight: yields a few times, because a push often follows soon, then sleeps. Lock
+ * held, but released meanwhile. */
 static void esp__links_idle(esp_ctx *ctx, int *yields) {
     const bool waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
     const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
@@ -294,22 +289,22 @@ static void esp__links_idle(esp_ctx *ctx, int *yields) {
     *yields = 0;
 }
 
-/* How long the backend may sleep in progress(), in microseconds. */
+/* Returns for how many microseconds the backend may sleep in progress(). */
 static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     uint64_t left = until > now ? (until - now) / 1000u : 0;
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
 }
 
-/* The context failed: the backend was told to abort, and requests in flight are dropped. Lock held. */
+/* Forgets the requests in flight after the context has failed and the backend has aborted. Lock held. */
 static void esp__links_drop(esp_ctx *ctx) {
-    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* the lanes stay busy: nothing starts */
+    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* busy links start no op */
     ctx->lanes.request.req = NULL;
     ctx->lanes.link_busy = 0;
     pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
 /* ---- the trainer's threads run the ops --------------------------------------------------------------------------- */
-/* Runs an op of the cpu or compute lane, if one is ready and no thread runs one. Lock held, but released meanwhile. */
+/* Runs a ready op of the cpu or compute lane, if no other thread does. Lock held, but released meanwhile. */
 static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
     const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
@@ -317,8 +312,8 @@ static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     return op != NULL;
 }
 
-/* Starts what can start, and tests what is in flight, if no other thread does. True: something has ended. Lock held,
- * but released meanwhile. */
+/* Starts collectives that can start and tests those in flight, unless another thread does. Returns true if one has
+ * ended. Lock held, but released meanwhile. */
 static bool esp__drive_links(esp_ctx *ctx) {
     bool progressed = false;
     if (ctx->lanes.driving) return false;
@@ -334,15 +329,15 @@ static bool esp__drive_links(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Runs all that can run now. True: something ran. Lock held, but released meanwhile. */
+/* Runs all ops that can run now. Returns true if one ran. Lock held, but released meanwhile. */
 static bool esp__drive_all(esp_ctx *ctx, uint64_t *until) {
-    const uint64_t fp = esp__fp_default(); /* the thread is the trainer's, and so is its floating-point mode */
+    const uint64_t fp = esp__fp_default(); /* the trainer may have changed the floating-point mode */
     bool any = false;
     *until = 0;
     for (bool more = true; more && !ctx->health.fatal; any |= more) {
         more = esp__drive_cpu(ctx, until);
         more |= esp__drive_links(ctx);
-        more |= esp__drive_cpu(ctx, until); /* what may follow a collective that has started */
+        more |= esp__drive_cpu(ctx, until); /* an op may follow a collective on the device */
     }
     ctx->lanes.drove_ns = esp__now_ns();
     esp__fp_restore(fp);
@@ -355,10 +350,10 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
     esp__core_leave(ctx);
-    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* what is in flight now is theirs to test */
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiters now test what is in flight */
 }
 
-/* Sleeps in the backends, or looks for stragglers. Lock held, but released meanwhile. */
+/* Checks for stragglers if `look`, else sleeps until a backend may have news. Lock held, but released meanwhile. */
 static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = true;
@@ -401,8 +396,7 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
 }
 
-/* The link thread's part: while a step is open and nobody has looked for ops for a while, it does. Lock held, but
- * released meanwhile. */
+/* The link thread runs ops if no trainer's thread did so for a while. Lock held, but released meanwhile. */
 static void esp__drive_spare(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
     uint64_t until;
@@ -414,7 +408,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
         const bool ran = esp__drive_links(ctx);
         if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, false);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
-        /* the op has ended meanwhile, and its thread found this one driving: now it must drive itself */
+        /* the long op has ended: its thread tests the collectives again */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);

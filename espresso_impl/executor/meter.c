@@ -1,5 +1,4 @@
-/* meter.c: records when the pushes and ops of a step ran, and adds up their times. Allocates nothing, and costs next to
- * no time. Must not know who reads the figures. */
+/* meter.c: records when the pushes and ops of a step ran, and adds up their times for statistics and observers. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
@@ -35,7 +34,7 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
         const esp__memory_on *m = &ctx->active.on[op->on];
         const esp__device *d = m->device;
         void *const *event = &m->events[2 * op->event];
-        uint64_t took = 0, ago = 0; /* settled: the last event of the step */
+        uint64_t took = 0, ago = 0; /* `settled` is the device's last event in the step */
         if (d->table->elapsed(d->self, event[0], event[1], &took) ||
             d->table->elapsed(d->self, event[1], d->settled, &ago))
             took = ago = 0;
@@ -43,7 +42,7 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
     }
 }
 
-/* Nanoseconds of `s` that lie in [*from, to); moves *from to where they end. */
+/* Returns how many nanoseconds of the span `s` lie in [*from, to), and moves *from to their end. */
 static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     uint64_t begin = s.start_ns > *from ? s.start_ns : *from, end = s.end_ns < to ? s.end_ns : to;
     if (end <= begin) return 0;
@@ -51,14 +50,13 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     return end - begin;
 }
 
-/* Of the last step: nanoseconds of [from, to) in which a link was busy, and in which no link was but compression ran.
- */
+/* Computes for [from, to) of the last step how many nanoseconds a link was busy, and how many only compression ran. */
 static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
                                uint64_t *compression) {
     uint64_t at = from, busy = 0;
     uint32_t k[ESP__LEVELS] = {0};
     *communication = 0;
-    for (;;) { /* ops of one link do not overlap: merges the links by start time */
+    for (;;) { /* visits the ops of all links in order of their start */
         const esp__span *first = NULL;
         int lane = 0;
         for (int l = 0; l < ESP__LEVELS; l++) {
@@ -92,7 +90,7 @@ ESP__FN void esp__meter_step(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
-    uint64_t before = 0, inside = 0; /* inside esp_push, for the tensors before this one: most were pushed earlier */
+    uint64_t before = 0, inside = 0; /* time inside esp_push before this tensor's push */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         uint64_t ready =

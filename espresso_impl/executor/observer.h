@@ -1,5 +1,5 @@
-/* observer.h: how observers learn what the executor does. The executor calls the functions below at fixed places, and
- * names no observer. */
+/* observer.h: the interface of observers, such as trace and statistics: functions that the executor calls at fixed
+ * places of a step. */
 #ifndef ESP__OBSERVER_H
 #define ESP__OBSERVER_H
 #include "espresso_impl/base/base.h"
@@ -7,39 +7,37 @@
 struct esp__op;
 struct esp__range;
 
-/* One observer. Every member is optional. `self` is what open (or strategy) stored. NULL means that the user did not
- * ask for this observer: then only open, strategy and agree are called. */
+/* One observer. Each function may be NULL. `self` is what `open` or `strategy` stored, or NULL if the user did not ask
+ * for this observer; then only open, strategy and agree are called. */
 typedef struct esp__observer {
-    /* In esp_start, before the strategy is loaded. If *spec is this observer's own name of a strategy ("auto"), stores
-     * *self and sets *spec to the strategy that runs first. */
+    /* Called in esp_start, before the strategy is loaded. If *spec is the strategy that this observer chooses, as
+     * "auto" is the autopilot's, it stores *self and sets *spec to the strategy that runs first. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
-    /* Adds lines that must be the same on all ranks. Called with self NULL, too. */
+    /* Adds lines that esp_start compares across ranks. Also called with self NULL. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
-    /* At the end of esp_start, on all ranks; takes memory. Leaves *self NULL if the user did not ask for this observer.
-     */
+    /* Called at the end of esp_start on all ranks. Leaves *self NULL if the user does not want this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
-    bool collective; /* open exchanges with other ranks: it runs once no rank has failed so far */
-    void (*activated)(esp_ctx *ctx, void *self); /* another program is active; also called after open; no lock */
-    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: copy numbers only */
+    bool collective;                             /* open communicates with other ranks, so no rank may skip it */
+    void (*activated)(esp_ctx *ctx, void *self); /* the active strategy is new; also after open; no lock */
+    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: only copy numbers */
     void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
-                    esp__span when); /* lock held: copy numbers only */
-    /* A compress op has made the payload of one part. On the cpu thread, no lock. */
+                    esp__span when); /* lock held: only copy numbers */
+    /* A compress op has made one part's payload. Called on the cpu thread, without the lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
-    void (*loss)(esp_ctx *ctx, void *self, double loss); /* the trainer reported one; lock held: copy numbers only */
-    /* After every step, on the thread that called esp_wait_all, no lock, in the order of the list. All ranks call it.
-     */
+    void (*loss)(esp_ctx *ctx, void *self, double loss); /* lock held: only copy numbers */
+    /* Called after every step on all ranks, without the lock, by the thread that called esp_wait_all. */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Did this observer choose the active strategy? Then loading a state may replace it by the saved one. Same on all
-     * ranks. */
+    /* Returns true if this observer chose the active strategy. Loading a state may then replace it by the saved
+     * strategy. All ranks return the same. */
     bool (*chose)(const esp_ctx *ctx, const void *self);
-    void (*loaded)(esp_ctx *ctx, void *self); /* a state was loaded, and the strategy saved with it activated */
-    /* Ranks were lost: rank and size have changed, and the active strategy was compiled again; if this observer had
-     * chosen it, it is fp32 now. On all remaining ranks, also with *self NULL. `activated` follows. */
+    void (*loaded)(esp_ctx *ctx, void *self); /* a saved state and its strategy were loaded */
+    /* Ranks were lost: rank and size have changed, and the strategy was compiled again. If this observer had chosen it,
+     * fp32 is active now. Called on all remaining ranks, also with *self NULL; `activated` follows. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
-    void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after a failed open     */
+    void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after open failed */
 } esp__observer;
 
-/* The observers of a context, in the order in which they are called. context/open.c fills the table. */
+/* The observers, in the order of calls. context/open.c fills the table. */
 enum {
     ESP__OBSERVE_TRACE,
     ESP__OBSERVE_ERRORS,
@@ -47,7 +45,7 @@ enum {
     ESP__OBSERVE_STRAGGLERS,
     ESP__OBSERVE_PROFILE,
     ESP__OBSERVE_STATS,
-    ESP__OBSERVE_AUTO, /* has no table where the build has no planner */
+    ESP__OBSERVE_AUTO, /* absent in builds without planner */
     ESP__OBSERVERS
 };
 typedef struct esp__observers {
@@ -64,9 +62,9 @@ ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_p
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const struct esp__op *op, esp__span when);
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *part);
 ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss);
-ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* after a failure ranks are out of step */
+ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* after a failure, ranks may be in different steps */
 ESP__FN bool esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);
 ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx);
-ESP__FN void esp__observers_close(esp_ctx *ctx); /* fine on a context that was never started */
+ESP__FN void esp__observers_close(esp_ctx *ctx); /* `ctx` need not have been started */
 #endif

@@ -1,7 +1,6 @@
-/* tokens.c: an op takes a token before it compresses. There is one token a core, so that ranks that share a machine do
- * not run more ops at once than it has cores. The tokens are bytes in a pipe that the launcher made (as GNU make's
- * jobserver does): ESPRESSO_TOKENS=read,write,inode. Must not know what an op does. A wait for a token is limited: a
- * rank that died may not have put its token back. */
+/* tokens.c: lets no more ranks of a machine compress at once than it has cores. An op takes a token before it
+ * compresses: a byte in a pipe that the launcher made, as GNU make's jobserver does (ESPRESSO_TOKENS=read,write,inode).
+ * Waits are limited, because a rank that died may have kept its token. */
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +10,7 @@
 
 enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
 
-/* Is `fd` an end of the launcher's pipe? A program in between may have closed it, and its number may be another file's
- * now. */
+/* True if `fd` is an end of the launcher's pipe, and not another file that got the number after the pipe was closed. */
 static bool esp__token_end(int fd, unsigned long long inode) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && (unsigned long long)st.st_ino == inode;
@@ -30,7 +28,7 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx) {
     }
     flags = fcntl(r, F_GETFL);
     if (flags < 0 || !(flags & O_NONBLOCK)) return;
-    fcntl(r, F_SETFD, FD_CLOEXEC); /* programs that this one starts do not get the pipe */
+    fcntl(r, F_SETFD, FD_CLOEXEC); /* child programs do not inherit the pipe */
     fcntl(w, F_SETFD, FD_CLOEXEC);
     ctx->lanes.tokens[0] = r;
     ctx->lanes.tokens[1] = w;
@@ -56,7 +54,7 @@ ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
         struct pollfd p = {ctx->lanes.tokens[0], POLLIN, 0};
         poll(&p, 1, ESP__TOKEN_LOOK_MS);
     }
-    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* no more waits: the next op would wait as long */
+    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* later ops do not wait for tokens any more */
     esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
              (unsigned)longest_ms);
     return false;

@@ -1,19 +1,18 @@
-/* waits.c: finds out what this rank waits for: a peer that is slow, gone or silent, or its own trainer, which has not
- * pushed the next tensor. Looks from time to time, and decides when a wait becomes an error. Must not know what ops do.
- */
+/* waits.c: finds what this rank waits for and decides when a wait becomes an error. It may be a rank that is slow, gone
+ * or silent, or this rank's own trainer, which has not pushed the next tensor. */
 #include "espresso_impl/executor/executor.h"
 
 enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
-/* The unit's first tensor that this rank has not pushed in this step; NULL: all are pushed. */
+/* Returns the unit's first tensor that this rank has not pushed in this step, or NULL if all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u) {
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
     return NULL;
 }
 
-/* This rank waits and nothing is in flight. If a lane's next tensor was not pushed here, warns after a while, and fails
- * the context when the time is over. Lock held. */
+/* If nothing is in flight and this rank has not pushed a link's next tensor, warns after a while, and fails the context
+ * after the timeout. Lock held. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
@@ -35,7 +34,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* A rank has left, which is only an error once somebody waits for it: see esp__waits_judge. */
+/* Notes that a rank has left. This is an error only if this rank waits for it: see esp__waits_judge. */
 ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (ctx->health.left_rank < 0 || left < 0) {
@@ -45,7 +44,7 @@ ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* The error of a wait for a rank that has left. Where ranks disagree, all of them get that error. Lock held. */
+/* Returns the error of a wait for a rank that left. If ranks disagreed, all get that error. Lock held. */
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap) {
     const esp_status after = ctx->health.left_after;
     if (after == ESP_E_MISMATCH)
@@ -59,8 +58,8 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
     return after == ESP_E_MISMATCH ? after : ESP_E_PEER;
 }
 
-/* Has nothing arrived for a second? A rank has left, and the backend does not know which rank a request waits for, or
- * what that rank sent may still be on its way over a slow link. Not under the lock. */
+/* True if no byte has arrived for a second after a rank has left. Until then its last data may still be on the way.
+ * Call it without the lock. */
 static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     esp_stats s;
     memset(&s, 0, sizeof s);
@@ -71,13 +70,13 @@ static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
-/* When a thread, or else a stream of the trainer, began to wait; 0: none does. Lock held. */
+/* Returns since when a thread, or otherwise a stream of the trainer, waits, or 0 if none does. Lock held. */
 static uint64_t esp__waits_since(const esp_ctx *ctx) {
     return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
 }
 
-/* A collective that a stream-ordered backend has enqueued has no request any more, but its device may wait for a peer.
- * Stores in ctx->health whether one does. Lock held. */
+/* Stores in ctx->health which collective is enqueued on a device and not finished. It has no request to test, but may
+ * wait for another rank. Lock held. */
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
@@ -99,7 +98,7 @@ static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     h->behind = op != NULL;
 }
 
-/* The oldest request that is long under way. */
+/* Returns the oldest request that is in flight for long. */
 static esp__wait esp__oldest_request(esp_ctx *ctx, uint64_t now) {
     esp__wait o = {.since = UINT64_MAX, .rank = -1, .tensor = UINT32_MAX};
     for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
@@ -133,12 +132,12 @@ ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now) {
     return o;
 }
 
-/* Stores in ctx->health which rank the oldest request waits for: the watch thread answers rank 0 from it. */
+/* Also stores which rank the oldest request waits for, so that the watch thread can report it to rank 0. */
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     esp__health *h = &ctx->health;
     const bool waiting = w->since != UINT64_MAX;
     pthread_mutex_lock(&ctx->lanes.lock);
-    /* a stream waits for nothing but what is behind a collective on the device */
+    /* a trainer's stream can only wait for a collective on its device */
     const bool waits = ctx->lanes.waiters || w->behind;
     h->waiting = waiting;
     h->waits_for = w->rank;
@@ -150,7 +149,7 @@ ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     const bool soon = waited_ns > most_ns - esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull && waiting;
     const bool check = soon && !h->checked, over = waited_ns > most_ns && !h->suspected;
     h->checked = soon;
-    if (over && waiting) h->suspected = true; /* else ops go on: a later one may still wait for too long */
+    if (over && waiting) h->suspected = true; /* otherwise ops continue, and a later one may time out */
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, over);
     if (w->left) {
         char text[ESP__ERROR_MAX];

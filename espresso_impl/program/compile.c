@@ -1,6 +1,6 @@
-/* compile.c: compiles every unit's option into this rank's chain of ops, with every buffer at a fixed place in one
- * arena. region.c says which elements the rank has after each step; this file adds memory, lanes and number formats.
- * Runs nothing. */
+/* compile.c: compiles the option of every sync unit (a tensor, a chunk or a group) into the ops that this rank runs,
+ * and gives every buffer a fixed place in one block of memory, the arena. It runs nothing. region.c computes which
+ * elements the rank holds after each step of the option. */
 #include "espresso_impl/program/compile.h"
 
 static bool esp__wants_mean(const esp__compile *c) {
@@ -9,8 +9,8 @@ static bool esp__wants_mean(const esp__compile *c) {
 
 static bool esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-/* After the last step that changes numbers: the sum becomes the mean. Halves are scaled when they go back to the
- * gradient. */
+/* Divides the sum by the number of ranks, in or after the last step that changes numbers. f16 and bf16 gradients are
+ * scaled later, when they are copied back into the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->job->size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
@@ -20,7 +20,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
         esp__backend_of(c->job, op->collective.scope)->caps & ESP_BACKEND_SCALE)
         op->collective.coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->codec.scale = scale; /* a power of two is exact: a codec may scale before or after it sums */
+        op->codec.scale = scale; /* exact for powers of two, even before a sum */
     else
         esp__op_copy(c, ESP__COPY_SCALE, i, scale);
 }
@@ -36,7 +36,7 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     c->finalized = true;
 }
 
-/* A Decomp of parts that this rank has compressed gets the codec's state for them. */
+/* If this rank compressed the parts that a Decomp decompresses, the Decomp gets the codec's state of these parts. */
 static void esp__decomp_state(esp__compile *c, esp__op *op) {
     op->codec.feedback = c->comp_ranges ? c->comp_feedback : -1;
     for (uint32_t k = 0; k < op->codec.n_ranges && op->codec.feedback >= 0; k++) {
@@ -65,14 +65,14 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, space, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
-        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* else those of the Comp are as large */
+        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* with one part, the Comp's scratch memory is enough */
     }
     c->comps++;
     esp__compile_finalize(c, i);
     esp__compile_mean(c, i);
 }
 
-/* A collective on payload slots. It receives into a new buffer, except at a broadcast's root. */
+/* Compiles a collective on payloads. It receives into a new buffer, except at the root of a broadcast. */
 static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
@@ -80,14 +80,14 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const bool part = esp__region_takes_part(&c->region, s), held = esp__takes_part(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    /* the host keeps the headers of bodies that are summed */
+    /* payloads are summed in host memory, because the host must set their headers aside */
     const int space = s->summed ? c->host : esp__link_space(c, s->level);
     esp__payloads_to(c, space, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
-    if (swap) { /* the alltoall's cut must be the outermost dimension */
+    if (swap) { /* reorders first: alltoall splits the outermost dimension */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
         const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
@@ -114,7 +114,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     c->slots = dst;
 }
 
-/* A collective on numbers, in place. */
+/* Compiles a collective on uncompressed numbers, which works in place in the gradient. */
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);
@@ -123,7 +123,7 @@ static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->at.size[s->level];
     uint32_t swap;
     esp__from_f32(c, i, 1.0 / (double)esp__contributions(c));
-    if (c->half && sums && !scales && n > 1) { /* divide before the backend sums, so that halves do not overflow */
+    if (c->half && sums && !scales && n > 1) { /* divides before the backend sums, so that no f16 sum overflows */
         esp__op_copy(c, ESP__COPY_SCALE, i, (float)(1.0 / (double)n));
         c->share /= (double)n;
     }
@@ -201,7 +201,7 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
         esp__compile_raw_coll(c, i);
 }
 
-/* Halves: back into the gradient, as sum or mean. */
+/* Copies an f16 or bf16 gradient back from f32, as the sum or the mean. */
 static void esp__compile_half_end(esp__compile *c) {
     uint32_t last = c->u->option.n - 1;
     double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->job->size;
@@ -241,7 +241,7 @@ static const char *esp__op_word(const esp__op *op) {
     return copies[op->copy.what];
 }
 
-/* Is the op one of several rounds: a Comp, or a collective of its payloads? */
+/* True for a compress op, or a collective on its payloads, of a codec with several rounds. */
 static bool esp__op_of_rounds(const esp__unit *u, const esp__op *op) {
     const esp__step *s = &u->option.steps[op->step];
     return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__STAGE_COMP || s->compressed);
@@ -252,7 +252,7 @@ ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
     return esp__scope_name(&esp__job_of(ctx)->names, lane - ESP__LANE_CPU);
 }
 
-/* "machine.allgather", with the names of the job's levels. */
+/* Writes a step's name with the job's own names of levels, such as "machine.allgather". */
 static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
     char text[40];
     esp__step_print(s, text, sizeof text);
@@ -262,7 +262,7 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
         snprintf(buf, cap, "%s", text);
 }
 
-/* Ops' names for the timeline: "inter.allgather fc1.weight", with several rounds "comp@cpu[1/2] fc1.weight". */
+/* Names the ops for the timeline: "inter.allgather fc1.weight", or for round 1 of 2 "comp@cpu[1/2] fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];

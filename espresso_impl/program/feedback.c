@@ -1,12 +1,11 @@
-/* feedback.c: carries feedback from one strategy to the next, so that nothing is lost. The residual of a Comp on the
- * rank's own gradient moves to the Comp that compresses the same elements first in the new strategy. Every other
- * residual becomes pending: its owner replica adds it once, to its next push. Must not know how strategies are chosen.
- */
+/* feedback.c: moves residuals to a new strategy, so that no gradient is lost. A residual of the rank's own gradient
+ * moves to the Comp that compresses the same elements first in the new strategy. Every other residual becomes pending:
+ * the lowest rank that has it adds it to its next push. */
 #include "espresso_impl/program/program.h"
 
-/* *out, on device *device: where the residual of element `begin` of a tensor goes: into the residual of a Comp on the
- * rank's own gradient, or NULL: the new strategy has no such Comp. Returns how many of the `length` elements from there
- * on go to the same place. */
+/* Finds where the new strategy keeps the residual of element `begin` of a tensor. Stores its address in *out and its
+ * device in *device, or NULL in *out if no Comp there compresses the rank's own gradient. Returns how many of the
+ * `length` elements go to the same place. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];
@@ -28,7 +27,7 @@ static bool esp__feedback_same_place(const esp__feedback *a, const esp__feedback
     return !memcmp(&a->place, &b->place, sizeof a->place) && a->offset == b->offset && a->count == b->count;
 }
 
-/* A codec's state cannot be cut: it moves only if the same codec has the same elements in the same parts. */
+/* A codec's state moves only if the same codec has the same elements in the same parts, because it cannot be split. */
 static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was) {
     esp_status s = ESP_OK;
     const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
@@ -44,20 +43,20 @@ static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active
     return s;
 }
 
-/* A piece of an old residual, and where it goes in the new strategy (NULL: it becomes pending). */
+/* A piece of an old residual, and its address `to` in the new strategy. `to` is NULL if the piece becomes pending. */
 typedef struct esp__pending {
     uint32_t tensor;
-    uint64_t begin, length; /* in the tensor */
+    uint64_t begin, length; /* elements of the tensor */
     float *to;
     uint32_t to_device;
     const float *from;
 } esp__pending;
 typedef struct esp__pending_at {
     esp__segment segment;
-    uint64_t done; /* elements of the segment */
+    uint64_t done; /* elements of `segment` that are moved already */
 } esp__pending_at;
 
-/* The next piece of one Comp's residual; `at` is zeroed before the first. False: no more. */
+/* Finds the next piece of one Comp's residual. `at` is zeroed before the first. Returns false after the last. */
 static bool esp__pending_next(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was, esp__pending_at *at,
                               esp__pending *p) {
     esp__segment *s = &at->segment;
@@ -92,12 +91,12 @@ ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *t
     return ESP_OK;
 }
 
-/* Adds a piece of a residual, which lies on device `from`, to what its tensor has pending. */
+/* Adds a piece of a residual on device `from` to its tensor's pending residual. */
 static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *pending, float *room) {
     const uint32_t to = esp__model_of(ctx)->tensors[p->tensor].device;
     float *out = pending + p->begin;
     const float *in = p->from;
-    if (from != to) { /* through room on the tensor's device */
+    if (from != to) { /* copies it first to the tensor's device, into `room` */
         const esp_status s = esp__device_copy(ctx, to, room, from, p->from, p->length * 4u);
         if (s) return s;
         in = room;
@@ -130,8 +129,7 @@ ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const
                                       float **pending) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], pending);
-    for (uint32_t i = 0; i < to->n_feedback && !s;
-         i++) { /* esp_discard_step right after the change restores these values: it changes nothing */
+    for (uint32_t i = 0; i < to->n_feedback && !s; i++) { /* keeps a copy for esp_discard_step */
         esp__feedback *f = &to->feedback[i];
         if (f->residual_before)
             s = esp__device_copy(ctx, f->device, f->residual_before, f->device, f->residual, f->count * 4u);

@@ -1,12 +1,11 @@
-/* pieces.c: cuts a large copy between the spaces into pieces, where the host's op next to it can work on a
- * part of the numbers. Then the host compresses one piece while the device copies the next, and the device copies one
- * piece up while the host decompresses the next. Ops, results and their order stay the same. */
+/* pieces.c: cuts a large copy between GPU and host into pieces, so that the host compresses one piece while the GPU
+ * copies the next, or decompresses the next while the GPU copies one back. Results stay the same. */
 #include "espresso_impl/program/compile.h"
 
-enum { ESP__PIECES_MAX = 16 }; /* of a conversion; a Comp or Decomp has at most as many as parts */
+enum { ESP__PIECES_MAX = 16 }; /* most pieces of a conversion to or from f32 */
 
-/* The numbers that a host op reads, or writes (`up`), if it can do so piece by piece: where they begin, and how many
- * bytes. */
+/* True if a host op can work piece by piece on a copy's numbers. Stores in *at and *bytes the numbers that the op
+ * reads, or with `up` those that it writes. */
 static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, esp__ref *at, uint64_t *bytes) {
     const uint64_t e = esp_dtype_bytes(c->u->dtype);
     if (work->kind == (up ? ESP__OP_DECOMPRESS : ESP__OP_COMPRESS)) {
@@ -27,7 +26,7 @@ static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, 
               : work->copy.what == ESP__COPY_TO_F32;
 }
 
-/* The piece that begins `offset` bytes after the copy's begin, and with the part `range` of a Comp or Decomp. */
+/* Returns the piece that begins `offset` bytes into the copy, and with part `range` of a Comp or Decomp. */
 static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work, uint64_t least, uint64_t offset,
                                      uint64_t bytes, uint32_t range) {
     esp__copy_piece x = {offset, 0, 0, 0};
@@ -41,7 +40,7 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
     return x;
 }
 
-/* Cuts the copy, if `work` is the op that reads what it brings down, or writes what it brings up. */
+/* Cuts a copy into pieces, if the op `work` before or after it uses the same numbers on the host. */
 static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at) {
     esp__program *p = c->p;
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];
@@ -79,7 +78,6 @@ static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at
     copy->n_pieces = work->n_pieces = n;
 }
 
-/* After all ops of the unit are there. */
 ESP__FN void esp__unit_pieces(esp__compile *c) {
     const uint32_t first = c->u->first_op, n = c->p->n_ops;
     for (uint32_t i = first; i < n && !c->status; i++) {

@@ -1,4 +1,4 @@
-/* builtin.c: the list of the built-in plugins, which have the same tables as other plugins. */
+/* builtin.c: lists the built-in plugins. */
 #include "espresso_impl/registry/builtin.h"
 #include "espresso_impl/registry/registry.h"
 

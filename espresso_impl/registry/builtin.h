@@ -1,4 +1,4 @@
-/* builtin.h: the built-in codecs and backends. Each has its file, a line in espresso.c, and its name here. */
+/* builtin.h: names the built-in codecs and backends. To add one, add its file to espresso.c and its name here. */
 #ifndef ESP__BUILTIN_PLUGINS_H
 #define ESP__BUILTIN_PLUGINS_H
 #include "espresso_impl/base/private.h"

@@ -1,8 +1,8 @@
-/* loader.c: finds, loads and registers plugins. An accepted plugin is never unloaded: others may use its code. */
+/* loader.c: finds, loads and registers plugins. It never unloads an accepted plugin, because other code may use it. */
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
 
-/* The error of a file without this ABI's entry: it may have the entry of another ABI major. */
+/* Reports a file without the entry function of this ABI, and names the ABI version that it was built for. */
 static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
     for (int major = 0; major < 10; major++) {
         char name[32];
@@ -18,7 +18,7 @@ static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path)
                      ESP_ABI_MAJOR);
 }
 
-/* Loads this file. A plugin that is refused can be unloaded, since only its entry has run. */
+/* Loads this file. Unloads it if it is refused, because only its entry function has run then. */
 static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces) {
     void *so, *symbol;
     esp_plugin_fn entry;
@@ -28,7 +28,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces
     if (s != ESP_OK) return s;
     so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
-        why = dlerror(); /* mostly begins with the path */
+        why = dlerror(); /* dlerror's text usually begins with the path */
         return esp__fail(ctx, ESP_E_ABI, "%s%s%s", why && strstr(why, path) ? "" : path,
                          why && strstr(why, path) ? "" : ": ", why ? why : "dlopen failed");
     }
@@ -51,7 +51,7 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces
     return s;
 }
 
-/* The search for a plugin by name: the paths tried, and the first error other than ESP_E_NOT_FOUND. */
+/* A search for a plugin by name: the paths tried so far, and the first error other than ESP_E_NOT_FOUND. */
 typedef struct esp__search {
     esp_ctx *ctx;
     const char *name;
@@ -59,7 +59,7 @@ typedef struct esp__search {
     esp_status status;
 } esp__search;
 
-/* Tries `dir`. After a broken file the search continues; its error is reported only if no other file is found. */
+/* Tries a directory. After a broken file the search continues, and reports it only if no other file is found. */
 static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     esp__text path = {.ctx = s->ctx};
     esp_status got = ESP_E_NOMEM;
@@ -71,7 +71,7 @@ static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     return got;
 }
 
-/* Tries each directory of a list with ':' between them. */
+/* Tries each directory of a list that is separated by ':'. */
 static esp_status esp__search_list(esp__search *s, const char *dirs) {
     while (dirs && *dirs) {
         const size_t len = strcspn(dirs, ":");

@@ -1,14 +1,14 @@
-/* lookup.c: finds codecs, backends and devices by name or kind, and loads a plugin for unknown ones. */
+/* lookup.c: finds codecs, backends and devices by name or kind, and loads a plugin if they are unknown. */
 #include "espresso_impl/registry/registry.h"
 
-/* The first table of that name, or the number of tables. */
+/* Returns the index of the first table with that name, or the number of tables if there is none. */
 static uint32_t esp__registered_find(const esp__registered_list *all, const char *name) {
     uint32_t i = 0;
     while (i < all->n && strcmp(all->at[i].name, name)) i++;
     return i;
 }
 
-/* The error for an unknown name: lists the known names, and suggests one. `why` is the loader's error, or "". */
+/* Reports an unknown name, with the known names and a suggestion. `why` is the loader's error, or "". */
 static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name, esp_status s, const char *why) {
     const esp__registered_list *all = &esp__registry_of(ctx)->of[kind];
     const char *suggestion = NULL;
@@ -16,7 +16,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     unsigned best = 3;
     for (uint32_t i = 0; i < all->n; i++) {
         const char *known = all->at[i].name;
-        if (esp__registered_find(all, known) < i) continue; /* a codec with tables for several devices */
+        if (esp__registered_find(all, known) < i) continue; /* listed already: one codec may have a table per device */
         if (esp__suggests(name, known, &best)) suggestion = known;
         esp__text_add(&names, "%s%s", i ? ", " : "", known);
     }
@@ -26,7 +26,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     esp__text_free(&names);
 }
 
-/* The table of that name, from a plugin if necessary. Sets the error if there is none. */
+/* Returns the table with that name, which may load a plugin. Sets the error if there is none. */
 static const esp__registered *esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name) {
     const esp__registry *r = esp__registry_of(ctx);
     const esp__registered_list *all = &r->of[kind];

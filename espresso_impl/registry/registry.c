@@ -1,5 +1,4 @@
-/* registry.c: checks the tables of plugins, and keeps them. Must not know where plugins come from. Needs no lock: the
- * registry is filled before esp_start and only read afterwards. */
+/* registry.c: checks the function tables of plugins, and stores them. Needs no lock, as esp_start ends additions. */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";
@@ -46,7 +45,7 @@ static const esp__member esp__device_members[] = {ESP__IN_DEVICE(kind),         
                                                   ESP__IN_DEVICE(convert),        {NULL, 0, 0}};
 static const esp__member *const esp__members[] = {esp__codec_members, esp__backend_members, esp__device_members};
 
-/* Does the table have the member, and is it not 0 or NULL? Every table begins with struct_size. */
+/* True if the table is long enough to have the member, and the member is not 0 or NULL. */
 static bool esp__member_set(const void *table, const esp__member *m) {
     static const uint8_t zeros[sizeof(uint64_t)];
     uint32_t struct_size;
@@ -61,12 +60,12 @@ typedef struct esp__entry {
     const char *missing; /* the first required member that is not set, or NULL */
 } esp__entry;
 
-/* A plugin built before there were devices has a shorter table. */
+/* Returns the number of a plugin's tables. An old plugin's struct ends before `devices`. */
 static uint32_t esp__plugin_entries(const esp_plugin *p) {
     return p->n_codecs + p->n_backends + (ESP_HAS(esp_plugin, p, devices) ? p->n_devices : 0);
 }
 
-/* Table i of a plugin: its codecs come first, then its backends, then its devices. */
+/* Returns table i of a plugin: codecs come first, then backends, then devices. */
 static esp__entry esp__entry_at(const esp_plugin *p, uint32_t i) {
     const uint32_t n_both = p->n_codecs + p->n_backends;
     esp__entry e = {i < p->n_codecs ? ESP__CODEC : i < n_both ? ESP__BACKEND : ESP__DEVICE, {{NULL}, NULL, NULL}, NULL};
@@ -89,21 +88,21 @@ static esp__entry esp__entry_at(const esp_plugin *p, uint32_t i) {
     return e;
 }
 
-/* Can only one of two tables of a kind be in the registry? Codecs of one name may serve different devices. */
+/* True if only one of two tables may be registered. Codecs of the same name may serve different devices. */
 static bool esp__tables_clash(esp__kind kind, const esp__registered *a, const esp__registered *b) {
     const bool same_name = !strcmp(a->name, b->name);
     if (kind == ESP__CODEC) return same_name && a->codec->devices & b->codec->devices;
     return same_name || (kind == ESP__DEVICE && a->device->kind == b->device->kind);
 }
 
-/* The first table from `i` on that clashes with `e`, or the number of tables. */
+/* Returns the index of the first table from `i` on that clashes with `e`, or the number of tables. */
 static uint32_t esp__registry_clash(const esp__registry *r, const esp__entry *e, uint32_t i) {
     const esp__registered_list *all = &r->of[e->kind];
     while (i < all->n && !esp__tables_clash(e->kind, &all->at[i], &e->its)) i++;
     return i;
 }
 
-/* Checks one table. A table that is too short or lacks required members was built for another ABI. */
+/* Checks one table. If it is too short or lacks required members, the plugin was built for another ABI. */
 static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char *from) {
     const char *name = e->its.name, *p = name, *word = esp__kind_word(e->kind);
     if (e->missing)
@@ -121,7 +120,7 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
                                      : esp__device_validate(ctx, e->its.device, from);
 }
 
-/* Fails if a codec's table disagrees with an earlier table of the same codec for other devices. */
+/* Fails if a codec's table disagrees with its table for another device. */
 static esp_status esp__entry_tables(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from) {
     const esp__registered_list *all = &esp__registry_of(ctx)->codecs;
     const esp__entry e = esp__entry_at(p, at);
@@ -140,7 +139,7 @@ static esp_status esp__entry_tables(esp_ctx *ctx, const esp_plugin *p, uint32_t 
     return s;
 }
 
-/* Refuses a second codec, backend or device of one name, unless ESP_ALLOW_OVERRIDE or `replaces` allows it. */
+/* Refuses a codec, backend or device whose name is taken, unless ESP_ALLOW_OVERRIDE or `replaces` allows it. */
 static esp_status esp__entry_unique(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from, bool replaces) {
     const esp__registry *r = esp__registry_of(ctx);
     const esp__entry e = esp__entry_at(p, at);

@@ -1,6 +1,6 @@
-/* trust.c: checks for loader.c that no other user can change a plugin, which runs with all rights of this process. Its
- * file and folder must belong to this user or to root, and no folder above may be writable by all. The owner's group is
- * trusted. */
+/* trust.c: checks that no other user can change a plugin before loader.c loads it, because it runs with all rights of
+ * this process. File and folder must belong to this user or root, and no folder above may be writable by all. The
+ * owner's group is trusted. */
 #include "espresso_impl/registry/registry.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checks `name`, which is the plugin, its folder, or a folder further up (`up`), whose owner does not matter. */
+/* Checks `name`, which is the plugin, its folder, or with `up` a folder above, whose owner does not matter. */
 static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, bool up) {
     const bool folder = S_ISDIR(st->st_mode);
     const char *its = up ? "the folder" : folder ? "its folder" : "the file";
@@ -28,7 +28,7 @@ static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *n
     return ESP_OK;
 }
 
-/* Checks the folder of `file` and all folders above it. Shortens `file`. */
+/* Checks the folder of `file` and all folders above it. Shortens `file` meanwhile. */
 static esp_status esp__trust_folders(esp_ctx *ctx, const char *plugin, char *file) {
     struct stat st;
     esp_status s = ESP_OK;
@@ -53,7 +53,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
     if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
-    if (s == ESP_OK) { /* the path may be a link: checks the link's folder, too */
+    if (s == ESP_OK) { /* checks the folder of a symbolic link, too */
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
@@ -63,7 +63,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
     snprintf(folder, sizeof folder, "%s", real);
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
-    /* the file is the one that was checked, and only this user, root, and owners of folders above can replace it */
+    /* the file was not replaced meanwhile; from now on only this user, root and folder owners can do so */
     if (s == ESP_OK && (stat(real, &again) != 0 || again.st_dev != st.st_dev || again.st_ino != st.st_ino))
         s = esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: not loaded: it was replaced while it was looked at: try again",
                       path);

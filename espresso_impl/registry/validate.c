@@ -1,8 +1,8 @@
-/* validate.c: refuses a codec's, backend's or device's table that this library does not understand, or that contradicts
- * itself. Each message names the member. */
+/* validate.c: refuses a plugin's table that contradicts itself, or uses bits that this library does not know. Each
+ * message names the member. */
 #include "espresso_impl/registry/registry.h"
 
-/* The table that is checked, for messages. */
+/* The table that is being checked, as messages name it. */
 typedef struct esp__checked {
     esp_ctx *ctx;
     const char *from, *kind, *name;
@@ -17,7 +17,7 @@ static esp_status esp__refuse(const esp__checked *x, esp_status s, const char *m
     return esp__fail(x->ctx, s, "%s: %s \"%s\": %s: %s", x->from, x->kind, x->name, member, why);
 }
 
-/* Refuses unknown capabilities below bit 32. The host may ignore those above. */
+/* Refuses unknown capabilities below bit 32. The library may ignore those above. */
 static esp_status esp__refuse_caps(const esp__checked *x, uint64_t caps, uint64_t known) {
     const uint64_t unknown = caps & 0xFFFFFFFFu & ~known;
     return unknown ? esp__refuse(x, ESP_E_UNSUPPORTED, "caps",
@@ -93,7 +93,7 @@ ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const c
     if (!s)
         s = esp__refuse_bits(&x, "dtypes", c->dtypes, esp__all_dtypes, ESP_BIT(ESP_F32),
                              "the library calls codecs with f32: set ESP_BIT(ESP_F32)");
-    /* the host's feedback reads the payload's header, which it cannot do in device memory */
+    /* without it, the library's error feedback would read the payload's header in device memory */
     if (!s && c->devices & ~ESP_BIT(ESP_CPU) && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
         s = esp__refuse(
             &x, ESP_E_UNSUPPORTED, "caps",
@@ -152,7 +152,7 @@ enum {
                      ESP_BIT(ESP_COLL_REDUCE)
 };
 
-/* Refuses optional functions that need another one, which is missing. */
+/* Refuses one of two optional functions that need each other. */
 static esp_status esp__refuse_halves(const esp__checked *x, const esp_backend *b) {
     const bool progress = ESP_HAS(esp_backend, b, progress), wake = ESP_HAS(esp_backend, b, wake);
     const bool reg = ESP_HAS(esp_backend, b, reg), dereg = ESP_HAS(esp_backend, b, dereg);
