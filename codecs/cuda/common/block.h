@@ -47,8 +47,7 @@ template <typename T> static __device__ __forceinline__ T cuda_block_before(T x,
     __syncthreads();
     return cuda_before_warp(warps, total) + sum - x;
 }
-/* Returns the sum of `mine` over the block's warps below this one; all lanes of a warp pass the same. Ends with a
- * barrier. */
+/* Returns the sum of `mine` over the block's earlier warps. All lanes of a warp pass the same. Ends with a barrier. */
 static __device__ __forceinline__ uint32_t cuda_warps_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (cuda_lane() == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();

@@ -2,13 +2,12 @@
  * writes the body of sparse.h, and updates the feedback memory. Five kernels:
  *   1. sample  guesses a threshold, a little too low, from up to 65536 elements
  *   2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
- *   3. digit   finds the exact threshold digit by digit (11, 11 and 9 bits) in the list, or in the input if the list
- *   failed
+ *   3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
  *   4. count   computes where the values of each tile (4096 elements) go in the body
  *   5. write   writes values, their indices, and feedback memory
- * The list fails if fewer than k elements reach the guessed threshold, or more than the list can hold. A call is 6
- * launches for up to 32 parts, 7 if a list failed, and 1 (select_small) if no part has more than 4096 elements. The
- * bits of the result depend on neither grid nor sample. A struct M loads phi and updates feedback memory:
+ * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 parts, 7
+ * without a list, and 1 (select_small) if no part has more than 4096 elements. The bits of the result depend on neither
+ * grid nor sample. A struct M loads phi and updates feedback memory:
  *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
  *     M::item                                               phi, and what else keep() needs
  *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;

@@ -11,8 +11,7 @@ enum { CUDA_TILE = 4096, CUDA_TILE_WARP = 512, CUDA_TILE_EACH = 16 };
 static __device__ __forceinline__ uint64_t cuda_tile_at(uint64_t tile, int k) {
     return tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + (uint64_t)k * 32 + cuda_lane();
 }
-/* Loads phi of this thread's elements, 0 beyond the end of the part. All loads are in flight before the first is
- * used. */
+/* Loads phi of this thread's elements, 0 beyond the end of the part. All loads are in flight at the same time. */
 static __device__ __forceinline__ void cuda_tile_phi(const cuda_parts *all, const cuda_part *p, uint64_t tile,
                                                      float phi[CUDA_TILE_EACH]) {
     CUDA_UNROLL
