@@ -339,8 +339,8 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
     float split, rest[AT_ONCE];
     uint16_t code[AT_ONCE];
-    unsigned char packed[CHUNKTOPK_MOST * 14 / 8 + 8],
-        *to = packed; /* stores write 8 bytes, so they may overrun by up to 7 */
+    /* Stores to `packed` write 8 bytes at a time, so the last one may run past the end by up to 7 bytes. */
+    unsigned char packed[CHUNKTOPK_MOST * 14 / 8 + 8], *to = packed;
     uint64_t bits = 0, filled = 0;
     memset(c->val + k, 0, (room - k) * sizeof *c->val);
     memset(c->idx + k, 0, (room - k) * sizeof *c->idx);

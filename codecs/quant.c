@@ -340,8 +340,8 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
-    const double part = 1 << 20, block = s->block ? (double)s->block
-                                                  : part; /* with shared=1 a unit covers a part: assume 2^20 elements */
+    /* With shared=1 a unit covers a whole part. The formula assumes parts of 2^20 elements. */
+    const double part = 1 << 20, block = s->block ? (double)s->block : part;
     const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,

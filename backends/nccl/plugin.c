@@ -394,8 +394,7 @@ static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
 }
 static void nccl_wake(void *comm) {
     const uint64_t one = 1;
-    if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0)
-        return; /* EAGAIN means that it is readable already */
+    if (write(((nccl_comm *)comm)->job->event, &one, sizeof one) < 0) return; /* EAGAIN: it is readable already */
 }
 static void *nccl_abort_thread(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;

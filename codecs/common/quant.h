@@ -91,8 +91,8 @@ ESP_TARGET_AVX2 static uint64_t quant_encode_avx2(int8_t *restrict out, float *r
                                                   float beta, float gamma, quant_range r, uint64_t n) {
     const __m256 b = _mm256_set1_ps(beta), c = _mm256_set1_ps(gamma);
     const __m256 u = _mm256_set1_ps(r.unit), v = _mm256_set1_ps(r.inverse);
-    const __m256i order =
-        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* undoes the packing's order of 4-element halves */
+    /* The packing instructions treat each 128-bit half separately; this permutation restores the order of elements. */
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256i q[4];
