@@ -33,7 +33,7 @@ ESP_ELEMENT bool twobit_padding_ok(uint32_t w, uint32_t n) {
         if (w >> twobit_shift(i) & 3u) return false;
     return true;
 }
-/* `residual` may be NULL. */
+/* Packs n elements, and writes their residuals unless `residual` is NULL. */
 static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 16) {
         uint32_t w = 0;

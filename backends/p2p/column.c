@@ -211,7 +211,7 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     if (r->sums) return p2p_begin_sum(m, x);
     for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter || m->who.rank == r->c.root) { /* The other ranks send after they have received their piece. */
+    if (!r->scatter || m->who.rank == r->c.root) { /* others send once they have received */
         p2p_copy_own(m, x);
         x->summed = true;
         if (!s) s = p2p_send_results(m, x);

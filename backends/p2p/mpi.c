@@ -181,7 +181,7 @@ static void mpi_wire_close(void *self, bool failed) {
     mpi_wire *w = self;
     if (failed) mpi_failed = true;
     if (w->comm != MPI_COMM_NULL && !w->shared && !failed && mpi_is_on()) MPI_Comm_free(&w->comm);
-    if (!failed || !w->active) mpi_wire_free(w); /* MPI uses the memory of active requests */
+    if (!failed || !w->active) mpi_wire_free(w); /* active requests still use it */
 }
 static const p2p_wire mpi_messages = {mpi_send, mpi_recv, mpi_poll, mpi_cancel, mpi_wire_close};
 

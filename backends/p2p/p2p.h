@@ -111,7 +111,7 @@ typedef struct p2p_comm {
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
     uint64_t cell_bytes;   /* bytes of staging memory per column */
-    p2p_message *messages; /* [places] */
+    p2p_message *messages; /* [places]: the posted messages */
     uint32_t *free;        /* stack of free places */
     uint32_t places, n_free;
     uint32_t ready; /* requests that are done but not yet tested */

@@ -125,7 +125,7 @@ static void shm_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t byte
     memcpy(to, from, bytes);
 #endif
 }
-/* Copies into a result of this rank. */
+/* Copies to a result, past the caches if it is large. */
 static void shm_copy(const shm_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
     if (o->stream)
         shm_copy_past_caches(to, from, bytes);

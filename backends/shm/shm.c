@@ -20,7 +20,7 @@ static void shm_drop_region(shm_comm *m) {
 
 /* The resources of shm_process_rendezvous until all ranks have the memory. A descriptor is -1 if it is not open. */
 typedef struct shm_setup {
-    int fd;         /* of the memory */
+    int fd;         /* the memory's descriptor */
     int listener;   /* rank 0 only: the socket to which others connect */
     int connection; /* other ranks: the connection to rank 0 */
     void *region;

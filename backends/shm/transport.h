@@ -139,8 +139,8 @@ typedef struct shm_op {
     backend_reduction sum;
     uint64_t start_ns;               /* logical time of its beginning */
     uint64_t clock_ns;               /* logical time at which the link is free again */
-    uint64_t sum_due_ns, get_due_ns; /* arrival of a copied column, or 0 */
-    uint64_t end_ns;                 /* logical end so far */
+    uint64_t sum_due_ns, get_due_ns; /* when a copied column may be published, or 0 */
+    uint64_t end_ns;                 /* logical time at which the op ends, so far */
 } shm_op;
 
 typedef struct shm_req {
@@ -153,7 +153,7 @@ typedef struct shm_req {
 typedef struct shm_job {
     struct shm_comm *comms; /* linked list */
     struct shm_comm *owner; /* the comm of level 0 */
-    shm_doorbell *doorbell; /* this rank's */
+    shm_doorbell *doorbell; /* the doorbell of this rank */
     uint32_t woken;         /* wake() was called since the last progress() */
     uint32_t refs;
     bool spin;                              /* each rank has a core, so that spinning is cheap */
@@ -166,7 +166,7 @@ typedef struct shm_comm {
     int32_t rank, size;
     shm_job *job;
     struct shm_comm *next;
-    /* the region */
+    /* the shared region */
     shm_head *head;
     shm_published *published;
     uint8_t *windows;
@@ -184,7 +184,7 @@ typedef struct shm_comm {
     int32_t machines;
     int32_t *pid;
     shm_hello *hello;
-    bool direct;   /* threads of one process read each other's buffers */
+    bool direct;   /* peers can read each other's buffers (threads) */
     shm_pace pace; /* link at the start, for which all ranks plan */
     shm_link link; /* link now, for which transfers are timed */
     shm_outer outer;
@@ -195,7 +195,7 @@ typedef struct shm_comm {
     uint64_t req_first, req_next; /* the running request, and the next free one */
     uint32_t ready;               /* requests that are done but not yet tested */
     uint64_t columns;             /* columns begun so far */
-    uint64_t min_got;             /* a lower bound of every peer's `got` */
+    uint64_t min_got;             /* no peer's `got` is lower than this */
     uint64_t begun;               /* collectives begun so far */
     uint64_t logical_end_ns;
     uint64_t moved; /* bytes moved in this call */

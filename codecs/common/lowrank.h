@@ -7,7 +7,7 @@
 #include "codecs/common/dense.h"
 
 enum {
-    LOWRANK_BLOCK = 1024,   /* columns at a time, of up to four rows */
+    LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
     LOWRANK_ROWS = 256,     /* least rows that a partial sum of phi^T P covers */
     LOWRANK_SUMS = 16,      /* most partial sums */
     LOWRANK_GRAIN = 1 << 16 /* least elements for which a worker is used */

@@ -14,7 +14,7 @@ typedef struct esp_facts {
     uint32_t flags;        /* ESP_MODEL_* */
     bool reducible;        /* a sum's body has the size of one rank's body */
     esp_payload_size size; /* `fixed` excludes the payload's header */
-    double error;          /* as in esp_codec_model */
+    double error;          /* mean squared error relative to E x^2 */
     /* Nanoseconds on the CPU for e elements: begin_ns + ns * e, [0] to compress, [1] to decompress. */
     double begin_ns[2], ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to

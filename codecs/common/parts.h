@@ -15,7 +15,7 @@ typedef struct parts_job {
     uint32_t bad; /* atomic: the first part that failed */
 } parts_job;
 
-/* Runs the call for part t. A residual or state of 0 bytes in the list means that this part has none. */
+/* Runs the call for part t. The lists of residuals and states have entries of 0 bytes for parts without one. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;

@@ -369,7 +369,7 @@ static inline bool select_run(select_job *s, void *scratch) {
         n = select_keep_all(s, lo ? lo : 1);
     }
     if (n < s->k)
-        select_ties(s, 0, s->k - n); /* the list has all numbers except zeros */
+        select_ties(s, 0, s->k - n); /* only zeros are not in the list */
     else if (n > s->k)
         select_trim(s, n);
     return true;

@@ -16,7 +16,7 @@ typedef struct cuda_device {
     int ordinal, priority;
     unsigned sms; /* multiprocessors that codecs may use */
     cuda_finding *finding;
-    cudaStream_t own; /* for work that a call waits for */
+    cudaStream_t own; /* stream of calls that wait for the device */
     int logged;       /* atomic: the report has been logged */
 } cuda_device;
 

@@ -388,7 +388,7 @@ static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_co
                 all.source[used++] = {(const unsigned char *)b->ptr, b->bytes};
             }
             powersgd_most_of(&w, d->count, d->m, d->n, d->r);
-            powersgd_raise(&w.plain, d->count); /* a NaN result is written number by number */
+            powersgd_raise(&w.plain, d->count); /* if a payload has a NaN, every element is written */
             p += d->n_payloads;
             if (p < per) break;
             p = 0;

@@ -1,4 +1,4 @@
-/* report.c: see report.h. */
+/* report.c: implements report.h. */
 #include "report.h"
 #include "run.h"
 #include <stdio.h>

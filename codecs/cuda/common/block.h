@@ -109,7 +109,7 @@ static __device__ __forceinline__ cuda_bin cuda_bin_pick(const uint64_t *n, uint
     const cuda_bin r = {(uint32_t)found[0], found[1]};
     return r;
 }
-/* Finds the bin in a part's counters, and sets those to zero. All threads of the last block call it. */
+/* Finds the bin of the part's k-th largest number in `hist`, then zeroes `hist`. The last block calls it. */
 template <int BINS>
 static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
                                                           uint64_t *found) {

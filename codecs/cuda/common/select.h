@@ -161,7 +161,7 @@ static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64
     if (!j->k) return;
     if (used) b = cuda_hist_pick<2048>(j->s->hist, j->k < used ? j->k : used, warps, found);
     if (threadIdx.x) return;
-    const int ties = used < j->k && j->s->lo <= 1; /* fewer than k elements are not 0 */
+    const int ties = used < j->k && j->s->lo <= 1; /* all elements that are not listed are 0 */
     j->s->from = listed ? CUDA_FROM_LIST : ties ? CUDA_TIES : CUDA_FROM_INPUT;
     j->s->t = listed ? b.bin : 0;
     j->s->left = listed ? b.left : ties ? j->k - used : j->k;
