@@ -5,7 +5,7 @@
 #include "backends/common/common.h"
 #include "codecs/common/half.h"
 
-/* Before a loop: its iterations are independent, although `out` may be the first input. */
+/* Lets the compiler vectorise the next loop: its iterations are independent even if `out` is the first input. */
 #if defined(__clang__)
 #define BACKEND_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)

@@ -176,7 +176,7 @@ static void p2p_timer(p2p_job *j, uint64_t ns) {
 static void p2p_arm(p2p_job *j) {
     bool pending, again;
     p2p_timer(j, 0);
-    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request after this */
+    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
     again = p2p_drive_all(j, &pending);
     j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
     if (BACKEND_LOAD(&j->woken)) again = true;
@@ -218,7 +218,7 @@ ESP__FN esp_status p2p_abort(void *comm) {
     return ESP_OK;
 }
 
-/* Returns the peer for whose message the request has waited longest. */
+/* Returns the peer that must send the oldest message for which the request waits. */
 ESP__FN int32_t p2p_straggler(void *comm, void *req) {
     const p2p_comm *m = (const p2p_comm *)comm;
     int32_t straggler = -1;

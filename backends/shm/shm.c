@@ -32,7 +32,7 @@ static esp_status shm_step_together(shm_comm *m, const esp_group *g, shm_hello *
     const int error = errno;
     if (!ok) mine->status = ESP_E_COMM;
     const esp_status s = shm_exchange(m, g, mine);
-    if (!ok && s != ESP_E_PEER) /* another rank's death explains this failure too */
+    if (!ok && s != ESP_E_PEER) /* a dead rank is reported instead */
         backend_error(m, s, "cannot %s: %s", what, why ? why : strerror(error));
     return s;
 }

@@ -131,7 +131,7 @@ typedef struct shm_op {
     bool stream;                  /* results are written past the caches */
     bool ring, chain;             /* runs around a ring or a chain (ring.c) */
     bool begun;
-    bool compared;                     /* no peer runs another collective (drive.c) */
+    bool compared;                     /* peers run the same collective (drive.c) */
     int32_t place, prev, next;         /* in the ring: this rank's place, its neighbours */
     uint64_t steps, group, lag, slots; /* of the ring (ring.c) */
     uint32_t esize;                    /* bytes of a number */

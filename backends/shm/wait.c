@@ -122,7 +122,7 @@ static void shm_wait_arm(shm_job *j) {
     for (int i = 0; i < READS && recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0; i++) {
     }
     BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
-    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request after this */
+    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
     for (int i = 0; more && i < ROUNDS; i++) more = shm_drive_all(j, &pending, &due) & SHM_MOVED;
     if (more) shm_notify_self(j);
     if (j->timer >= 0) {

@@ -155,7 +155,7 @@ ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in,
            (out, in, width, n))
 
 /* ---- block codecs: units, then levels ---------------------------------------------------------------------------- */
-enum { QUANT_BLOCK_MIN = 32 }; /* largest: DENSE_BLOCK */
+enum { QUANT_BLOCK_MIN = 32 }; /* a block has at most DENSE_BLOCK elements */
 ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
 /* Are these the bits of a finite number >= 0? */
 ESP_ELEMENT bool quant_unit_ok(uint32_t unit) { return unit <= 0x7F7FFFFFu; }

@@ -22,7 +22,7 @@ typedef struct recode_format {
     uint16_t nan;
     uint64_t most_exponent;  /* highest allowed a */
     double error;            /* mean squared error of rounding */
-    const esp_round *rounds; /* [1] */
+    const esp_round *rounds; /* the only round */
 } recode_format;
 
 /* Returns the exponent a that keeps the sum of n values in range. */

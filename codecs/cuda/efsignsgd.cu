@@ -6,7 +6,7 @@
 #include "codecs/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { EFSIGN_OWN_SCALE = 1 }; /* where flags->own[] has the scale's bits */
+enum { EFSIGN_OWN_SCALE = 1 }; /* index of the scale's bits in flags->own[] */
 
 /* The last block of a part to finish writes the scale and the header. */
 static __device__ __forceinline__ void efsign_finish(const cuda_part *p, uint32_t codec, double norm) {

@@ -6,7 +6,7 @@
 #include "codecs/twobit.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { TWOBIT_OWN_THRESHOLD = 1 }; /* where flags->own[] has the threshold's bits */
+enum { TWOBIT_OWN_THRESHOLD = 1 }; /* index of the threshold's bits in flags->own[] */
 
 /* Moves 16 bits, one per element, to the lower bits of the elements' two-bit codes. In the result every four
  * elements are in reverse order, as MXNet's format requires. */

@@ -163,7 +163,7 @@ static void step(trainer *t, size_t s) {
     check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = run_now_ms() - wait;
-    if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* the norm is the same on all ranks */
+    if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* all ranks compute the same norm */
     const float lr = (float)lr_at(s), momentum = (float)flags[MOMENTUM].number, decay = (float)flags[DECAY].number;
     if (is_adam())
         gpt_adamw(&t->net, s + 1, lr, momentum, decay);

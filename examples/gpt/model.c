@@ -250,7 +250,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
     if (ready) ready(user, 0);
     norm_back(n, d, l->x, last_norm(m), m->d_norm, m->dx);
     if (ready) ready(user, 1);
-    for (size_t at = m->s.layers; at-- > 0;) { /* dx: from derivative by output to that by input */
+    for (size_t at = m->s.layers; at-- > 0;) { /* dx becomes the derivative by the layer's input */
         param *p = of_layer(m, at, 0);
         const int first = (int)(p - m->p);
         l = &m->l[at];

@@ -31,7 +31,7 @@ typedef struct example_comm {
 } example_comm;
 
 typedef struct range {
-    uint64_t begin, end; /* in items */
+    uint64_t begin, end; /* the items [begin, end) */
 } range;
 
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {

@@ -86,7 +86,7 @@ typedef struct cuda_parts {
 /* State of a part that the kernels of one compress share. It is zero when the first kernel begins. */
 typedef struct cuda_flags {
     uint32_t bad;     /* phi has a NaN or Inf */
-    uint32_t own[15]; /* used by the codec */
+    uint32_t own[15]; /* free for each codec's own use */
 } cuda_flags;
 
 static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) {

@@ -218,7 +218,7 @@ static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t e
     __syncthreads();
     return (room[2 * PIECE] + room[2 * PIECE + 2]) + (room[2 * PIECE + 1] + room[2 * PIECE + 3]);
 }
-/* Adds in the order of lowrank_inner, with value(i) instead of a[i] * b[i]. */
+/* Adds value(0) to value(n - 1) in the order in which lowrank_inner adds products on the CPU. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
     return cuda_lowrank_sum(n, n / 4 * 4, room, value);
@@ -230,8 +230,9 @@ static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uin
         return x * x;
     }));
 }
-/* One block computes the bits of the CPU's lowrank_orthonormal, from p (m x r) to `out`. `columns` has room for r
- * columns of m numbers. To save passes, one pass subtracts a projection and computes the next inner product. */
+/* One block computes, bit for bit, what lowrank_orthonormal does on the CPU, from p (m x r) to `out`. `columns` has
+ * room for r columns of m numbers. To save passes, one pass subtracts a projection and computes the next inner
+ * product. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
     for (uint64_t k = 0; k < r; k++) {

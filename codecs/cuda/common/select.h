@@ -80,7 +80,7 @@ ESP_ELEMENT cuda_select_at cuda_select_layout(uint64_t count, uint64_t k) {
     a.bytes = a.idx + 2 * cap;
     return a;
 }
-/* A part's data as kernels use them. */
+/* Where a kernel finds the data of its part. */
 typedef struct cuda_job {
     const cuda_part *p;
     cuda_select *s;
@@ -489,7 +489,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
     cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<0, 9>(x, room, &t, &left, hist, sums, found);
-    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* the number of ties is unknown */
+    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* UINT32_MAX stands for an unknown number of ties */
     if (threadIdx.x == 0) cuda_put((uint32_t *)(void *)(cuda_body(j.p) + 4 * j.k), (uint32_t)j.k);
     cuda_send_tile(&j, m, first, x, cuda_taken(&plan, t, room, x, warps), 0, warps);
 }
