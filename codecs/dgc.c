@@ -1,10 +1,9 @@
 /* dgc.c: codec "dgc", deep gradient compression: it applies momentum m to a rank's own gradient g, and sends the k
  * elements of the largest accumulated |v|. After Lin, Han, Mao, Wang and Dally, ICLR 2018.
  *     u = m u + g, v = v + u          with nesterov=1: u = m (u + g), v = v + u + g
- * Sent elements of v become 0, and with masking=1 those of u too, so whatever is added to v is sent sooner or later.
- * When a later comp compresses a sum, the momentum is already in it, so the codec then runs as top-k with plain
- * error feedback. The trainer must run plain SGD and clip gradients before the push. docs/design/wire.md has the
- * wire format. */
+ * Sent elements of v become 0, and with masking=1 those of u too. A strategy may compress again after a sum (a later
+ * "comp"), in which the momentum is already included; the codec then runs as top-k with plain error feedback. The
+ * trainer must run plain SGD and clip gradients before the push. docs/design/wire.md has the wire format. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"

@@ -1,10 +1,8 @@
-/* randomk.c: codec "randomk", which sends k = ceil(ratio d) randomly chosen elements. All ranks choose the same ones,
- * so that collectives can sum the bodies. After Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS
- * 2018.
- * The elements are P(0), ..., P(k - 1) of a random permutation P (randomk.h), whose key depends on seed, step and
- * tensor, not on the rank. Error feedback keeps what is not sent. With unbiased=1 values are sent times d/k, so that
- * they are right on average, and there is no residual (Konecny et al., 2016). docs/design/wire.md has the wire
- * format. */
+/* randomk.c: codec "randomk", which sends k = ceil(ratio d) randomly chosen elements, the same on all ranks, so that
+ * collectives can sum the bodies. After Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018. The
+ * elements are P(0), ..., P(k - 1) of a random permutation P (randomk.h), whose key depends on seed, step and tensor,
+ * not on the rank. Error feedback keeps what is not sent. With unbiased=1 values are sent times d/k, so that they are
+ * right on average, and there is no residual (Konecny et al., 2016). docs/design/wire.md has the wire format. */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
 #include "codecs/randomk.h"

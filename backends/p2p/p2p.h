@@ -1,6 +1,13 @@
 /* p2p.h: the p2p transport runs collectives by messages between pairs of ranks, for backends without shared memory. A
- * backend only defines a wire, which sends and receives messages; the transport implements the rest of its table.
- * Every rank owns a part of the data. A collective is cut into columns: column i holds bytes [i width, (i+1) width) of
+ * backend only defines a wire, which sends and receives messages; the transport implements the rest of its table. */
+#ifndef P2P_H
+#define P2P_H
+#include "backends/common/common.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every rank owns a part of the data. A collective is cut into columns: column i holds bytes [i width, (i+1) width) of
  * every part, and has up to two stages:
  *     op              stage 1 sends to a part's owner   stage 2 sends from a part's owner
  *     ALLREDUCE       inputs, which the owner adds      the result, to all ranks
@@ -16,13 +23,6 @@
  * Up to P2P_AHEAD columns are in progress, also of later collectives. All ranks number columns in the same order, and a
  * message's tag contains the number. It also contains a hash of the collective: if ranks run different collectives at
  * the same time, their messages seldom match (1 in P2P_KINDS), and the call times out instead of adding wrong data. */
-#ifndef P2P_H
-#define P2P_H
-#include "backends/common/common.h"
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     P2P_QUEUE = 64,         /* most open requests on a communicator */
     P2P_AHEAD = 4,          /* columns in progress at a time */

@@ -1,10 +1,9 @@
 /* link.c: emulates network links between ranks of one machine, which pretend to be on several machines and racks. Every
- * emulated machine has a NIC; its ranks share the NIC's rate in each direction, and each dependent message costs the
- * latency. Time is logical, on an emulated clock: a message begins when its predecessor ended, even if this thread
- * wakes later, so that scheduling delays do not lower the rate. A NIC's state is two times, which compare-and-swap
- * advances without locks. Data between racks pass the links of machines and racks, and arrive with the slowest. A link
- * may change while a job runs; collectives are still planned for the link at the start, since all ranks must plan
- * alike. */
+ * emulated machine has a NIC, whose rate its ranks share in each direction; each dependent message costs the latency.
+ * Times are logical, on an emulated clock: a message begins when its predecessor ended, even if this thread wakes
+ * later, so that scheduling delays do not lower the rate. Data between racks pass the links of machines and racks, and
+ * arrive with the slowest. A link may change while a job runs; collectives are still planned for the link at the start,
+ * since all ranks must plan alike. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 

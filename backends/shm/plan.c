@@ -1,22 +1,12 @@
 /* plan.c: plans a collective: its columns, whether data pass through windows, and the stages that this rank takes part
  * in (transport.h defines these words). Every rank must make the same plan from the same call, so nothing that differs
- * between ranks may affect it. "Small" collectives take one hop instead of two:
- *     op              put (to window)  sum               get               way of the data
- *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
- *       small         whole            whole, all ranks  -                 one hop
- *     REDUCE_SCATTER  parts            own part          -
- *     REDUCE          parts            own part          root: results     two hops: each rank adds a part
- *       small         whole            whole, root       -                 one hop
- *     ALLGATHER       own part         -                 inputs of all
- *     ALLTOALL        parts            -                 inputs of all
- *     GATHER          own part         -                 root: inputs
- *     BROADCAST       root: whole      -                 others: root's input */
+ * between ranks may affect it. */
 #include "backends/shm/transport.h"
 
 enum {
     SHM_SMALL_SUM = 16 * 1024,    /* every rank adds an allreduce of up to this size */
-    SHM_SMALL_REDUCE = 64 * 1024, /* the root adds a reduce of up to this size */
-    SHM_SMALL_COPY = 16 * 1024,   /* others use windows up to this size */
+    SHM_SMALL_REDUCE = 64 * 1024, /* the root alone adds a reduce of up to this size */
+    SHM_SMALL_COPY = 16 * 1024,   /* other ops use windows up to this size */
     SHM_STREAM = 4 << 20          /* larger results bypass the caches */
 };
 
@@ -39,6 +29,17 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     o->width = width;
 }
 
+/* What the stages move. Small collectives take one hop instead of two.
+ *     op              put (to window)  sum               get               way of the data
+ *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
+ *       small         whole            whole, all ranks  -                 one hop
+ *     REDUCE_SCATTER  parts            own part          -
+ *     REDUCE          parts            own part          root: results     two hops: each rank adds a part
+ *       small         whole            whole, root       -                 one hop
+ *     ALLGATHER       own part         -                 inputs of all
+ *     ALLTOALL        parts            -                 inputs of all
+ *     GATHER          own part         -                 root: inputs
+ *     BROADCAST       root: whole      -                 others: root's input */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
     memset(o, 0, sizeof *o);
     o->c = *c;

@@ -1,13 +1,13 @@
 /* ring.c: runs collectives around a ring of ranks. It is used only with an emulated link, if reading peers directly
  * would send the same bytes over a machine's link more than once: a ring enters and leaves each machine once. Broadcast
  * and reduce use a chain from or to the root. Sums are added in the order of the ring and f16 and bf16 are rounded at
- * every hop, as on a real ring; each part is summed once, so all ranks get the same bits.
- * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group
+ * every hop, as on a real ring; each part is summed once, so all ranks get the same bits. */
+#include "backends/shm/transport.h"
+
+/* A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group
  * g. A rank processes its items in order and counts them in `sum`. An item reads what the previous rank wrote `lag`
  * items ago, and writes to this rank's window, over data that the next rank has read already. There is no deadlock,
  * since the slowest rank never waits for a faster one. */
-#include "backends/shm/transport.h"
-
 typedef struct shm_item {
     uint64_t chunk;
     int32_t step;
@@ -123,7 +123,7 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
         if (last && keep) memcpy(keep, out, len);
         return in ? len : 0;
     }
-    if (!in) { /* this rank's own part, or the root's data */
+    if (!in) { /* the data are this rank's own, so none are read */
         shm_ring_copy(m, t->part, at, len, keep, src + at);
         if (o->c.op == ESP_COLL_ALLGATHER) shm_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
         return 0;

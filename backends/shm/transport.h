@@ -1,13 +1,5 @@
 /* transport.h: the shm transport implements collectives over a shared region of memory, for backends loop (threads) and
- * shm (processes), which create the region. A communicator ("comm") is one group of ranks.
- * Every rank owns a part of the data; column i holds bytes [i width, (i+1) width) of every part. In the region each
- * rank has a window of cells, each with room for one column. Columns pass through up to three stages:
- *     put   copies inputs into this rank's window (only if peers cannot read its buffer)
- *     sum   reads a column of every rank's input, adds in rank order, and writes the result
- *     get   reads a column of a peer's input or result into dst
- * Each rank publishes for each stage how many columns it has processed, counted through all collectives. Column x uses
- * cell x % cells, which may be overwritten after all peers have finished column x - cells. A rank writes only its own
- * counters, so a rank that dies leaves nothing locked. Logical times are those of the emulated link (link.c). */
+ * shm (processes), which create the region. A communicator ("comm") is one group of ranks. */
 #ifndef SHM_TRANSPORT_H
 #define SHM_TRANSPORT_H
 #include "backends/common/common.h"
@@ -15,6 +7,14 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* Every rank owns a part of the data; column i holds bytes [i width, (i+1) width) of every part. In the region each
+ * rank has a window of cells, each with room for one column. Columns pass through up to three stages:
+ *     put   copies inputs into this rank's window (only if peers cannot read its buffer)
+ *     sum   reads a column of every rank's input, adds in rank order, and writes the result
+ *     get   reads a column of a peer's input or result into dst
+ * Each rank publishes for each stage how many columns it has processed, counted through all collectives. Column x uses
+ * cell x % cells, which may be overwritten after all peers have finished column x - cells. A rank writes only its own
+ * counters, so a rank that dies leaves nothing locked. Logical times are those of the emulated link (link.c). */
 enum {
     SHM_CELL = 512 * 1024,    /* bytes of a cell: a column's inputs and result */
     SHM_CHUNK = 256 * 1024,   /* bytes of the widest column */

@@ -1,11 +1,8 @@
-/* codec.h: shared by the CUDA implementations of codecs. An implementation includes the codec's CPU file for
- * parameters, sizes, model and per-element maths (ESP_ELEMENT), and adds kernels and the calls that launch them for a
- * list of parts:
- *     __global__ void efsign_encode_kernel(cuda_parts parts, ...) { ... }
- *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
+/* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file for parameters, sizes,
+ * model and per-element maths (ESP_ELEMENT), and adds kernels and calls that launch them for a list of parts. CUDA
+ * graphs can capture every call, since none waits for the device or allocates memory. A file ends with
  *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
- * No call waits for the device or allocates memory, so that CUDA graphs can capture it. Results do not depend on the
- * grid. */
+ * Results do not depend on the number of blocks. */
 #ifndef ESP_CUDA_CODEC_H
 #define ESP_CUDA_CODEC_H
 #include "espresso.h"

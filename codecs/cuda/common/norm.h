@@ -31,7 +31,7 @@ static inline uint64_t cuda_norm_scratch(uint64_t count) {
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,
                                                       const float phi[CUDA_TILE_EACH]) {
     float *at = room->tile + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane();
-    __syncthreads(); /* the last tile has been added */
+    __syncthreads(); /* all threads have added the last tile */
     CUDA_UNROLL
     for (int k = 0; k < CUDA_TILE_EACH; k++) at[k * 32] = bits_float(float_bits(phi[k]) & 0x7FFFFFFFu);
     __syncthreads();

@@ -7,12 +7,7 @@
  *   5. write   writes values, their indices, and feedback memory
  * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 parts, 7
  * without a list, and 1 (select_small) if no part has more than 4096 elements. The bits of the result depend on neither
- * grid nor sample. A struct M loads phi and updates feedback memory:
- *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
- *     M::item                                               phi, and what else keep() needs
- *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
- *     int keeps(const cuda_part *) const;                   has the part feedback memory?
- *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
+ * grid nor sample. */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
@@ -20,6 +15,12 @@
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
+/* Kernels have a parameter M, a struct that loads phi and updates feedback memory:
+ *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
+ *     M::item                                               phi, and what else keep() needs
+ *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
+ *     int keeps(const cuda_part *) const;                   has the part feedback memory?
+ *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
 enum {
     CUDA_SPAN_TILES = (int)SELECT_SPAN / (int)CUDA_TILE,
     CUDA_SAMPLE = 65536,     /* largest sample */
