@@ -29,7 +29,7 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     o->width = width;
 }
 
-/* What the stages move. Small collectives take one hop instead of two.
+/* This table shows what each stage moves. Small collectives take one hop instead of two.
  *     op              put (to window)  sum               get               way of the data
  *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
  *       small         whole            whole, all ranks  -                 one hop

@@ -74,7 +74,7 @@ typedef struct shm_hello {
     int32_t pid, job_rank;
     uint32_t params;             /* hash of the parameters */
     uint64_t address;            /* backend loop: address of the region, by rank 0 */
-    char socket[SHM_LOCAL_NAME]; /* backend shm: the socket from which rank 0 sends */
+    char socket[SHM_LOCAL_NAME]; /* backend shm: the socket that passes the memory */
     uint64_t opened_ns;          /* rank 0's is the origin of a link's times */
 } shm_hello;
 

@@ -10,7 +10,7 @@ enum {
     LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
     LOWRANK_ROWS = 256,     /* least rows that a partial sum of phi^T P covers */
     LOWRANK_SUMS = 16,      /* most partial sums */
-    LOWRANK_GRAIN = 1 << 16 /* least elements for which a worker is used */
+    LOWRANK_GRAIN = 1 << 16 /* least elements in a worker's task */
 };
 typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* unaligned, as in a payload */

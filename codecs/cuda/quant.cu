@@ -1,8 +1,8 @@
 /* quant.cu: codecs "int8" and "int4" on CUDA; their maths is in codecs/quant.c. With block=N a compress is 1 launch
  * that reads 4 bytes per element and writes 1.02 (int4 0.53); with error feedback it is 2 launches that read 16 and
- * write 4 more. With int8:shared=1 each round is 1 launch that reads 4 bytes, or 8 with error feedback; round 1
- * also writes levels and residual. A decompress is 2 launches (shared=1: one) that read all payloads and write 4
- * bytes. */
+ * write 4 more. With int8:shared=1 each round is 1 launch that reads 4 bytes, or 8 with error feedback; round 1 also
+ * writes levels and residual. A decompress is 2 launches (shared=1: one); per element it reads every payload's level
+ * and writes 4 bytes. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"

@@ -1,6 +1,6 @@
 /* topk.cu: codec "topk" on CUDA; its maths is in codecs/topk.c, the selection in select.h. A compress is 6 or 7
- * launches (1 for small parts) that move 4 bytes per element, or 20 with error feedback. A decompress is 2 launches
- * that write 4 bytes per element, and read and write 32 bytes for each value. */
+ * launches (1 for small parts) that move 4 bytes per element, or 20 with error feedback. A decompress is 2 launches; it
+ * writes 4 bytes per element only to overwrite, and reads and writes 32 bytes for each value. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
