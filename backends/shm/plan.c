@@ -17,7 +17,7 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     uint64_t slots = shm_result_slot(m, o) + o->result_window;
     uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
     if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
-    if (m->pace.on && m->machines > 1) /* 0.5 ms of the link at most, so that hops overlap */
+    if (m->pace.on && m->machines > 1) /* a column takes 0.5 ms at most, so that hops overlap */
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;

@@ -67,7 +67,7 @@ typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
-    const unsigned char *reduced; /* summed payload of the last round, or NULL */
+    const unsigned char *reduced; /* summed payload of the round before, or NULL */
     unsigned char *payload;
     unsigned char *scratch; /* begins with cuda_flags */
     uint64_t *used;
