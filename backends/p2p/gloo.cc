@@ -110,7 +110,7 @@ struct Wire {
  * for all its messages. */
 std::unique_ptr<Buffer> gloo_memory(Wire *w) { return w->context->createUnboundBuffer(NULL, SIZE_MAX); }
 
-/* Waits until the place's message completes. */
+/* Waits until the message posted at place `p` completes. */
 void gloo_await(Place *p, Work work) {
     Wire *w = p->wire;
     const char *why = NULL;

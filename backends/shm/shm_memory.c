@@ -11,7 +11,7 @@
 
 /* ---- Unix sockets with random abstract names ---- */
 /* An abstract name needs no file and vanishes with the process. Any process that guesses a name can send to it. */
-/* An abstract name begins with a zero byte, and ends where the address's length says. */
+/* An abstract name begins with a zero byte. It has no terminating zero; the address's length marks its end. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;

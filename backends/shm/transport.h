@@ -21,7 +21,7 @@ enum {
     SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a column of f16 or bf16 as f32 */
     SHM_BUDGET = 1 << 20,     /* bytes that one test() moves, in about 0.1 ms */
     SHM_STAMPS = 64,          /* columns whose logical times are kept */
-    SHM_AHEAD = 8,            /* columns of a flow that are on the link at a time */
+    SHM_AHEAD = 8,            /* columns per peer that may be on the link at a time */
     SHM_QUEUE = 64,           /* most open requests on a comm */
     SHM_CALLS = 8,            /* collectives that a root may be ahead of others */
     SHM_PHASES = 16,          /* changes of a link while a job runs */

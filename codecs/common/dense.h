@@ -139,8 +139,8 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     return !j.bad;
 }
 
-/* Encodes all blocks. If an element is NaN or Inf, returns false, leaves the residual alone, and leaves the body
- * invalid. */
+/* Encodes all blocks. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body must not
+ * be sent. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};

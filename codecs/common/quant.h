@@ -52,8 +52,8 @@ ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, f
 ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
 /* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual --------------------------- */
-/* Adding 1.5 * 2^23 rounds to the nearest whole number, which is then in the lowest bits of the sum. The
- * subtraction is unsigned, so it may wrap, if x exceeds the range that a peer has sent. */
+/* Adding 1.5 * 2^23 to a number rounds it to an integer, which is then in the lowest bits of the sum. Code must
+ * subtract QUANT_ROUND_BITS as an unsigned number: the difference wraps if x is beyond the range of the levels. */
 #define QUANT_ROUND 12582912.0f
 #define QUANT_ROUND_BITS 0x4B400000u
 ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
@@ -226,8 +226,8 @@ static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
         quant_levels_piece(arg, at, stop);
     }
 }
-/* Writes units and levels. If an element is NaN or Inf, returns false and leaves the residual alone, but the body
- * invalid. */
+/* Writes units and levels. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body
+ * must not be sent. */
 static inline bool quant_blocks(quant_job *j) {
     const uint64_t n = j->args->tensor[0]->count;
     j->bad = 0;

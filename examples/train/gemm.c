@@ -37,7 +37,7 @@ static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, 
         for (size_t p = 0; p < kc; p++)
             for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
         for (size_t i0 = first; i0 < end; i0 += MR) {
-            const float *rows[MR]; /* the last row may repeat, and is then dropped */
+            const float *rows[MR]; /* rows past the end repeat the last one, unused */
             for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, end - 1) * a_row + p0 * a_col;
             tile(kc, rows, a_col, panel, sum);
             for (size_t i = 0; i < least(MR, end - i0); i++)

@@ -19,7 +19,7 @@ typedef struct cuda_norm_room {
     int32_t unit[CUDA_NORM_WARPS];
 } cuda_norm_room;
 
-/* Returns the sums of tiles in the part's scratch memory. */
+/* Returns the array of the tiles' sums, which is in the part's scratch memory. */
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
