@@ -31,7 +31,7 @@ static inline uint16_t f32_to_f16(float x) {
     uint32_t r;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* too large: Inf */
-    if (magnitude < 0x38800000u) /* a subnormal result, whose last place the addition rounds */
+    if (magnitude < 0x38800000u)                                     /* subnormal result, which the addition rounds */
         return (uint16_t)(sign | (float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u));
     r = magnitude - (112u << 23);
     return (uint16_t)(sign | (r + 0xfffu + (r >> 13 & 1u)) >> 13);
