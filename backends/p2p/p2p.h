@@ -27,7 +27,7 @@ enum {
     P2P_QUEUE = 64,         /* most open requests on a communicator */
     P2P_AHEAD = 4,          /* columns in progress at a time */
     P2P_WIDE = 512 * 1024,  /* bytes of the widest column of a part */
-    P2P_NARROW = 32 * 1024, /* parts are not cut narrower than this */
+    P2P_NARROW = 32 * 1024, /* bytes of a part below which it is not cut further */
     P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a column */
     P2P_LEAST = 4096,       /* narrowest column, even if it exceeds P2P_STAGING */
     P2P_SMALL = 64 * 1024,  /* every rank adds a sum of up to this size itself */

@@ -79,9 +79,9 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint6
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
         if (hist[b]) cuda_add64(&to[b], hist[b]);
 }
-/* Finds the bin of the k-th largest counted number (k >= 1); `left` is how many numbers of that bin are among the k
- * largest. All threads of a block call it. n has the counters of this thread's bins, from cuda_top_bin() down. The
- * shared memory `warps` has CUDA_WARPS numbers, `found` 2. */
+/* The function below finds the bin of the k-th largest counted number; `left` is how many numbers of that bin are among
+ * the k largest. All threads of a block call it. n has the counters of this thread's bins, from cuda_top_bin() down.
+ * The shared memory `warps` has CUDA_WARPS numbers, `found` 2. */
 typedef struct cuda_bin {
     uint32_t bin;
     uint64_t left;
