@@ -1,24 +1,9 @@
-/* chunktopk.c: the k elements of largest magnitude in each chunk, with two bits for each value: its sign, and one of
- * two magnitudes. Sarfi, Therien, Lidin, Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025
- * (arXiv 2508.15706): chunks of 4096, k = 64, 2 bits, error feedback that decays by 0.95 a step.
- *
- *     phi = decay e + g                     in the Comp that reads the rank's own gradient, as an outer momentum would;
- *     phi = beta e + gamma g                in every other Comp, and with feedback=residual: plain error feedback
- *     of each chunk: S = the k largest |phi_i|, ties to the lower index;   m = mean of |phi_i| in S
- *     high = mean of the |phi_i| >= m in S, low = mean of the others, both as bf16
- *     send i, sign and high or low;   e = phi - sent
- *
- * SparseLoCo quantises the values of a whole tensor with four bins, computed from mean and deviation. Here each chunk
- * has its own two magnitudes, so that no earlier pass over the tensor is needed. A chunk is selected and written while
- * it is in the cache. With feedback memory is read twice, since NaN and Inf must be found before the residual changes.
- * The selection is exact: the threshold of one chunk is only the first guess for the next.
- *
- * Wire: a record for each chunk: bf16 low, bf16 high; then k codes of log2(chunk) + 2 bits, by ascending index. A code
- * has, from the least significant bit on, the index in the chunk, a sign bit (set for negative values) and a magnitude
- * bit (set for high). Codes are padded with zeros to a whole byte. The last chunk, of m elements, has ceil(k m / chunk)
- * codes. aux is 0. With the defaults a record has 4 + 64 * 14 / 8 = 116 bytes, 0.2266 bits per element, 0.0078 of them
- * for the magnitudes. For input with NaN or Inf the header has a flag, there is no body, and the residual does not
- * change. */
+/* chunktopk.c: codec "chunktopk", which sends the k elements of largest magnitude in each chunk of a tensor, with a
+ * sign and one of two magnitudes (low or high) for each. After Sarfi, Therien, Lidin, Belilovsky, "Communication
+ * efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706). docs/design/wire.md has the wire format.
+ * phi is the gradient g plus the residual e: phi = decay e + g when a rank compresses its own gradient, otherwise
+ * phi = beta e + gamma g. High is the mean of the sent magnitudes that reach their overall mean, low is the mean of
+ * the smaller ones. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/select.h"
@@ -28,8 +13,8 @@ enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 typedef struct chunktopk_self chunktopk_self;
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
-/* Sets e to phi, and bit i of `map` where |phi_i| has bits of at least t. Without e, phi is g. `map` has a word for
- * every 32 elements. */
+/* Computes phi, stores it in e, and sets bit i of `map` if the bits of |phi_i| are at least t. If e is NULL, phi is
+ * g. */
 ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
                                         uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
@@ -94,8 +79,8 @@ ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const
 ESP_KERNEL_PICK(chunktopk_scan, (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
                                  uint32_t *restrict map, uint64_t n))
 
-/* Writes the indices of the map's set bits. idx needs room for 4 more: four indices of each 64 bits are always written,
- * which saves a branch that would be mispredicted. */
+/* Writes the indices of the map's set bits to idx, which needs room for 4 extra indices: the loop always writes
+ * four at a time, to avoid a branch that the processor would mispredict. */
 ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t *restrict map, uint64_t words) {
     uint64_t n = 0;
     for (uint64_t w = 0; w < words; w += 2) {
@@ -116,16 +101,16 @@ ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t
     }
     return n;
 }
-/* Counts the |x| with bits of at least t. Compares as signed numbers, which all instruction sets can. */
+/* Counts the x whose magnitude has a bit pattern of at least t. Signed comparison exists on all instruction sets. */
 ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
     int32_t count = 0;
     const int32_t least = (int32_t)t;
     for (uint64_t i = 0; i < n; i++) count += (int32_t)select_bits(x[i]) >= least;
     return (uint64_t)count;
 }
-/* Returns the largest t in [lo, hi] that at least k of the n magnitudes reach, or any that k to `enough` reach. All
- * magnitudes are within [lo, hi]. Each pass counts for four thresholds, since the start of a pass takes longer than
- * counting few elements. */
+/* Returns the largest t in [lo, hi] that at least k of the n magnitudes reach, or stops early at a t that between k
+ * and `enough` magnitudes reach. All magnitudes are within [lo, hi]. Each pass over x tests four thresholds, since
+ * a pass over a few elements costs little more for four than for one. */
 ESP_INLINE uint64_t chunktopk_threshold_body(const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo,
                                              uint32_t hi) {
     if (lo == 0 && chunktopk_count(x, n, 1) < k) return 0;
@@ -155,8 +140,8 @@ ESP_KERNEL(chunktopk_places, (uint16_t *restrict idx, const uint32_t *restrict m
 ESP_KERNEL(chunktopk_threshold, (const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo, uint32_t hi),
            (x, n, k, enough, lo, hi))
 
-/* Sum and number of the magnitudes with bits of at least `from`, in 8 lanes: lane j adds elements j, j + 8, ..., and
- * the lanes are added as a tree. In f64, in which sums of 4096 equal f32 numbers are exact. n is a multiple of 8. */
+/* The next functions sum and count the magnitudes with bits of at least `from`. Lane j of 8 adds elements j, j + 8,
+ * ... in f64, so that every instruction set adds in the same order. n is a multiple of 8. */
 ESP_ELEMENT int32_t chunktopk_is(float x, uint32_t from) { return (int32_t)select_bits(x) >= (int32_t)from; }
 ESP_ELEMENT double chunktopk_term(float x, uint32_t from) {
     return (double)bits_float(select_bits(x) & (0u - (uint32_t)chunktopk_is(x, from)));
@@ -175,7 +160,7 @@ ESP_INLINE uint64_t chunktopk_sum_body(const float *val, uint64_t n, uint32_t fr
     result[1] = (double)many[0];
     return 0;
 }
-/* Sets the code of x, and returns its residual. */
+/* Writes the code of x to *code, and returns x minus the value that the code stands for. */
 ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low, float high, uint64_t width,
                                     uint16_t *code) {
     const uint32_t sign = x < 0, big = bits_float(select_bits(x)) >= split;
@@ -183,7 +168,7 @@ ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low
     *code = (uint16_t)(at | sign << (width - 2) | big << (width - 1));
     return x - (x < 0 ? -sent : sent);
 }
-/* The same for n values; n is a multiple of 8. `magnitude` is low and high. */
+/* Encodes n values and writes their residuals to `rest`. n is a multiple of 8; magnitude[] holds low and high. */
 ESP_INLINE uint64_t chunktopk_code_body(uint16_t *restrict code, float *restrict rest, const float *restrict val,
                                         const uint16_t *restrict idx, float split, const float magnitude[2],
                                         uint64_t width, uint64_t n) {
@@ -199,8 +184,8 @@ ESP_KERNEL(chunktopk_code,
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 struct chunktopk_self {
-    dense_self dense;         /* first */
-    uint64_t chunk, k, width; /* width: bits of a code */
+    dense_self dense;         /* must be the first member */
+    uint64_t chunk, k, width; /* width is the number of bits in a code */
     float decay;
     chunktopk_scan_fn scan;
     chunktopk_places_fn places;
@@ -250,7 +235,7 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     return ESP_OK;
 }
 
-/* The number of codes of a chunk of n elements, and the bytes of its record. */
+/* The first function returns how many elements of an n-element chunk are sent, the second the size of its record. */
 ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
 ESP_ELEMENT uint64_t chunktopk_bytes(uint64_t k, uint64_t chunk, uint64_t width, uint64_t n) {
     return n ? CHUNKTOPK_HEAD + (chunktopk_codes(k, chunk, n) * width + 7) / 8 : 0;
@@ -275,10 +260,11 @@ typedef struct chunktopk_chosen {
     float val[CHUNKTOPK_ROOM];
     uint16_t idx[CHUNKTOPK_ROOM];
     float usual;  /* mean threshold of earlier chunks, or 0 */
-    float margin; /* more than k elements probably reach margin * usual */
+    float margin; /* first guess = margin * usual, usually a little too low */
 } chunktopk_chosen;
 
-/* Lists the elements whose bits are set in the map. Returns their number. *top is the bits of the largest magnitude. */
+/* Copies the elements marked in the map to *c, and returns their number. *top receives the bits of the largest
+ * magnitude. */
 static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
                                chunktopk_chosen *c, uint32_t *top) {
     const uint64_t kept = s->places(c->idx, map, (n + 31) / 32);
@@ -291,8 +277,9 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Sets e to phi, and lists its k largest of n elements in *c. Without e, phi is g. First lists the elements that reach
- * a threshold guessed from earlier chunks, then selects among those. Returns false where an element is NaN or Inf. */
+/* Stores phi in e and lists its k largest elements in *c; if e is NULL, phi is g. To save time it first lists the
+ * elements above a threshold guessed from earlier chunks, and then selects among these. Returns false if an element
+ * is NaN or Inf. */
 static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
@@ -326,15 +313,17 @@ ESP_ELEMENT uint32_t chunktopk_bf16(double x) {
     const uint32_t v = half_to_bf16((float)x);
     return v == 0x7F80u ? 0x7F7Fu : v;
 }
-/* Returns low in the lower half and high in the upper half. `all` is the sum of the k magnitudes, `high` that of the
- * `many` high ones. Where all magnitudes are 0, `many` includes padding and exceeds k. */
+/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` the
+ * sum of the `many` large ones. If all magnitudes are 0, zeros that pad the list count as large, so `many` may
+ * exceed k. */
 ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64_t k) {
     const double n_low = (double)k - many;
     const uint32_t h = many > 0 ? chunktopk_bf16(high / many) : 0;
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* Returns low and high. *split is the least magnitude that is high. val is padded with zeros up to `room`. */
+/* Returns low and high, and sets *split to the smallest magnitude that is sent as high. val is zero from k to
+ * `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     double all[2], high[2];
@@ -344,13 +333,14 @@ static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, 
     return chunktopk_head(all[0], high[0], high[1], k);
 }
 
-/* Writes the record, and subtracts what it sends from e, unless e is NULL. */
+/* Writes a chunk's record to `out`, and subtracts the sent values from e unless e is NULL. */
 static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
     enum { AT_ONCE = 256 };
     const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
     float split, rest[AT_ONCE];
     uint16_t code[AT_ONCE];
-    unsigned char packed[CHUNKTOPK_MOST * 14 / 8 + 8], *to = packed; /* 8 bytes are written at a time */
+    /* Stores to `packed` write 8 bytes at a time, so the last one may run past the end by up to 7 bytes. */
+    unsigned char packed[CHUNKTOPK_MOST * 14 / 8 + 8], *to = packed;
     uint64_t bits = 0, filled = 0;
     memset(c->val + k, 0, (room - k) * sizeof *c->val);
     memset(c->idx + k, 0, (room - k) * sizeof *c->idx);
@@ -377,7 +367,7 @@ typedef struct chunktopk_reader {
     const unsigned char *in;
     uint64_t bits, filled, width;
 } chunktopk_reader;
-/* The value of a code. `magnitude` is low and high. */
+/* Returns the value that a code stands for. magnitude[] holds low and high. */
 ESP_ELEMENT float chunktopk_value(uint32_t code, uint64_t width, const float magnitude[2]) {
     const uint32_t sign = code >> (width - 2) & 1u;
     return bits_float(float_bits(code >> (width - 1) ? magnitude[1] : magnitude[0]) ^ sign << 31);
@@ -433,7 +423,7 @@ static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, ch
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct chunktopk_job {
     const chunktopk_self *self;
-    const esp_codec_args *args; /* with decay in place of beta where it applies */
+    const esp_codec_args *args; /* beta is replaced by decay if decay applies */
     unsigned char *body;
     uint32_t bad;
 } chunktopk_job;
@@ -449,7 +439,7 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* only without feedback */
+        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* with feedback, dense_finite has checked already */
             __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
             return;
         }
@@ -457,7 +447,7 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Compresses all chunks. Returns false where an element is NaN or Inf: the residual is then unchanged. */
+/* Compresses all chunks. Returns false, and leaves the residual as it was, if an element is NaN or Inf. */
 static bool chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
     if (!dense_finite(&s->dense, j->args)) return false;
     dense_run(&s->dense, n, chunktopk_piece, j);
@@ -483,9 +473,8 @@ static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-/* For normally distributed numbers of variance 1. The numbers with |x| > t are sent. Let m be the mean of their
- * magnitudes: those up to m are sent as their mean, and those above m as theirs. E(|x|; |x| > a) is 2 density(a). The
- * error is 1 minus the sent energy. */
+/* Returns the expected error, for the planner: the part of the energy E x^2 of normally distributed x (variance 1)
+ * that is lost when every sent magnitude becomes the mean of its group (low or high). */
 static double chunktopk_error(double ratio) {
     const double root = sqrt(2 * ESP_MODEL_PI), t = esp_model_quantile(ratio);
     const double all = 2 * exp(-t * t / 2) / root, m = all / ratio;
@@ -515,8 +504,8 @@ static const esp_codec chunktopk_codec = {
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
-    /* decay applies to the rank's own gradient, so nothing is summed before; payloads are small, so every rank receives
-     * all */
+    /* The decay applies to a rank's own gradient, so no sum comes before the first comp. Payloads are so small that
+     * an allgather is the fastest exchange. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk),

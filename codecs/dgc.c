@@ -1,22 +1,9 @@
-/* dgc.c: deep gradient compression: top-k with momentum inside the feedback memory. select.h selects, sparse.h has the
- * body.
- *
- * Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018.
- * In the Comp that reads the rank's own gradient (ESP_ARG_OWN_MEMORY), u is in state and v in residual:
- *     u = m u + g              nesterov=1:  u = m (u + g)
- *     v = v + u                             v = v + u + g
- *     send (i, v_i) for the k largest |v_i|, ties to the lower index; v_i = 0 there, and u_i = 0 (masking=1)
- * So everything that is added to v is sent or remains in v. Every later Comp on the path is top-k with plain feedback,
- * phi = beta e + gamma g, since momentum would count twice there. Without feedback memory the codec is top-k of g. k =
- * max(1, ceil(r d)). warmup=W: r = 0.25 (ratio / 0.25)^(step / W) for step < W. With ratio=0.001 this gives the paper's
- * 75%, 93.75%, ... 99.9% of zeros at every quarter of W. From step W on, and where ratio >= 0.25, r = ratio. The first
- * threshold comes from a sample (sample=0.01 of the elements: whole cache lines at a fixed stride, from a start drawn
- * for the step); then exactly k elements are kept. The sample affects the speed, never the bytes, so the codec is
- * deterministic. The trainer's own momentum must be off (plain SGD), since the codec applies it. A trainer that clips
- * gradients must clip them before the push (in the paper each rank to 1 / sqrt(ranks) of the bound on the global norm).
- * Wire: sparse.h; 48 r or 32 r + 1 bits/element, whichever is less. aux is k, from which the decoder computes r. Memory
- * traffic: 12 bytes/element to select, 20 to update u and v. Selection writes nothing, since u and v must not change
- * where an element is not finite. */
+/* dgc.c: codec "dgc", deep gradient compression: it applies momentum m to a rank's own gradient g, and sends the k
+ * elements of the largest accumulated |v|. After Lin, Han, Mao, Wang and Dally, ICLR 2018.
+ *     u = m u + g, v = v + u          with nesterov=1: u = m (u + g), v = v + u + g
+ * Sent elements of v become 0, and with masking=1 those of u too. A strategy may compress again after a sum (a later
+ * "comp"), in which the momentum is already included; the codec then runs as top-k with plain error feedback. The
+ * trainer must run plain SGD and clip gradients before the push. docs/design/wire.md has the wire format. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -33,8 +20,8 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
-/* Where the trainer also applies momentum, gradients count 1 / (1 - m) times as much as they should, and training may
- * diverge. */
+/* Warns the user: if the trainer also applies momentum m, gradients count 1 / (1 - m) times as much as they should,
+ * and training may diverge. */
 static void dgc_log_momentum(const esp_host *h, double momentum) {
     char text[200];
     const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};
@@ -64,7 +51,7 @@ static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
     return ESP_OK;
 }
 
-/* The share of elements that this step sends. */
+/* Returns the fraction of elements to send in this step, which falls from 0.25 to `ratio` during the warm-up. */
 static double dgc_ratio(const dgc_self *t, uint64_t step) {
     if ((double)step >= t->warmup || t->ratio >= DGC_WARM_START) return t->ratio;
     return DGC_WARM_START * pow(t->ratio / DGC_WARM_START, (double)step / t->warmup);
@@ -118,7 +105,7 @@ ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, fl
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
-/* One compress: the gradient g, the memory u and v, and the selection. */
+/* One compress call: the gradient g, the two accumulators u and v, and the selected elements. */
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;
@@ -224,7 +211,7 @@ static const esp_codec dgc_codec = {
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
-    /* momentum applies to the rank's own gradient, so the first comp is before any sum */
+    /* Momentum applies to the rank's own gradient, so the first comp comes before any sum. */
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,

@@ -1,17 +1,9 @@
-/* efsignsgd.c: one bit per element and one scale, with error feedback.
- * Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
- *
- *     phi = beta e + gamma g;   s = |phi|_1 / d;   send s and sign(phi);   e = phi - s sign(phi)
- *     where sign(0) = sign(-0) = +1
- *
- * The paper compresses p = lr g + e and subtracts what was sent from the weights. Here everything is divided by lr: phi
- * = g + e, beta = gamma = 1, and the optimiser applies lr. While lr is constant, both agree to rounding. When lr
- * changes from lr0 to lr1, call esp_feedback_scale(ctx, lr0 / lr1), so that the residual still causes the same change
- * of weights, lr0 e. (Without this call the residual is applied at the new rate; nothing is lost.)
- *
- * Body: f32 s, then count bits, set for negative elements (bits.h). 1 + 32/d bits per element. s is computed in
- * norm.h's order. A sum of |phi| that overflows f32 within a block of 4096 counts as non-finite. There is no body for
- * count 0. */
+/* efsignsgd.c: codec "efsignsgd", which sends one bit per element (its sign) and one scale s, with error feedback.
+ * After Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes",
+ * ICML 2019.
+ *     phi = beta e + gamma g;   s = mean of |phi|;   e = phi - s sign(phi)          (g gradient, e residual)
+ * The paper puts the learning rate into phi, this codec does not. A trainer that changes the rate from lr0 to lr1
+ * must therefore call esp_feedback_scale(ctx, lr0 / lr1). docs/design/wire.md has the wire format. */
 #include "codecs/common/dense.h"
 #include "codecs/common/bits.h"
 #include "codecs/common/norm.h"
@@ -50,7 +42,8 @@ typedef struct efsign_job {
     float scale;
 } efsign_job;
 
-/* First pass: signs, and the norms of blocks. Does not write the residual. */
+/* The first pass over phi writes the signs and the sum of |phi| of each block, but leaves the residual alone, since
+ * phi may still prove to contain a NaN. */
 static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
@@ -65,7 +58,7 @@ static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Second pass: the residual, which is phi minus the decoded value. */
+/* The second pass sets the residual to phi minus the value that the receiver decodes. */
 static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
     const efsign_job *j = (const efsign_job *)arg;
     float tmp[DENSE_BLOCK];

@@ -1,7 +1,5 @@
-/* none.c: no compression. decode(code(x)) == x, bit for bit.
- *
- * Body: count x f32, 32 bits per element. REDUCIBLE: collectives can sum bodies as f32.
- * A part with a NaN or Inf sends a body of NaN, so that a sum of bodies is NaN too. */
+/* none.c: codec "none", which sends f32 numbers unchanged, so that collectives can sum the bodies. If a part of a
+ * tensor has a NaN or Inf, the whole body is sent as NaN, so that a sum of bodies becomes NaN too. */
 #include "codecs/common/plain.h"
 
 static const dense_format none_format = {"none", 1, 1, NULL, plain_decode};

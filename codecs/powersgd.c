@@ -1,22 +1,9 @@
-/* powersgd.c: a matrix as the product of two thin ones. Collectives sum both without decoding, in two rounds.
- *
- * Maths, for phi = beta e + gamma g, m x n, and an initial Q, n x r, that all ranks share:
- *     round 0   P = phi Q                          summed over all ranks
- *     round 1   P^ = the orthonormal basis of P's columns; Q = phi^T P^        summed over all ranks
- *     result    P^ Q^T, which is the sum of all phi, projected on the columns of P^
- *     residual  e = phi - P^ Q_rank^T, with this rank's Q before the sum
- * Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
- * optimization", NeurIPS 2019. A step is one power iteration. With start=warm the sum of Q, each column divided by its
- * length, is the next step's initial Q, so that the iteration continues from step to step. With start=cold, in the
- * first step, and for a column of Q that is zero, the initial column is drawn from step, seed and tensor, the same on
- * all ranks. r = min(rank, m, n) for each matrix, or part of one.
- *
- * A tensor that is no matrix, or has at most `rank` columns, is sent uncompressed, in one round.
- * A column of P that depends on the others becomes a zero column of P^, and therefore of Q.
- *
- * Wire: round 0: P, f32[m][r]. Round 1: Q transposed, f32[r][n]; without a matrix f32[count]. aux is r, or 0 without a
- * matrix. 32 r (m + n) / (m n) bits per element. For input with NaN or Inf the header has a flag, every number is NaN,
- * and the residual does not change. Parts without elements have a header only. */
+/* powersgd.c: codec "powersgd", which sends an m x n matrix phi (gradient plus residual) as the product of two thin
+ * matrices P and Q of r columns. After Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019.
+ *     round 0 sums P = phi Q over the ranks, where all ranks hold the same Q (random, or with start=warm the last one)
+ *     round 1 sums Q = phi^T P^ over the ranks, where P^ is an orthonormal basis of the columns of the summed P
+ * The result is P^ Q^T. Each rank keeps phi minus the product of P^ and its own Q as its residual. A tensor that is
+ * no matrix, or has at most `rank` columns, is sent uncompressed. docs/design/wire.md has the wire format. */
 #include <float.h>
 #include "codecs/common/lowrank.h"
 #include "codecs/common/plain.h"
@@ -25,7 +12,7 @@
 enum { POWERSGD_RANK_MAX = 64, POWERSGD_STATE = 64 };
 
 typedef struct powersgd_self {
-    dense_self dense; /* first */
+    dense_self dense; /* must be the first member */
     uint64_t rank;
     bool warm;
 } powersgd_self;
@@ -51,13 +38,13 @@ static esp_status powersgd_open(const esp_host *h, const char *params, void **se
     return ESP_OK;
 }
 
-/* The rank for one part, or 0 where it is sent uncompressed. */
+/* Returns the number r of columns of P and Q for one part of a tensor, or 0 if the part is sent uncompressed. */
 static uint64_t powersgd_rank(const powersgd_self *s, const esp_tensor *t) {
     if (!t->count || !t->rows || t->cols <= s->rank) return 0;
     return t->rows < s->rank ? t->rows : s->rank;
 }
 
-/* A call's scratch memory: orthonormal columns in f64, P^ in f32, Q and its partial sums. */
+/* Divides a call's scratch memory into arrays. */
 typedef struct powersgd_room {
     double *columns;
     float *p, *q;
@@ -87,7 +74,7 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
                               powersgd_room_of(NULL, like->rows, like->cols, r).bytes, state);
     }
     const esp_status st = esp_bound_fill(out, round ? like->count * sizeof(float) : 0, 0, 0);
-    if (!round) out->payload_bytes = 0; /* the part has no round 0 */
+    if (!round) out->payload_bytes = 0; /* the part is sent in round 1 only */
     return st;
 }
 
@@ -95,14 +82,16 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
 static uint64_t powersgd_key(const esp_codec_args *a, uint64_t tensor) {
     return esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
 }
-/* Draws rows 4 b to 4 b + 3 of column k of Q, as far as they are below n. Numbers are in (-1, 1). */
+/* Draws up to four random numbers in (-1, 1), for rows 4 b to 4 b + 3 of column k of Q. Rows from n on do not
+ * exist. */
 ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, uint64_t b, float *q, uint64_t n) {
     const esp_philox_t x = esp_philox(key, first, k << 32 | b);
     for (uint64_t i = 0; i < 4 && 4 * b + i < n; i++)
         q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
-/* The state has Q of the last step, r rows of n, behind POWERSGD_STATE reserved bytes. It is initially zero. */
+/* Returns the Q that the last step left in the state memory (r rows of n numbers, zero in the first step), or NULL
+ * if the tensor has no such state. */
 static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
     if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
     return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
@@ -119,12 +108,12 @@ static const float *powersgd_first(const esp_codec_args *a, uint32_t t, uint64_t
     return q;
 }
 
-/* Divides a column's number by the column's length. A column with NaN or Inf (a sum may overflow) becomes zero, so that
- * the next step draws a new one: otherwise no later step would be finite. */
+/* Divides q by the length of its column. If the length is not finite, since a sum overflowed, the column becomes
+ * zero: the next step then draws a random one, and recovers. */
 ESP_ELEMENT float powersgd_unit(float q, double length) {
     return length > 0 && length <= DBL_MAX ? (float)((double)q / length) : 0;
 }
-/* Keeps the sum of Q for the next step, each column with length 1. */
+/* Stores the summed Q for the next step, with every column scaled to length 1. */
 static void powersgd_keep(float *state, const dense_f32 *q, uint64_t n, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         const double length = lowrank_length(q + k * n, n);
@@ -172,11 +161,11 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     l.q = powersgd_first(a, t, r, room.q);
     lowrank_p(&l);
     memcpy(esp_payload_body(&a->payload[t]), l.p, h.body_bytes);
-    /* a NaN or Inf in phi makes its row's products NaN or Inf */
+    /* A NaN or Inf in phi also makes its row of P non-finite. */
     return s->dense.check(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
 }
 
-/* Reads the sum of P, and writes its orthonormal basis to room->p. *nan is set where some rank's input, or the sum, is
+/* Reads the sum of P, and writes its orthonormal basis to room->p. Sets *nan if any rank's input, or the sum, is
  * not finite. */
 static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
                                  const powersgd_room *room, bool *nan) {
@@ -231,7 +220,7 @@ static esp_status powersgd_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Checks the payloads of tensor t. Sets *nan where one of them has flag NONFINITE. */
+/* Checks all payloads of tensor t, and sets *nan if one of them is marked as not finite. */
 static esp_status powersgd_check(const esp_codec_args *a, uint32_t t, uint64_t r, bool *nan) {
     const uint64_t body = (r ? r * a->tensor[t]->cols : a->tensor[t]->count) * sizeof(float);
     for (uint32_t k = 0; k < a->n_payloads; k++) {
@@ -268,7 +257,7 @@ static void powersgd_decode(const powersgd_self *s, const esp_codec_args *a, uin
 
 static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
     const powersgd_self *s = (const powersgd_self *)self;
-    for (uint32_t t = 0; t < a->n_tensors; t++) { /* everything is checked before anything is written */
+    for (uint32_t t = 0; t < a->n_tensors; t++) { /* Check all tensors before writing to any. */
         bool nan = false;
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         esp_payload_header h;
@@ -297,7 +286,8 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* ---- the codec's table------------------------------------------------------------------------------------------- */
+/* ---- the codec's table
+ * ------------------------------------------------------------------------------------------- */
 static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
     const powersgd_self *s = (const powersgd_self *)self;
@@ -310,7 +300,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .error = matrix ? -1.0 : 0,
         .begin_ns = {2000, 1000},
         .ns = {passes, esp_model_stream(8)},
-        .launches = {matrix ? 6.0 : 3.0, 3}, /* of both rounds */
+        .launches = {matrix ? 6.0 : 3.0, 3}, /* launches of both rounds together */
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
     esp_codec_model m;
@@ -328,7 +318,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     return esp_model_answer(out, &m);
 }
 
-/* The last round requires an allreduce: with a warm start every rank needs the sum of all parts that it compresses. */
+/* The last round requires an allreduce, since with start=warm every rank needs the summed Q for its next step. */
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {

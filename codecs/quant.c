@@ -1,32 +1,9 @@
-/* quant.c: codecs "int8" and "int4": integer levels of a unit, from -127 to 127 in 8 bits per element, or from -7 to 7
- * in 4. Rounded to nearest, without random numbers.
- *
- *     unit = max |phi| / most;   level = phi / unit, rounded;   decoded: unit * level;   e = phi - unit * level
- *
- * Symmetric, so that 0 and the largest element of either sign are exact. Bagua's MinMaxUInt8, ZeRO++ (qgZ: 16 levels
- * from -8 to 7 with unit = max |phi| / 8) and CGX (from the smallest to the largest element) clip the largest number,
- * or have no level 0.
- *
- * With block=N each block of N elements has its own unit. There is one round, and payloads are decoded before they are
- * summed. Other systems use 32 (QuickReduce, with half units), 128 (QSGD's buckets), 256 (FP8 of QuickReduce), 1024
- * (CGX), or one unit for a whole share (Bagua; groups of ZeRO++). For int8, 256 is the smallest N whose f32 units add
- * less than 2% of bytes: 8.125 bits per element. For int4, normally distributed numbers lose 0.8% of |x|^2 with N = 32,
- * 1.2% with 128, and 1.7% with 1024; 64 adds a quarter bit and gains little.
- *
- * With int8:shared=1 all ranks share one unit for a part, so that collectives sum levels without decoding, in two
- * rounds:
- *     round 0   max |phi| of the rank's part              the maximum over all ranks
- *     round 1   levels of the common unit                 summed
- * Levels have 8 bits where no collective sums them, 16 where it sums up to 258 ranks (258 * 127 < 2^15), and otherwise
- * 32, so sums never overflow. The common unit costs accuracy where parts or ranks differ in size (grace issue 14, with
- * TernGrad on BERT), so it is not the default.
- *
- * Wire, block=N: f32 unit[ceil(d / N)]; then i8 level[d], or for int4 ceil(d / 2) bytes, element 2 j in the low half of
- * byte j and 2 j + 1 in the high half, as two's complement; the half behind the last element is 0. aux is 0. For input
- * with NaN or Inf the header has a flag, and there is no body. Wire, shared=1: in round 0 f32, the largest |phi|; in
- * round 1 i8, i16 or i32 level[d]. aux is the bits of the largest |phi|, in round 0 the rank's own, in round 1 that of
- * all ranks. For input with NaN or Inf the header has a flag, and the body is NaN in round 0 and zeros in round 1. A
- * part without elements has a header only. Where a number is not finite, the residual does not change. */
+/* quant.c: codecs "int8" and "int4", which send each element as an integer level (8 or 4 bits) of a unit, rounded to
+ * nearest, with error feedback: unit = max |phi| / most, level = phi / unit, where phi is gradient plus residual and
+ * most is 127 or 7. Levels are symmetric, so that 0 and the largest element of either sign are exact.
+ * With block=N each N elements share a unit, and receivers decode payloads before summing them. With int8:shared=1
+ * all ranks first agree on one unit (round 0), so that collectives can sum the levels (round 1). docs/design/wire.md
+ * has the wire format. */
 #include "codecs/common/quant.h"
 
 enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
@@ -37,7 +14,7 @@ enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
 ESP_INLINE uint64_t int4_pack_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t n) {
     ESP_SIMD
     for (uint64_t i = 0; i < n / 2; i++) {
-        uint16_t pair; /* the second level in its high byte */
+        uint16_t pair; /* the second level is in the upper byte */
         memcpy(&pair, in + 2 * i, sizeof pair);
         out[i] = (unsigned char)((pair & 0x0Fu) | (pair >> 4 & 0xF0u));
     }
@@ -46,12 +23,12 @@ ESP_INLINE uint64_t int4_pack_body(unsigned char *restrict out, const int8_t *re
 }
 ESP_KERNEL(int4_pack, (unsigned char *restrict out, const int8_t *restrict in, uint64_t n), (out, in, n))
 
-/* The level in the low half of a byte, or in the high half where `high` is 1. */
+/* Returns the signed level in the lower half of a byte, or in the upper half if `high` is 1. */
 ESP_ELEMENT int32_t int4_level(uint32_t byte, uint32_t high) {
     const int32_t half = (int32_t)(byte >> (high * 4) & 0x0Fu);
     return (half ^ 8) - 8;
 }
-/* out = (set ? 0 : out) + unit * level */
+/* Adds unit * level to out, or overwrites out if `set` is 1. */
 ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         const float x = unit * (float)int4_level((unsigned char)in[i / 2], (uint32_t)(i % 2));
@@ -62,7 +39,7 @@ ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in
 ESP_KERNEL_SCALAR(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n),
                   (out, in, unit, set, n))
 #ifdef ESP_SIMD_X86
-/* Unpacks the 16 levels of 8 bytes to one byte each, as numbers from 0 to 15. */
+/* Unpacks the 16 four-bit levels in 8 bytes to one byte each, without their sign: 0 to 15. */
 ESP_TARGET_AVX2 static inline __m128i int4_sixteen(const int8_t *in) {
     const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)in), low = _mm_set1_epi8(0x0F);
     return _mm_unpacklo_epi8(_mm_and_si128(x, low), _mm_and_si128(_mm_srli_epi16(x, 4), low));
@@ -104,12 +81,14 @@ typedef struct quant_format {
     const char *name;
     float most;
     uint32_t block;   /* default of parameter block */
-    uint32_t halving; /* log2 of the levels in a byte */
+    uint32_t halving; /* log2 of the number of levels in a byte */
 } quant_format;
+/* 256 is the smallest block whose units add less than 2% to an int8 payload. For normally distributed numbers, int4
+ * loses 1.2% of |x|^2 with a block of 128, 0.8% with 32 and 1.7% with 1024. */
 static const quant_format int8_format = {"int8", INT8_MOST, 256, 0}, int4_format = {"int4", INT4_MOST, 128, 1};
 
 typedef struct quant_self {
-    dense_self dense; /* first */
+    dense_self dense; /* must be the first member */
     const quant_format *format;
     uint64_t block; /* 0 with shared=1 */
     quant_top_fn top;
@@ -123,7 +102,7 @@ typedef struct quant_self {
 
 static const char int8_params[] = "block=256,shared=0", int4_params[] = "block=128";
 
-/* `block` is 0 where the user has not set it. */
+/* `block` is 0 if the user has not set it. */
 static esp_status quant_open(const quant_format *f, const esp_host *h, double block, bool shared, void **self) {
     const esp_status st = block > 0 ? quant_block_check(h, f->name, (uint64_t)block) : ESP_OK;
     if (st != ESP_OK) return st;
@@ -173,7 +152,7 @@ static esp_status int8_traits(void *self, esp_traits *out) {
     return ESP_OK;
 }
 
-/* Bytes of a level where the levels of n_reduced ranks are summed. */
+/* Returns the bytes that a level needs for a sum of n_reduced ranks' levels not to overflow. */
 static uint64_t int8_width(uint32_t n_reduced) { return n_reduced < 2 ? 1 : n_reduced <= INT8_RANKS_16 ? 2 : 4; }
 
 static uint64_t quant_body(const quant_self *s, uint64_t count, uint32_t n_reduced) {
@@ -233,7 +212,7 @@ static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *
 }
 
 /* ---- int8:shared=1 ----------------------------------------------------------------------------------------------- */
-/* One round of a compress. */
+/* Arguments of the worker function for one round of a compress call. */
 typedef struct int8_job {
     const quant_self *self;
     const esp_codec_args *args;
@@ -259,7 +238,7 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     if (st != ESP_OK || !n) return st;
     dense_run(&s->dense, n, int8_top_piece, &j);
     if (j.top >= 0x7F800000u) {
-        j.top = 0x7FC00000u; /* NaN */
+        j.top = 0x7FC00000u;
         h.flags = ESP_PAYLOAD_NONFINITE;
     } else {
         h.aux = j.top;
@@ -268,7 +247,8 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* Reads the bits of the largest |phi| of all ranks. Sets *nan where some rank's phi is not finite. */
+/* Reads the largest |phi| of all ranks, as bits, from the reduced payload. Sets *nan if some rank's phi is not
+ * finite. */
 static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan) {
     esp_payload_header h;
     *top = 0;
@@ -296,7 +276,7 @@ static void int8_shared_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Needs no pass that checks for NaN and Inf, since the result of round 0 then is NaN. */
+/* Sends the levels. This needs no check for NaN and Inf: if any rank had one, the reduced range of round 0 is NaN. */
 static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     bool nan;
@@ -328,7 +308,7 @@ static void int8_add_shared(const void *self, const dense_block *b) {
 }
 static const dense_format int8_shared_format = {"int8", QUANT_WIRE, 1, NULL, int8_add_shared};
 
-/* Fails unless every payload has the range that this rank received. */
+/* Fails unless all payloads were made with the same range, since levels of different units cannot be added. */
 static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, bool nan) {
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
@@ -340,7 +320,8 @@ static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, bool n
     return ESP_OK;
 }
 
-/* ---- the codecs' tables------------------------------------------------------------------------------------------- */
+/* ---- the codecs' tables
+ * ------------------------------------------------------------------------------------------ */
 static esp_status quant_compress(void *self, const esp_codec_args *a) {
     const quant_self *s = (const quant_self *)self;
     return s->block ? quant_write_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
@@ -361,7 +342,8 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
-    const double part = 1 << 20, block = s->block ? (double)s->block : part; /* assumes parts of 2^20 */
+    /* With shared=1 a unit covers a whole part. The formula assumes parts of 2^20 elements. */
+    const double part = 1 << 20, block = s->block ? (double)s->block : part;
     const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,

@@ -1,15 +1,8 @@
-/* randomk.c: k elements chosen at random, the same ones on every rank, so that collectives can sum payloads without
- * decoding.
- *
- * Maths: phi = beta e + gamma g; send phi_i for i in S, |S| = k = max(1, ceil(ratio d)), drawn without replacement; e =
- * phi where not sent, 0 where sent. Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
- * unbiased=1: sends phi_i d/k, so that the decoded value is phi on average over draws; e = 0 (Konecny et al.,
- * "Federated learning: strategies for improving communication efficiency", 2016). S is {P(0), ..., P(k - 1)} of a
- * permutation P of [0, d): a generalised Feistel network on pairs below (a, b) with a b >= d, applied again until the
- * result is below d (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round
- * keys depend on (seed, step, tensor, Comp, part), not on the rank. Wire: f32[k], value j belongs to element P(j); 32
- * ratio bits/element. aux is the 64-bit draw key, which determines P. A sum of bodies that is not finite in one place
- * decodes to NaN in every element, on all ranks, as with the header's flag for non-finite input. */
+/* randomk.c: codec "randomk", which sends k = ceil(ratio d) randomly chosen elements, the same on all ranks, so that
+ * collectives can sum the bodies. After Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018. The
+ * elements are P(0), ..., P(k - 1) of a random permutation P (randomk.h), whose key depends on seed, step and tensor,
+ * not on the rank. Error feedback keeps what is not sent. With unbiased=1 values are sent times d/k, so that they are
+ * right on average, and there is no residual (Konecny et al., 2016). docs/design/wire.md has the wire format. */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
 #include "codecs/randomk.h"
@@ -47,7 +40,7 @@ static esp_status randomk_bound(void *self, const esp_tensor *like, uint32_t rou
     return esp_bound_fill(out, 4 * sparse_k(((randomk_self *)self)->ratio, like->count), 0, 0);
 }
 
-/* One compress, as its workers share it. */
+/* Arguments of one compress call that its workers share. */
 typedef struct randomk_job {
     sparse_input in;
     randomk_perm perm;
@@ -56,7 +49,7 @@ typedef struct randomk_job {
     float factor;
 } randomk_job;
 
-/* body[j] = factor * phi[P(j)] */
+/* Sets body[j] = factor * phi[P(j)] for this worker's j. */
 static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
     const randomk_job *r = (const randomk_job *)arg;
     const sparse_input *in = &r->in;
@@ -91,7 +84,7 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* The draw's key, which is the same on all ranks. */
+/* Returns the key of the permutation, which is the same on all ranks. */
 static uint64_t randomk_key(const esp_codec_args *a, uint64_t tensor, uint64_t first) {
     const uint64_t key = esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
     const esp_philox_t w = esp_philox(key, first, 0x6b6d6f646e6172ull /* "randomk" */);
@@ -128,7 +121,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Adjacent payloads of the same draw, which are decoded together. */
+/* A run of payloads with the same key, decoded together since they contain the same elements. */
 typedef struct randomk_adder {
     const esp_payload *payload;
     uint32_t n;
@@ -154,7 +147,7 @@ static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
     memset((float *)arg + begin, 0, (end - begin) * sizeof(float));
 }
 
-/* Is the payload valid? Sets *nan where its input, or a sum of bodies, was not finite. */
+/* Returns whether the payload is valid. Sets *nan if its input, or a sum of bodies, was not finite. */
 static bool randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, bool *nan) {
     if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return false;
     if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;
@@ -205,7 +198,7 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
         .begin_ns = {2000, 1000},
         .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
         .launches = {3, 3},
-        .bytes = {20 + 100 * r, 4 + 72 * r}, /* a scattered access moves 32 bytes */
+        .bytes = {20 + 100 * r, 4 + 72 * r}, /* a GPU moves 32 bytes per scattered access */
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

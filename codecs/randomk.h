@@ -1,4 +1,5 @@
-/* randomk.h: the permutation by which randomk draws elements: see randomk.c. */
+/* randomk.h: the random permutation P of [0, count) by which codec randomk chooses elements: a Feistel network on
+ * pairs (left < a, right < b), applied again while its result is at least count (cycle walking). */
 #ifndef ESP_RANDOMK_H
 #define ESP_RANDOMK_H
 #include "codecs/common/rng.h"
@@ -8,11 +9,11 @@ enum { RANDOMK_ROUNDS = 6, RANDOMK_BATCH = 256 };
 
 typedef struct randomk_perm {
     uint64_t count;
-    uint32_t a, b; /* a b >= count, and for large counts only a little more */
+    uint32_t a, b;
     uint32_t key[RANDOMK_ROUNDS];
 } randomk_perm;
 
-/* Sets a and b of the permutation. Both are at least 32, since a smaller domain would have too few permutations. */
+/* Chooses a and b with a b >= count. Both are at least 32, since a smaller domain has too few permutations. */
 static void randomk_domain(uint64_t count, uint32_t *a, uint32_t *b) {
     uint64_t root = 32;
     for (uint64_t step = 1ull << 31; step; step >>= 1)
@@ -38,7 +39,7 @@ static randomk_perm randomk_perm_of(uint64_t draw, uint64_t count) {
     return randomk_perm_with(draw, count, a, b);
 }
 
-/* The round function: mixes x and key to 32 bits and scales them to a number below n. */
+/* The network's round function: mixes x and key to 32 bits, and scales them to a number below n. */
 ESP_ELEMENT uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
     x = (x + key) * 0x9E3779B1u;
     x = (x ^ x >> 15) * 0x85EBCA77u;
@@ -46,7 +47,6 @@ ESP_ELEMENT uint32_t randomk_mix(uint32_t x, uint32_t key, uint32_t n) {
     x *= 0xC2B2AE3Du;
     return (uint32_t)((uint64_t)x * n >> 32);
 }
-/* Rounds r and r + 1, applied to one pair. */
 ESP_ELEMENT void randomk_two(uint32_t a, uint32_t b, uint32_t k0, uint32_t k1, uint32_t *left, uint32_t *right) {
     uint64_t l = (uint64_t)*left + randomk_mix(*right, k0, a);
     l -= l >= a ? a : 0;
@@ -55,7 +55,7 @@ ESP_ELEMENT void randomk_two(uint32_t a, uint32_t b, uint32_t k0, uint32_t k1, u
     *right = (uint32_t)(t - (t >= b ? b : 0));
 }
 
-/* Applies the network once to n pairs: left below a, right below b. */
+/* Applies the whole network to n pairs. */
 ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict left, uint32_t *restrict right,
                                        uint64_t n) {
     for (int r = 0; r < RANDOMK_ROUNDS; r += 2) {
@@ -67,7 +67,7 @@ ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict
 }
 ESP_KERNEL(randomk_apply, (const randomk_perm *p, uint32_t *left, uint32_t *right, uint64_t n), (p, left, right, n))
 
-/* out[i] = P(first + i), n at most RANDOMK_BATCH */
+/* Sets out[i] = P(first + i) for n numbers, at most RANDOMK_BATCH. */
 static void randomk_draw(const randomk_perm *p, randomk_apply_fn apply, uint64_t first, uint64_t n, uint64_t *out) {
     uint32_t left[RANDOMK_BATCH], right[RANDOMK_BATCH], l = (uint32_t)(first / p->b), r = (uint32_t)(first % p->b);
     for (uint64_t i = 0; i < n; i++) {

@@ -1,11 +1,8 @@
-/* topk.c: the k elements of largest magnitude. select.h selects, sparse.h has the body.
- *
- * Maths: phi = beta e + gamma g; send (i, phi_i) for the k = max(1, ceil(ratio d)) largest |phi_i|, ties to the lower
- * index; e = phi where not sent, 0 where sent, so that decode + e == phi to the bit. Source: Aji and Heafield, "Sparse
- * communication for distributed gradient descent", EMNLP 2017; with memory as in Stich, Cordonnier and Jaggi,
- * "Sparsified SGD with memory", NeurIPS 2018. Wire: sparse.h; 48 ratio or 32 ratio + 1 bits/element, whichever is less;
- * 0.48 for ratio=0.01. aux is k. Memory traffic with feedback: 8 bytes/element to select, 12 to update e. phi is
- * computed twice, since e must not change where an element is not finite, which is known only after the first pass. */
+/* topk.c: codec "topk", which sends the k = ceil(ratio d) elements of largest magnitude; error feedback keeps what
+ * is not sent, to the bit. select.h selects, sparse.h writes the body (docs/design/wire.md). After Aji and
+ * Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, and Stich, Cordonnier and Jaggi,
+ * "Sparsified SGD with memory", NeurIPS 2018. phi, gradient plus residual, is computed twice: only after the first
+ * pass is it known that all is finite and the residual may change. */
 #include "espresso.h"
 #include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
@@ -62,7 +59,8 @@ static esp_status topk_decompress_one(const void *self, const esp_host *h, const
     return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
 }
 
-/* An option that cuts a tensor gives this rank a list of parts. Each may be too small for several workers. */
+/* A strategy may split a tensor, and then a call gets a list of parts, each possibly too small for several workers.
+ * Parts of at least TOPK_LARGE elements run on all workers one after another, smaller ones side by side. */
 enum { TOPK_LARGE = 2 * SELECT_SPAN };
 static esp_status topk_compress(void *self, const esp_codec_args *a) {
     return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_compress_one);
@@ -74,8 +72,9 @@ static esp_status topk_decompress(void *self, const esp_codec_args *a) {
 static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     const double r = ((const topk_self *)self)->ratio;
-    /* On a GPU (codecs/cuda/common/select.h) two passes filter and write the residual. Listing a value moves 40 bytes,
-     * and adding one 76, since it reads and writes a sector of 32 bytes. */
+    /* Costs on a GPU (codecs/cuda/common/select.h): two passes read phi and write the residual. In addition, each
+     * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32
+     * bytes. */
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = sparse_model_size(r),

@@ -1,48 +1,39 @@
-/* twobit.c: -t, 0 or +t for every element, in two bits, with error feedback: MXNet's "2bit" gradient compression
- * (src/kvstore/gradient_compression.cc; the idea is Strom, "Scalable distributed DNN training using commodity GPU cloud
- * computing", Interspeech 2015).
- *
- *     r += g;   r >= t: send 11, r -= t;   r <= -t: send 10, r += t;   else send 00          (here r is phi)
- *
- * t is a number, as in MXNet, or with relative=c it is c times the mean of |phi|, so that it fits gradients of any size
- * and grows with the residual: then every payload sends a fixed share of phi, and the residual is bounded. For normally
- * distributed numbers the best c is 1.13, which sends 1 - twobit_error(t) = 66%; for the Laplace distribution 1.41,
- * which sends 59%; c = 1.2 is within 1.5% of both. The mean is computed in norm.h's order. t is at least 1e-30, so that
- * zeros decode to zeros. Each payload has its own t.
- *
- * Body, as MXNet packs it: four elements per byte, element 0 in the two highest bits; padded with 00 to whole words of
- * 16 elements: 4 ceil(d/16) bytes, 2 bits per element. header.aux is the bits of t (f32), which MXNet sends separately.
- * Code 01 and padding other than 00 are corrupt. */
+/* twobit.c: codec "twobit", which sends -t, 0 or +t for each element in two bits, with error feedback, in the
+ * format of MXNet's "2bit" compression (src/kvstore/gradient_compression.cc). The idea is from Strom, Interspeech
+ * 2015. An element of phi (gradient plus residual) is sent as +t if phi >= t, as -t if phi <= -t, otherwise as 0.
+ * The threshold t is a parameter; with relative=c it is c times the mean of |phi|, which fits gradients of any
+ * size. For normally distributed elements c = 1.13 has the smallest error, for Laplace 1.41. */
 #include "codecs/common/dense.h"
 #include "codecs/common/norm.h"
 
 #define TWOBIT_LEAST 1e-30
 
 ESP_ELEMENT uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
-/* The lower bit of element i in its little-endian word of 16 elements. */
+/* Returns the position of element i's code in its little-endian word of 16 elements. */
 ESP_ELEMENT uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-/* Without branches, which would be mispredicted. */
+/* The code has no branches, since the processor would mispredict them. */
 ESP_ELEMENT uint32_t twobit_code(float phi, float t) { return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1; }
-/* The bits of the value of a code, where `t` is the bits of the threshold. */
+/* Returns the bits of the value that a code stands for: those of t, -t or 0. */
 ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { return (0u - (code >> 1)) & (t | (~code & 1u) << 31); }
-/* The threshold of `count` elements whose magnitudes have the sum `norm`, or NaN where that is NaN. */
+/* Returns the threshold, `relative` times the mean magnitude, where `norm` is the sum of `count` magnitudes. NaN
+ * stays NaN. */
 ESP_ELEMENT float twobit_relative(double norm, double relative, uint64_t count) {
     const double t = norm * (count ? relative / (double)count : 0);
     return (float)(t < TWOBIT_LEAST ? TWOBIT_LEAST : t);
 }
 /* Is the threshold in aux finite and positive? */
 ESP_ELEMENT bool twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; }
-/* Nonzero where a code of the word is 01. */
+/* Returns nonzero if one of the word's 16 codes is 01, which no encoder writes. */
 ESP_ELEMENT uint32_t twobit_word_bad(uint32_t w) { return ~(w >> 1) & w & 0x55555555u; }
-/* Is the last word padded with 00? It has `n` elements, or 16 where n is 0. */
+/* Are the unused codes of the last word 00? The word has `n` elements, or 16 if n is 0. */
 ESP_ELEMENT bool twobit_padding_ok(uint32_t w, uint32_t n) {
     for (uint32_t i = n; i && i < 16; i++)
         if (w >> twobit_shift(i) & 3u) return false;
     return true;
 }
-/* `residual` may be NULL. */
+/* Packs n elements, and writes their residuals unless `residual` is NULL. */
 static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 16) {
         uint32_t w = 0;
@@ -57,8 +48,8 @@ static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Packs 32 elements from two masks, in which the bits of every four elements are in reverse order. `up` has the
- * elements with code 11, `down` those with code 10. */
+/* Packs the codes of 32 elements from two masks of one bit each: `up` marks those sent as +t, `down` those as -t.
+ * In both masks every group of four bits is reversed, as MXNet's byte order requires. */
 ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
     const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
     memcpy(out, &w, sizeof w);
@@ -105,7 +96,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
 ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float *residual, float t, uint64_t n))
 
 /* ---- unpacking --------------------------------------------------------------------------------------------- */
-/* out = (set ? 0 : out) + value for a word's elements. `t` is the bits of the threshold. */
+/* Adds the values of a word's n elements to out, or overwrites out if `set` is 1. `t` is the bits of the threshold. */
 ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t code = w >> twobit_shift(i) & 3u;
@@ -122,7 +113,7 @@ static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, 
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* permutevar selects one of four numbers by a lane's two lowest bits, to which each code is shifted. */
+/* permutevar picks one of four numbers by the two lowest bits of each lane, so each code is shifted there. */
 ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
     const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
@@ -156,7 +147,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
 #endif
 ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
 
-/* Returns nonzero where a code of the body is 01. */
+/* Returns nonzero if the body contains the invalid code 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
     uint32_t bad = 0, w;
     for (uint64_t i = 0; i < bytes; i += sizeof w) {
@@ -171,7 +162,7 @@ ESP_KERNEL(twobit_bad, (const unsigned char *in, uint64_t bytes), (in, bytes))
 typedef struct twobit_self {
     dense_self dense;
     float threshold;
-    double relative; /* 0 where the threshold is absolute */
+    double relative; /* 0 if the threshold is a parameter */
     norm_l1_fn norm;
     twobit_pack_fn pack;
     twobit_add_fn add;
@@ -204,7 +195,8 @@ static void twobit_measure(void *arg, uint64_t begin, uint64_t end) {
 
 static uint64_t twobit_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
-/* The threshold for this part, which is NaN or Inf where an element is, or where the sum overflows. */
+/* Returns the threshold for this part of a tensor. It is NaN or Inf if an element is, or if the sum of |phi|
+ * overflows. */
 static float twobit_threshold(twobit_job *j) {
     const uint64_t n = j->args->tensor[0]->count;
     double sum = 0;
@@ -270,7 +262,8 @@ static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count));
 }
 
-/* The expected error of normally distributed numbers of variance 1: x^2 below the threshold t, (|x| - t)^2 above. */
+/* Returns the expected squared error for normally distributed x of variance 1: x^2 if |x| is below t, otherwise
+ * (|x| - t)^2. */
 static double twobit_error(double t) {
     const double density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
     return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));
@@ -279,7 +272,7 @@ static double twobit_error(double t) {
 static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     const twobit_self *t = (const twobit_self *)self;
-    const bool relative = t->relative > 0; /* needs one more pass over gradient and residual */
+    const bool relative = t->relative > 0; /* measuring the mean takes one more pass */
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.25, 0, 0},

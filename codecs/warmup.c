@@ -1,13 +1,8 @@
-/* warmup.c: no compression in the first steps, then another codec: warmup:steps=100,of=(topk:ratio=0.01).
- *
- * Early in training gradients are large and change fast, so values that compression delays are out of date when they
- * are sent. Source: Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang and He, "1-bit Adam", ICML 2021 (its warm-up
- * phase sends gradients as they are).
- *
- * In steps 0 to steps - 1 the body is plain f32 (plain.h), and the header has codec "warmup". From step `steps` on the
- * payload is the inner codec's, with its header. The step is the same on all ranks, so all switch at once. With
- * feedback, the residual is 0 during the warm-up, and a codec's own memory (dgc) begins after it. Collectives sum
- * payloads of one size only, so the codec is not REDUCIBLE. */
+/* warmup.c: codec "warmup", which sends plain f32 in steps 0 to steps - 1 and uses another codec from then on:
+ * warmup:steps=100,of=(topk:ratio=0.01). Early in training gradients are large and change fast, so values that
+ * compression delays would be out of date (Tang et al., "1-bit Adam", ICML 2021). All ranks know the step, so all
+ * switch at once. With error feedback the residual stays 0 during the warm-up. Payloads change their size at the
+ * switch, so collectives cannot sum them. */
 #include "codecs/common/plain.h"
 #include "codecs/common/wrap.h"
 
@@ -15,7 +10,7 @@ enum { WARMUP_WIRE = 1 };
 
 typedef struct warmup_self {
     dense_self dense;
-    dense_format format; /* of the first steps */
+    dense_format format; /* the format of the first steps */
     wrap_inner inner;
     uint64_t steps;
 } warmup_self;
@@ -75,7 +70,8 @@ static esp_status warmup_compress(void *self, const esp_codec_args *a) {
     return s->inner.table->compress(s->inner.self, a);
 }
 
-/* All payloads of a step are of one kind. The codec of the first one detects a mixture as corrupt. */
+/* All payloads of a step are plain, or all are the inner codec's. The first payload decides which decoder runs, and
+ * that decoder reports a payload of the other kind as corrupt. */
 static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     const warmup_self *s = (const warmup_self *)self;
     esp_payload_header h;
@@ -87,7 +83,7 @@ static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     return s->inner.table->decompress(s->inner.self, a);
 }
 
-/* The model describes the steps after the warm-up, which are most of a training run. */
+/* The planner gets the costs after the warm-up, since most steps of a training run come then. */
 static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     esp_codec_model m;

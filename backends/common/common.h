@@ -1,5 +1,5 @@
-/* common.h: what all backends share: log, memory, groups, the checks of a call, and reductions. Plugins link these
- * files too, so they call nothing of the library. */
+/* common.h: shared by all backends: logging, memory, groups of ranks, checks of collective calls, and reductions.
+ * Plugins link these files too, so the files call no function of the library. */
 #ifndef BACKEND_COMMON_H
 #define BACKEND_COMMON_H
 #include "espresso_impl/base/private.h"
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-enum { BACKEND_RANKS = 4096 }; /* most ranks of a group */
+enum { BACKEND_RANKS = 4096 }; /* most ranks in a group */
 
 #define BACKEND_COLLS                                                                                                  \
     (ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |                          \
@@ -33,21 +33,21 @@ static inline uint64_t backend_now_ns(void) {
 }
 
 /* ---- the host ---------------------------------------------------------------------------------------------------- */
-/* Logs the text as an error, or where `s` is ESP_OK as information. Returns `s`. */
+/* Logs the text as an error, or as information if `s` is ESP_OK. Returns `s`. */
 ESP__PRINTF(4, 5)
 ESP__FN esp_status backend_log(const esp_host *h, const char *name, esp_status s, const char *fmt, ...);
-/* The same for a struct `m` with the members host and name. */
+/* Logs an error for a struct `m` that has the members host and name. */
 #define backend_error(m, ...) backend_log((m)->host, (m)->name, __VA_ARGS__)
-/* Allocates zeroed memory. Returns NULL where there is none. */
+/* Allocates zeroed memory, or returns NULL. */
 ESP__FN void *backend_alloc(const esp_host *h, uint64_t bytes);
 ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes);
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
-/* Fails where a group is malformed or has more than `most` ranks. */
+/* Fails if the group is malformed or has more than `most` ranks. */
 ESP__FN esp_status backend_check_group(const esp_host *h, const char *name, const esp_group *g, int32_t most);
-/* The outermost level at which the places of two members differ, which is 1 for members on one machine. */
+/* Returns the outermost level of the topology at which two ranks differ, which is 1 if they share a machine. */
 ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
-/* Fills *out from level_bytes[ESP_LEVELS], the bytes that a comm received over each level. */
+/* Fills *out from level_bytes[ESP_LEVELS], the bytes that a communicator has received over each level. */
 ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes, uint64_t memory_bytes);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
@@ -68,11 +68,11 @@ ESP__FN const char *backend_op_name(uint32_t op);
 static inline bool backend_scales(const esp_coll *c) {
     return (c->scale < 0 || c->scale > 0) && (c->scale < 1 || c->scale > 1);
 }
-/* Bytes of an item: a number, a row or a payload slot. */
+/* Returns the bytes of an item: a number, a row or a payload slot. */
 static inline uint64_t backend_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * backend_max(c->width, 1);
 }
-/* Copies the struct, which is shorter where the caller has an older version. Missing members become 0. */
+/* Copies a caller's struct, which may be an older, shorter version. Missing members become 0. */
 static inline void backend_copy_call(const esp_coll *c, esp_coll *whole) {
     if (c->struct_size >= sizeof *whole || !c->struct_size) {
         *whole = *c;
@@ -81,28 +81,28 @@ static inline void backend_copy_call(const esp_coll *c, esp_coll *whole) {
     memset(whole, 0, sizeof *whole);
     memcpy(whole, c, c->struct_size);
 }
-/* Does this rank need the buffer? A rank whose part is empty may need none. */
+/* Does this rank need the buffer? A rank whose part is empty may pass none. */
 ESP__FN bool backend_needs_src(const backend_caller *m, const esp_coll *c);
 ESP__FN bool backend_needs_dst(const backend_caller *m, const esp_coll *c);
-/* Fails where a call is malformed. backend_check also fails where a buffer is in device memory. */
+/* Fails if a call is malformed. backend_check also fails if a buffer is in device memory. */
 ESP__FN esp_status backend_check_call(const backend_caller *m, const esp_coll *c);
 ESP__FN esp_status backend_check(const backend_caller *m, const esp_coll *c);
-/* Hash of the members, without the op, that must be the same on all ranks of a collective. */
+/* Returns a hash of the members that must be equal on all ranks of a collective, except the op. */
 ESP__FN uint64_t backend_call_hash(const esp_coll *c);
-/* Used bytes of a payload slot: its header and body. */
+/* Returns the used bytes of a payload slot, which are its header and body. */
 static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) {
     uint64_t body;
     memcpy(&body, (const uint8_t *)slot + offsetof(esp_payload_header, body_bytes), sizeof body);
-    /* a peer may write there at any time: the compiler must not read the size again after the check */
+    /* A peer may change the size at any time, so the compiler must not read it again after the check. */
     __asm__ volatile("" : "+r"(body));
     return body > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + body;
 }
-/* Copies the used bytes of the payload slots in the `bytes` bytes from `from` on. Returns their number. */
+/* Copies the used bytes of each payload slot in the `bytes` bytes from `from` on. Returns how many bytes it copied. */
 ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t slot_bytes);
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 enum { BACKEND_BLOCK = 1024 }; /* numbers that are summed in f32 at a time */
-/* An esp_dtype, an esp_reduce, and a level of simd.h. */
+/* The kind of a reduction: an esp_dtype, an esp_reduce, and a level of simd.h. */
 typedef struct backend_reduction {
     uint32_t type, op;
     int level;
@@ -111,18 +111,18 @@ static inline backend_reduction backend_reduction_of(const esp_coll *c, int simd
     const backend_reduction s = {c->dtype, c->reduce ? c->reduce : (uint32_t)ESP_REDUCE_SUM, simd_level};
     return s;
 }
-/* Are these sums of halves, which are computed in f32? */
+/* Is this a sum of f16 or bf16, which is computed in f32? */
 static inline bool backend_sums_halves(const backend_reduction *s) {
     return s->op == ESP_REDUCE_SUM && (s->type == ESP_F16 || s->type == ESP_BF16);
 }
-/* out = reduce(a, b) scale, or a scale where b is NULL. Only sums of floats may have a scale or no b. out may be a. */
+/* Sets out to reduce(a, b) * scale, or a * scale if b is NULL. out may be a. Only float sums take a scale or no b. */
 ESP__FN void backend_reduce(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                             float scale);
-/* One step of a reduction over many ranks: acc = reduce(a, b), or reduce(acc, b) where a is NULL. The last step has an
- * `out`, and writes the result times `scale` there. acc has room for n numbers, which are f32 for sums of halves. */
+/* A step of a reduction over many ranks: sets acc to reduce(a, b), or to reduce(acc, b) if a is NULL. The last step
+ * passes `out` and writes the result * scale there. acc has room for n numbers (f32 for sums of f16 or bf16). */
 ESP__FN void backend_reduce_step(const backend_reduction *s, void *out, void *acc, const void *a, const void *b,
                                  uint64_t n, float scale);
-/* Runs a collective of one rank: copies its source to its destination, scaled. */
+/* Runs a collective of one rank: copies its source, times the scale, to its destination. */
 ESP__FN void backend_single_rank(const esp_coll *c, int simd_level);
 #ifdef __cplusplus
 }

@@ -1,14 +1,11 @@
-/* reduce.c: reductions, with the scale in the same pass. All instruction sets give the same bytes.
- *
- * Halves are summed in f32 and rounded once (to nearest, ties to even) by the kernels of half.h, block by block, so
- * that the f32 numbers fit the first-level cache. All other numbers are reduced in their own format, in which integers
- * wrap. MAX and MIN compare floats by their bits, in the order -Inf .. -0, +0 .. +Inf, so that halves need no
- * conversion, and -0 and +0 give the same bits in either order. Any NaN gives the quiet NaN without sign and
- * payload. */
+/* reduce.c: adds, or takes the maximum or minimum of, two arrays and scales the result in one pass; every instruction
+ * set gives the same bytes. f16 and bf16 are summed in f32, in blocks that fit the first-level cache, and rounded once.
+ * MAX and MIN compare floats by their bits, in the order -Inf .. -0, +0 .. +Inf, so that -0 and +0 give the same result
+ * in either order. Any NaN in the input gives the same NaN (quiet, positive). Integer sums wrap. */
 #include "backends/common/common.h"
 #include "codecs/common/half.h"
 
-/* Before a loop whose iterations are independent although out may be its first input. */
+/* Lets the compiler vectorise the next loop: its iterations are independent even if `out` is the first input. */
 #if defined(__clang__)
 #define BACKEND_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -19,7 +16,7 @@
 
 typedef float backend_f32 __attribute__((may_alias));
 
-/* out = (a + b) scale, or a scale where b is NULL */
+/* Writes (a + b) * scale to out, or a * scale if b is NULL. */
 ESP_INLINE uint64_t backend_sum_f32_body(void *out, const void *a, const void *b, uint64_t n, float scale) {
     backend_f32 *o = (backend_f32 *)out;
     const backend_f32 *x = (const backend_f32 *)a, *y = (const backend_f32 *)b;
@@ -32,7 +29,7 @@ ESP_INLINE uint64_t backend_sum_f32_body(void *out, const void *a, const void *b
     }
     return n;
 }
-/* out = x scale, rounded */
+/* Writes x * scale to out, rounded to bf16. */
 ESP_INLINE uint64_t backend_round_bf16_body(half_u16 *out, const float *x, uint64_t n, float scale) {
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(x[i] * scale);
@@ -41,12 +38,12 @@ ESP_INLINE uint64_t backend_round_bf16_body(half_u16 *out, const float *x, uint6
 ESP_KERNEL(backend_sum_f32, (void *out, const void *a, const void *b, uint64_t n, float scale), (out, a, b, n, scale))
 ESP_KERNEL(backend_round_bf16, (half_u16 * out, const float *x, uint64_t n, float scale), (out, x, n, scale))
 
-/* acc = x where `set`, else acc + x */
+/* Sets acc to x if `set`, otherwise adds x to acc. */
 static void backend_widen(const backend_reduction *s, float *acc, const uint8_t *x, uint64_t n, bool set) {
     const half_u16 *h = (const half_u16 *)(const void *)x;
     half_add_for(s->type == ESP_F16, s->level)(acc, h, 1.0f, set, n);
 }
-/* out = x scale, rounded. */
+/* Writes x * scale to out, rounded to f16 or bf16. */
 static void backend_round(const backend_reduction *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
     if (s->type == ESP_BF16)
@@ -54,7 +51,7 @@ static void backend_round(const backend_reduction *s, uint8_t *out, const float 
     else
         half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
 }
-/* acc = a + b, or acc + b where a is NULL. Then out = acc scale, unless out is NULL. */
+/* Sets acc to a + b, or adds b to acc if a is NULL. Then writes acc * scale to out unless out is NULL. */
 static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,
                                uint64_t n, float scale) {
     for (uint64_t at = 0; at < n; at += BACKEND_BLOCK) {
@@ -64,8 +61,8 @@ static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *
         if (out) backend_round(s, out + 2 * at, acc + at, some, scale);
     }
 }
-/* Kernels for numbers of `bits` bits. backend_pick takes the larger one, or the smaller one where `least`. inf and nan
- * are the bits of Inf and of the NaN to write, and 0 for integers. */
+/* Defines kernels for numbers of `bits` bits. backend_pick takes the larger number, or the smaller one if `least`. inf
+ * and nan are the bits of Inf and of the NaN to write; for integers they are 0. */
 #define BACKEND_LOOPS(bits)                                                                                            \
     typedef int##bits##_t backend_s##bits __attribute__((may_alias));                                                  \
     typedef uint##bits##_t backend_w##bits __attribute__((may_alias));                                                 \
@@ -111,7 +108,7 @@ BACKEND_LOOPS(8)
 BACKEND_LOOPS(16)
 BACKEND_LOOPS(32)
 
-/* As backend_reduce, for all but sums of halves. */
+/* Implements backend_reduce for everything except sums of f16 and bf16. */
 static void backend_reduce_same(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                                 float scale) {
     const int least = s->op == ESP_REDUCE_MIN, level = s->level;

@@ -1,6 +1,6 @@
-/* comm.c: the state and the end of NCCL's communicators, and registration of memory, which NCCL may then move without
- * an extra copy. NCCL before 2.19 has no registration, and collectives also work on memory that NCCL does not
- * register. */
+/* comm.c: enters and leaves the state in which NCCL may be called, detects errors of NCCL's communicators, and
+ * registers memory with NCCL, which then moves it without an extra copy. Before version 2.19 NCCL had no registration;
+ * collectives also work on memory that is not registered. */
 #include "backends/nccl/nccl.h"
 
 ESP__FN void nccl_enter(nccl_comm *m) {
@@ -51,9 +51,9 @@ typedef struct nccl_registration {
     nccl_comm *comm;
     void *handle;
 } nccl_registration;
-/* A buffer, registered with each of the job's communicators. */
+/* A buffer that is registered with every communicator of the job. */
 typedef struct nccl_memory {
-    struct nccl_memory *next; /* of the job */
+    struct nccl_memory *next; /* the job's next buffer */
     const esp_host *host;
     nccl_job *job;
     int n;
@@ -74,15 +74,15 @@ static void nccl_register(nccl_registration *k, nccl_comm *m, const esp_buf *b) 
 }
 static void nccl_deregister(nccl_registration *k) {
     if (!k->handle) return;
-    nccl_join_abort(k->comm); /* an abort in progress uses the memory */
+    nccl_join_abort(k->comm); /* an abort in progress may use the memory */
     nccl_enter(k->comm);
-    if (k->comm->handle) /* an aborted handle has lost its registrations */
+    if (k->comm->handle) /* an abort ends all registrations */
         k->comm->library->ncclCommDeregister(k->comm->handle, k->handle);
     nccl_leave(k->comm);
     k->handle = NULL;
 }
 
-/* Registers with all communicators of the job, since collectives of several groups use the same memory. */
+/* Registers a buffer with all communicators of the job, since collectives of several groups use the same buffer. */
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     nccl_comm *m = (nccl_comm *)comm;
     nccl_job *j = m->job;
@@ -90,7 +90,7 @@ ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     *mh = NULL;
     if (b->dev.kind != ESP_CUDA || b->dev.ordinal != j->ordinal || !m->library->ncclCommRegister ||
         !m->library->ncclCommDeregister)
-        return ESP_OK; /* host memory is copied in pieces */
+        return ESP_OK; /* host memory is copied in pieces instead */
     for (const nccl_comm *c = j->comms; c; c = c->next_comm) n++;
     nccl_memory *all = (nccl_memory *)backend_alloc(m->who.host, sizeof *all + (uint64_t)n * sizeof *all->of);
     if (!all) return backend_error(&m->who, ESP_E_NOMEM, "no memory for a list of %d communicators", n);

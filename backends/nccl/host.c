@@ -1,10 +1,10 @@
-/* host.c: collectives on host memory. NCCL moves device memory only, so this file copies pieces into pinned memory, to
- * the device, through NCCL, and back. Two pieces are in progress at a time. In a piece all parts have the same length:
- * behind the end of a shorter part, unused bytes are sent. */
+/* host.c: runs collectives on host memory. NCCL moves device memory only, so this file copies the data in pieces into
+ * pinned memory, to the device, through NCCL, and back; two pieces are in progress at a time. In a piece all ranks'
+ * parts have the same length; after the end of a shorter part, unused bytes are sent. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
-/* An integer that orders as the float at `p`. A NaN is above all numbers for MAX, and below them for MIN. */
+/* Returns an integer that orders as the float at `p`. A NaN is above all numbers for MAX, and below them for MIN. */
 static int32_t nccl_order_key(esp_dtype d, const uint8_t *p, bool max) {
     uint16_t h;
     float x;
@@ -33,8 +33,8 @@ static void nccl_from_order_key(esp_dtype d, int32_t order, uint8_t *p) {
 }
 
 /* ---- shape ------------------------------------------------------------------------------------------------------- */
-/* An item consists of units: numbers of a reduction, otherwise bytes. A unit's size in a piece may differ from that in
- * the caller's memory. */
+/* Returns the units of an item: numbers if the collective reduces, otherwise bytes. A unit may have another size in a
+ * piece than in the caller's memory. */
 static uint64_t nccl_host_units(const esp_coll *c) {
     return backend_op_sums(c->op) ? backend_max(c->width, 1) : backend_item(c);
 }
@@ -48,7 +48,7 @@ ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
 static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
     return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_has_parts(c) ? (uint64_t)m->who.size : 1);
 }
-/* Returns how many of the piece's units part p has. *at is their offset in the whole buffer, in bytes. */
+/* Returns how many of the piece's units part p has. *at receives their byte offset in the caller's buffer. */
 static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
     const uint64_t units = nccl_host_units(c), all = nccl_has_parts(c) ? nccl_part(m, c, p) * units : c->count * units;
     *at = ((nccl_has_parts(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
@@ -83,18 +83,18 @@ static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
     }
 }
 
-/* Copies a piece from the source into pinned memory where `in`, otherwise from there to the result. */
+/* Copies a piece from the source to pinned memory if `in` is true, otherwise from pinned memory to the result. */
 static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, bool in) {
     const bool rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
     for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
-        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer is this rank's part, or has no parts */
+        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or no parts */
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
         if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
     }
 }
-/* Copies the next piece to the device, and begins its collective. */
+/* Copies the next piece to the device, and starts its collective. */
 static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
@@ -121,7 +121,7 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     m->launching = true;
     return st;
 }
-/* Enqueues the copy back of the newest piece, whose collective NCCL has enqueued. */
+/* Enqueues the copy from the device for the newest piece, after NCCL has enqueued its collective. */
 static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;
@@ -133,7 +133,7 @@ static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
         st = nccl_check_cuda(m, "cuMemcpyDtoHAsync", l->cuMemcpyDtoHAsync_v2(s->out, s->device_out, bytes, m->stream));
     return st ? st : nccl_check_cuda(m, "cuEventRecord", l->cuEventRecord(s->event, m->stream));
 }
-/* Copies the oldest piece to the caller's memory, if it has arrived. */
+/* Copies the oldest piece to the caller's memory if it has arrived in pinned memory. */
 static esp_status nccl_piece_end(nccl_comm *m, nccl_req *r) {
     const esp_coll *c = &r->c;
     const nccl_slot *s = &m->slots[m->slot_first % NCCL_SLOTS];

@@ -1,9 +1,7 @@
-/* issue.c: one collective on device memory as calls of NCCL.
- *
- * NCCL requires equal parts for allgather, reduce_scatter and gather; ours are ceil(count / n) items each, the last
- * ones shorter or empty. Unequal parts are sent by a group of broadcasts, reductions, or sends and receives, one for
- * each part. Payload slots are sent whole: their used lengths are in device memory, and the host would have to wait for
- * them. */
+/* issue.c: translates a collective on device memory into calls of NCCL. NCCL requires equal parts for allgather,
+ * reduce_scatter and gather. Our parts have ceil(count / n) items, but the last ones may be shorter or empty; then a
+ * group of broadcasts, reductions, or sends and receives does it, one for each part. Payload slots are sent whole,
+ * since their used lengths are in device memory, for which the host would have to wait. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
@@ -16,18 +14,19 @@ static int nccl_type(esp_dtype d) {
 }
 
 /* ---- scale ------------------------------------------------------------------------------------------------------- */
-/* Is x a normal number without a fraction? */
+/* Is x a normal number and a power of two? */
 static bool nccl_power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return !(bits & 0x7FFFFFu) && bits >> 23 & 255u;
 }
-/* NCCL multiplies each rank's input, and not the sum. A power of two gives the same result. For halves this is always
- * used, since NCCL rounds their sums to halves, which might overflow. Other sums of f32 are multiplied afterwards. */
+/* NCCL multiplies each rank's input by the scale, not the sum. If the scale is a power of two, the result is the same.
+ * For f16 and bf16 every scale is applied first, since NCCL rounds their sums to 16 bits, which might overflow. Other
+ * f32 sums are multiplied afterwards. */
 ESP__FN bool nccl_scales_first(const esp_coll *c) {
     return nccl_has_scale(c) && (c->dtype != ESP_F32 || nccl_power_of_two(c->scale));
 }
-/* Writes x in the type of the sum, as NCCL requires. */
+/* Writes x in the number type of the sum, as NCCL requires. */
 static void nccl_scalar(esp_dtype d, float x, void *out) {
     const uint16_t half = (uint16_t)(d == ESP_F16 ? half_to_f16(x) : half_to_bf16(x));
     if (d == ESP_F32)
@@ -35,7 +34,7 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
     else
         memcpy(out, &half, 2);
 }
-/* Sets *op to NCCL's operation for the reduction. Caches up to NCCL_OPS operations with a scale. */
+/* Sets *op to NCCL's operation for the reduction. Operations with a scale are created once and cached. */
 static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     if (!backend_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
@@ -57,25 +56,25 @@ static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
-/* The collective in the units that NCCL counts: numbers of a reduction, otherwise bytes. */
+/* A collective in the units that NCCL counts: numbers if it reduces, otherwise bytes. */
 typedef struct nccl_call {
     const esp_coll *c;
     const uint8_t *src;
     uint8_t *dst;
     void *stream;
-    uint64_t unit, bytes; /* units of an item; bytes of a unit */
+    uint64_t unit, bytes; /* units per item, bytes per unit */
     int type, op;
 } nccl_call;
 
 static uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_part(m, k->c, part) * k->unit;
 }
-/* A part's offset in bytes. */
+/* Returns a part's offset in bytes. */
 static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
-/* The call for part q, where parts differ in length. */
+/* Calls NCCL for part q of a collective whose parts differ in length. */
 static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
     const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
@@ -116,7 +115,7 @@ static int nccl_dispatch(nccl_comm *m, const nccl_call *k) {
     case ESP_COLL_ALLREDUCE: return l->ncclAllReduce(k->src, k->dst, all, k->type, k->op, m->handle, k->stream);
     case ESP_COLL_REDUCE:
         return l->ncclReduce(k->src, root ? k->dst : NULL, all, k->type, k->op, k->c->root, m->handle, k->stream);
-    case ESP_COLL_BROADCAST: /* at the root, which has no dst, in place */
+    case ESP_COLL_BROADCAST: /* the root has no dst, so it broadcasts in place */
         return l->ncclBroadcast(root ? k->src : k->dst, root ? (uint8_t *)(uintptr_t)k->src : k->dst, all, k->type,
                                 k->c->root, m->handle, k->stream);
     case ESP_COLL_ALLGATHER:
@@ -147,8 +146,8 @@ ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
 static void nccl_received(nccl_comm *m, int32_t from, uint64_t bytes) {
     if (from != m->who.rank) m->level_bytes[m->level[from] - 1] += bytes;
 }
-/* NCCL does not report what it moves. Alltoall and gather receive each rank's part from that rank. Other collectives
- * are counted as a ring in rank order, in which a rank receives from the rank before it. */
+/* Counts the received bytes, which NCCL does not report. For alltoall and gather each rank's part comes from that rank.
+ * Other collectives are assumed to be rings, in which all data come from the rank before this one. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c) {
     const uint64_t item = backend_item(c), all = c->count * item, own = nccl_part(m, c, m->who.rank) * item;
     const int32_t before = (m->who.rank + m->who.size - 1) % m->who.size;

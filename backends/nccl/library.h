@@ -1,6 +1,6 @@
-/* library.h: libnccl and the CUDA driver, opened at run time. This file declares the parts of their interfaces that the
- * backend uses, so that it compiles without their headers and loads on a machine without a GPU.
- * tests/compile/test_nccl_header.sh compares the declarations with nccl.h and cuda.h. */
+/* library.h: the functions of libnccl and the CUDA driver that the backend uses, opened at run time, so that the
+ * backend compiles without their headers and loads on machines without a GPU. tests/compile/test_nccl_header.sh
+ * compares these declarations with nccl.h and cuda.h. */
 #ifndef NCCL_LIBRARY_H
 #define NCCL_LIBRARY_H
 #include <limits.h>
@@ -12,22 +12,21 @@ enum { NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_INT8 = 0, NCCL_INT32 = 2, NCCL_FLOAT16 = 6, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 };
 enum { NCCL_SCALAR_IN_HOST = 1 };
-/* Version 2.14 is the first with non-blocking communicators, 2.17 the first whose configuration has min_ctas and
- * max_ctas. */
+/* The oldest version with non-blocking communicators is 2.14; 2.17 adds min_ctas and max_ctas to the configuration. */
 enum { NCCL_OLDEST = 21400, NCCL_WITH_CTAS = 21700, NCCL_ID_BYTES = 128, NCCL_UNSET = INT_MIN };
 typedef struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 } nccl_id;
-/* ncclConfig_t of version 2.17. Other versions read the members that they know. */
+/* ncclConfig_t of version 2.17. Other versions ignore members that they do not know. */
 typedef struct nccl_config {
     size_t size;
     unsigned magic, version;
     int blocking, cga_cluster_size, min_ctas, max_ctas;
     const char *net_name;
 } nccl_config;
-typedef void *nccl_handle; /* ncclComm_t */
+typedef void *nccl_handle; /* NCCL's ncclComm_t */
 
-/* X(name, arguments). Functions return ncclResult_t. */
+/* X(name, arguments) for each function. All return ncclResult_t. */
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(ncclGetVersion, (int *version))                                                                                  \
     X(ncclGetUniqueId, (nccl_id * id))                                                                                 \
@@ -47,7 +46,7 @@ typedef void *nccl_handle; /* ncclComm_t */
     X(ncclAllGather, (const void *src, void *dst, size_t n, int type, nccl_handle comm, void *stream))                 \
     X(ncclSend, (const void *src, size_t n, int type, int peer, nccl_handle comm, void *stream))                       \
     X(ncclRecv, (void *dst, size_t n, int type, int peer, nccl_handle comm, void *stream))
-/* Functions of versions 2.19 and 2.28, which are optional. */
+/* Optional functions, which exist from version 2.19 or 2.28 on. */
 #define NCCL_NEWER_FUNCTIONS(X)                                                                                        \
     X(ncclCommRegister, (nccl_handle comm, void *at, size_t bytes, void **handle))                                     \
     X(ncclCommDeregister, (nccl_handle comm, void *handle))                                                            \
@@ -82,7 +81,7 @@ enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE
     X(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t bytes, void *stream))                           \
     X(cuGetErrorString, (int error, const char **text))
 
-/* ---- both, opened ------------------------------------------------------------------------------------------------ */
+/* ---- the opened libraries ---------------------------------------------------------------------------------------- */
 typedef struct nccl_library {
 #define NCCL_MEMBER(name, arguments) int(*name) arguments;
     NCCL_FUNCTIONS(NCCL_MEMBER)

@@ -1,5 +1,6 @@
-/* nccl.h: the parts of backend nccl: plugin.c has its table, library.c opens NCCL and CUDA, comm.c has communicators
- * and registered memory, issue.c calls NCCL's collectives, host.c copies host memory through the device. */
+/* nccl.h: shared by the files of backend nccl. plugin.c has its table, library.c opens NCCL and CUDA, comm.c has
+ * communicators and registered memory, issue.c calls NCCL's collectives, host.c copies host memory through the
+ * device. */
 #ifndef NCCL_H
 #define NCCL_H
 #include "backends/common/common.h"
@@ -7,23 +8,23 @@
 #include <pthread.h>
 
 enum {
-    NCCL_QUEUE = 64,          /* requests open at the same time on one comm */
+    NCCL_QUEUE = 64,          /* most open requests on a communicator */
     NCCL_PIECE = 1024 * 1024, /* bytes of a piece of host memory */
-    NCCL_SLOTS = 2,           /* pieces in progress */
-    NCCL_OPS = 8              /* cached operations with a scale */
+    NCCL_SLOTS = 2,           /* pieces in progress at a time */
+    NCCL_OPS = 8              /* cached NCCL operations with a scale */
 };
 
 typedef struct nccl_req {
     esp_coll c;
-    void *stream; /* the caller's, or for host memory this comm's own */
+    void *stream; /* the caller's, or m->stream for host memory */
     bool used, done;
     bool host;   /* the buffers are in host memory */
-    bool issued; /* the collective is enqueued */
-    /* for host memory: units of a rank's part; those sent; those received */
+    bool issued; /* NCCL has enqueued the collective */
+    /* For host memory: how many units each part has, how many were sent, and how many have arrived. */
     uint64_t total, filled, drained;
 } nccl_req;
 
-/* A piece of host memory in progress: `n` units of each part, from unit `at` on. in and out are pinned. */
+/* A piece of host memory in progress: `n` units of each part, from unit `at` on. `in` and `out` are pinned memory. */
 typedef struct nccl_slot {
     uint8_t *in, *out;
     unsigned long long device_in, device_out;
@@ -31,17 +32,17 @@ typedef struct nccl_slot {
     uint64_t at, n;
 } nccl_slot;
 
-/* An operation of NCCL that multiplies inputs by `scale` and sums. */
+/* An operation of NCCL that multiplies inputs by `scale` and adds them. */
 typedef struct nccl_scaled {
     int type, op;
     bool made;
     float scale;
 } nccl_scaled;
 
-/* Shared by the comms of one job. One thread drives them. */
+/* Shared by the communicators of a job, which one thread drives. */
 typedef struct nccl_job {
     const nccl_library *library;
-    int refs, event; /* event: an eventfd that wake() makes readable */
+    int refs, event; /* wake() makes eventfd `event` readable */
     int ordinal, device;
     void *context;
     uint32_t open; /* requests that are not done */
@@ -53,49 +54,48 @@ typedef struct nccl_comm {
     backend_caller who;
     const nccl_library *library;
     nccl_job *job;
-    struct nccl_comm *next_comm; /* of the job */
-    uint8_t *level;              /* [size] outermost level at which places differ */
-    pthread_mutex_t lock;        /* of the handle: any thread may call abort() */
+    struct nccl_comm *next_comm; /* the job's next communicator */
+    uint8_t *level;              /* [size] see backend_level() */
+    pthread_mutex_t lock;        /* guards handle, since any thread may call abort() */
     nccl_handle handle;
     uint32_t aborted;
     pthread_t abort_thread;
-    bool aborting; /* abort_thread must be joined */
+    bool aborting; /* abort_thread runs, or must be joined */
     esp_status error;
     nccl_req reqs[NCCL_QUEUE];
-    uint64_t first, next; /* the request that runs; the next free one */
+    uint64_t first, next; /* the running request, and the next free one */
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;
-    bool launching; /* the newest piece's copy back is not enqueued yet */
+    bool launching; /* the newest piece still lacks its copy back */
     nccl_scaled scaled[NCCL_OPS];
     int n_scaled;
-    uint64_t level_bytes[ESP_LEVELS]; /* received */
+    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
 } nccl_comm;
 
 #define nccl_log(host, ...) backend_log((host), "nccl", __VA_ARGS__)
 
 /* ---- library.c ---- */
-/* Opens both libraries for the rest of the process. Returns NULL with an error text in *why where one of them cannot be
- * used. */
+/* Opens both libraries until the process ends. If one of them cannot be used, returns NULL and an error text in
+ * *why. */
 ESP__FN const nccl_library *nccl_open_libraries(char *why, size_t cap);
-/* Looks up function `name`. Returns false where it does not exist. */
+/* Stores the address of function `name` in *to. Returns false if there is none. */
 ESP__FN bool nccl_find(void *from, const char *name, void *to);
-/* Log that a call failed. */
+/* These log that a call of NCCL or CUDA failed, and return the status for it. */
 ESP__FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
                                nccl_handle comm);
 ESP__FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result);
 
 /* ---- comm.c ---- */
-/* Calls of NCCL and CUDA are made between these two, which set the thread's CUDA context and restore the previous
- * one. */
+/* Calls of NCCL and CUDA must be between these two. They set the thread's CUDA context and restore the previous one. */
 ESP__FN void nccl_enter(nccl_comm *m);
 ESP__FN void nccl_leave(nccl_comm *m);
-/* Marks the comm as failed with status `s`, which it returns. */
+/* Marks the communicator as failed with status `s`, and returns `s`. */
 ESP__FN esp_status nccl_mark_failed(nccl_comm *m, esp_status s);
 ESP__FN esp_status nccl_check(nccl_comm *m, const char *call, int result);
 ESP__FN esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result);
-/* NCCL's calls do not block. Returns ESP_OK when the previous one has enqueued its work, so that the next one may
- * follow, ESP_PENDING until then, or an asynchronous error. */
+/* NCCL's calls return before they have enqueued their work, and another call must wait for that. Returns ESP_OK once
+ * the last call has enqueued its work, ESP_PENDING until then, or an asynchronous error. */
 ESP__FN esp_status nccl_settled(nccl_comm *m);
 /* Waits for the thread that abort() started. */
 ESP__FN void nccl_join_abort(nccl_comm *m);
@@ -103,11 +103,11 @@ ESP__FN void nccl_join_abort(nccl_comm *m);
 ESP__FN void nccl_abort_locked(nccl_comm *m);
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh);
 ESP__FN esp_status nccl_dereg(void *comm, void *mh);
-/* Ends all of this comm's registrations, before it closes. */
+/* Ends all registrations with this communicator, before it closes. */
 ESP__FN void nccl_deregister_all(const nccl_comm *m);
 
 /* ---- properties of a collective ---- */
-/* The first item of part p. */
+/* Returns the first item of part p. */
 static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
     const uint64_t n = (uint64_t)m->who.size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
@@ -115,11 +115,11 @@ static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t
 static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
     return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
 }
-/* Does the source or the result consist of a part for each rank? Otherwise pieces are cut from the whole buffer. */
+/* Does the source or the result consist of one part for each rank? If not, pieces are cut from the whole buffer. */
 static inline bool nccl_has_parts(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
-/* Does a piece have a row for each rank when it is copied to the device, or back? */
+/* Does a piece hold data of every rank on its way to the device (rows_in), or back (rows_out)? */
 static inline bool nccl_rows_in(const esp_coll *c) {
     return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL;
 }
@@ -128,24 +128,23 @@ static inline bool nccl_rows_out(const esp_coll *c) {
 }
 
 static inline bool nccl_has_scale(const esp_coll *c) { return backend_op_sums(c->op) && backend_scales(c); }
-/* Is this MAX or MIN of floats? They are reduced as integers of the same order, since NCCL ignores NaNs and the order
- * of -0 and +0. */
+/* Is this MAX or MIN of floats? They are reduced as integers, since NCCL does not order NaNs, nor -0 and +0. */
 static inline bool nccl_ordered(const nccl_comm *m, const esp_coll *c) {
     return m->who.size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 
 /* ---- issue.c: on the device's memory ---- */
-/* Does NCCL's operation multiply by the scale? Otherwise the result is multiplied afterwards. */
+/* Does NCCL multiply by the scale? If not, the result is multiplied afterwards. */
 ESP__FN bool nccl_scales_first(const esp_coll *c);
-/* Begins to enqueue the collective, of at least one item. nccl_settled() returns ESP_OK when it is in the stream. */
+/* Begins to enqueue a collective of at least one item. nccl_settled() returns ESP_OK once it is in the stream. */
 ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream);
 /* Adds the bytes that this rank receives to level_bytes. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c);
 
 /* ---- host.c: on host memory ---- */
-/* The units that pieces must cover: of the longest part, or of the whole buffer. */
+/* Returns the units that pieces must cover: those of the longest part, or of the whole buffer. */
 ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c);
-/* Advances the running request, after nccl_settled(). Returns ESP_OK where something moved, otherwise ESP_PENDING or an
- * error. */
+/* Advances the running request, once nccl_settled() returns ESP_OK. Returns ESP_OK if something moved, ESP_PENDING if
+ * nothing did, or an error. */
 ESP__FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r);
 #endif

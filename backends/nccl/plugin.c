@@ -1,10 +1,8 @@
-/* plugin.c: backend "nccl": each rank has a GPU. Collectives on device memory are enqueued on the caller's stream;
- * those on host memory are copied through the device in pieces. Each group has a non-blocking NCCL communicator.
- *
- * A group's communicator is created from an id of its own and not by ncclCommSplit: a split is a call of all ranks of
- * the parent, but ranks can agree on an error only within their group. Communicators share no resources, since groups
- * of several levels move data at the same time. After ranks were lost, the others open new communicators in the same
- * way, and not by ncclCommShrink. */
+/* plugin.c: backend "nccl", for ranks that have a GPU each. Collectives on device memory are enqueued on the caller's
+ * stream; host memory is copied through the device in pieces. Every group has a non-blocking NCCL communicator.
+ * The communicator is created from an id of its own: ncclCommSplit and ncclCommShrink would need all ranks of the
+ * parent, but ranks can agree on an error only within their group. Communicators share no resources, since groups of
+ * several levels move data at the same time. */
 #include "backends/nccl/nccl.h"
 #include <errno.h>
 #include <poll.h>
@@ -18,10 +16,10 @@ enum { NCCL_DEVICE_LOCAL = -1, NCCL_DEVICE_CURRENT = -2 };
 
 typedef struct nccl_params {
     int device, ctas;
-    uint64_t timeout_ms; /* within which NCCL must connect the ranks */
+    uint64_t timeout_ms; /* time in which NCCL must connect the ranks */
 } nccl_params;
 
-/* What ranks exchange when a group opens. Rank 0's id is the group's. */
+/* What ranks exchange when a group opens. The group uses rank 0's id. */
 typedef struct nccl_hello {
     int32_t status, version;
     nccl_id id;
@@ -32,8 +30,8 @@ static void nccl_pause(void) {
     nanosleep(&moment, NULL);
 }
 
-/* Does not call cuInit, after which a process cannot use CUDA in its children. So only open() detects a driver without
- * a GPU. The score is below that of shm, since tensors are in host memory unless their descriptions name a device. */
+/* Does not call cuInit, since a process could not use CUDA after a fork then. So only open() detects a missing GPU. The
+ * score is below that of shm, since tensors are in host memory unless they name a device. */
 static esp_status nccl_probe(const esp_host *h, int32_t *score) {
     char why[512];
     *score = nccl_open_libraries(why, sizeof why) ? 5 : 0;
@@ -42,7 +40,7 @@ static esp_status nccl_probe(const esp_host *h, int32_t *score) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/* Reads a whole number. Returns -1 where it is malformed, or not in [0, most]. */
+/* Parses a whole number. Returns -1 if it is malformed or not in [0, most]. */
 static long long nccl_number(const char *text, long long most) {
     char *end;
     const long long x = strtoll(text, &end, 10);
@@ -74,7 +72,7 @@ static esp_status nccl_read_params(const esp_host *h, const char *params, nccl_p
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
-/* This rank's number among the ranks of its machine. */
+/* Returns this rank's number among the ranks of its machine. */
 static int32_t nccl_local_rank(const esp_group *g) {
     int32_t n = 0;
     if (g->place && g->n_levels > 0) return g->place[g->rank * g->n_levels];
@@ -101,7 +99,7 @@ static esp_status nccl_pick_device(nccl_comm *m, const esp_group *g, const nccl_
     r = l->cuDevicePrimaryCtxRetain(&m->job->context, m->job->device);
     return r ? nccl_cuda_failed(m->who.host, l, "cuDevicePrimaryCtxRetain", r) : ESP_OK;
 }
-/* Allocates the stream, events and buffers of pieces. Called between nccl_enter and nccl_leave. */
+/* Allocates the stream, events and buffers for pieces. Must be called between nccl_enter and nccl_leave. */
 static esp_status nccl_alloc_memory(nccl_comm *m) {
     const nccl_library *l = m->library;
     esp_status s = nccl_check_cuda(m, "cuStreamCreate", l->cuStreamCreate(&m->stream, CUDA_STREAM_NON_BLOCKING));
@@ -131,8 +129,8 @@ static void nccl_free_memory(nccl_comm *m) {
 }
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
-/* Finalizes NCCL's communicator if no request is open and the other ranks do the same within NCCL_CLOSE_MS; otherwise
- * aborts it. Called between nccl_enter and nccl_leave. */
+/* Finalizes NCCL's communicator if no request is open and the other ranks finalize it within NCCL_CLOSE_MS
+ * milliseconds; otherwise aborts it. Must be called between nccl_enter and nccl_leave. */
 static void nccl_disconnect(nccl_comm *m) {
     const uint64_t end = backend_now_ns() / 1000000u + NCCL_CLOSE_MS;
     const bool idle = m->first == m->next && nccl_settled(m) == ESP_OK;
@@ -191,7 +189,7 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     return NULL;
 }
 
-/* The part of opening that needs no other rank. */
+/* Does the part of opening that needs no other rank. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
     esp_status s = nccl_read_params(m->who.host, params, p);
@@ -207,13 +205,13 @@ static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *par
     return s;
 }
 
-/* Exchanges the ranks' statuses, so that all ranks of the group fail together. */
+/* Exchanges the ranks' statuses, so that all ranks of the group fail if one does. */
 static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, nccl_hello *all) {
     nccl_hello hello = all[0];
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a dead rank explains this rank's failure too */
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a dead rank matters more than this rank's own error */
     for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].status)
             return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);
@@ -225,7 +223,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     return ESP_OK;
 }
 
-/* Connects the ranks. Fails after the timeout, since NCCL waits for a failed rank forever. */
+/* Connects the ranks. Fails after a timeout, since NCCL would wait for a failed rank forever. */
 static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
     nccl_config config = {
         sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
@@ -264,7 +262,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (!s) {
         nccl_enter(m);
         s = nccl_connect(m, &all[0].id, &p);
-        if (s) nccl_abort_locked(m); /* ends the wait of ranks that connect to this one */
+        if (s) nccl_abort_locked(m); /* peers may be connecting to this rank: ends their wait */
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
@@ -301,7 +299,7 @@ static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s)
     return ESP_OK;
 }
 
-/* Multiplies the result by the scale, where nccl_scales_first() is false. */
+/* Multiplies the result by the scale, if nccl_scales_first() says that NCCL has not. */
 static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_coll *c = &r->c;
     const esp_device_table *t = NULL;
@@ -324,8 +322,8 @@ static esp_status nccl_device_drive(nccl_comm *m, nccl_req *r) {
     r->done = true;
     return nccl_has_scale(&r->c) && !nccl_scales_first(&r->c) ? nccl_scale_after(m, r) : ESP_OK;
 }
-/* Advances the oldest request: NCCL requires that all ranks call collectives in the same order. Returns ESP_OK where
- * something moved. */
+/* Advances the oldest request only, since NCCL requires all ranks to call collectives in the same order. Returns ESP_OK
+ * if something moved. */
 static esp_status nccl_drive(nccl_comm *m) {
     esp_status s = nccl_settled(m);
     if (s || m->first == m->next) return s ? s : ESP_PENDING;
@@ -375,8 +373,7 @@ static esp_status nccl_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-/* NCCL does not notify when it has moved something, so this polls while requests are open. Errors are returned by
- * test(). */
+/* Polls while requests are open, since NCCL sends no notification. Errors are returned by test(), not here. */
 static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     nccl_job *j = ((nccl_comm *)comm)->job;
     const struct timespec interval = {0, NCCL_POLL_US * 1000};
@@ -411,15 +408,15 @@ static void *nccl_abort_thread(void *comm) {
     m->library->cuCtxPopCurrent_v2(&before);
     return NULL;
 }
-/* Aborts at once and not at the next test(), since a thread that waits for a stream calls no test(), and the stream
- * waits for NCCL. Uses a thread, since ncclCommAbort waits for its kernels, which may be queued in a stream behind
- * those of a comm that is aborted next. */
+/* Aborts now, since a thread that waits for a stream calls no test() while the stream waits for NCCL. Runs in a thread
+ * of its own, since ncclCommAbort waits for kernels, which may be queued behind those of a communicator that the caller
+ * aborts next. */
 static esp_status nccl_abort(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     pthread_mutex_lock(&m->lock);
     const bool again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
     if (!again) {
-        sigset_t all, old; /* the program's own threads handle signals */
+        sigset_t all, old; /* signals go to the program's own threads */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         m->aborting = pthread_create(&m->abort_thread, NULL, nccl_abort_thread, m) == 0;
@@ -431,7 +428,7 @@ static esp_status nccl_abort(void *comm) {
     nccl_wake(comm);
     return ESP_OK;
 }
-/* NCCL does not report the rank that it waits for. Of two ranks it is the other one. */
+/* NCCL does not report which rank it waits for, so only with two ranks it is known: the other one. */
 static int32_t nccl_straggler(void *comm, void *req) {
     const nccl_comm *m = (nccl_comm *)comm;
     return m->who.size == 2 && !((nccl_req *)req)->done ? 1 - m->who.rank : -1;

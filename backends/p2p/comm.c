@@ -1,6 +1,6 @@
-/* comm.c: runs the collectives of a comm and the comms of a job, opens and closes a comm, and waits. A wire does not
- * notify when a message completes, so a waiting thread polls it after naps that grow. It sleeps on a timer's
- * descriptor, so that it can sleep on other backends as well. */
+/* comm.c: implements the backend table of the p2p transport: opens and closes communicators, runs their collectives,
+ * and waits. A wire sends no notification when a message completes, so a waiting thread polls it and sleeps longer and
+ * longer in between. It sleeps on a timerfd, so that one thread can wait for several backends. */
 #include "backends/p2p/p2p.h"
 #include "codecs/common/simd.h"
 #include <poll.h>
@@ -11,7 +11,7 @@
 /* ---- running requests -------------------------------------------------------------------------------------------- */
 static bool p2p_pending(const p2p_comm *m) { return m->first != m->next_req; }
 
-/* Marks the comm as failed, and cancels its messages, so that none accesses this rank's memory afterwards. */
+/* Marks the communicator as failed, and cancels its messages, so that none accesses this rank's memory any more. */
 static esp_status p2p_fail(p2p_comm *m, esp_status s) {
     if (m->error != ESP_OK) return m->error;
     m->error = s;
@@ -19,10 +19,10 @@ static esp_status p2p_fail(p2p_comm *m, esp_status s) {
     return s;
 }
 
-/* A column has at most this many posted messages. */
+/* Returns the most messages that a column posts. */
 static uint32_t p2p_most_messages(int32_t n) { return 4 * (uint32_t)n; }
 
-/* Begins columns while fewer than P2P_AHEAD are in progress, in the order of requests. Returns 1 when it began one. */
+/* Begins columns, in the order of requests, while fewer than P2P_AHEAD are in progress. Returns 1 if it began one. */
 static int p2p_begin_some(p2p_comm *m) {
     int began = 0;
     while (m->next_begin != m->next_req) {
@@ -45,7 +45,7 @@ static int p2p_begin_some(p2p_comm *m) {
     return began;
 }
 
-/* Marks the requests whose columns are all done. */
+/* Marks requests as done if all their columns are. */
 static void p2p_end_some(p2p_comm *m) {
     for (uint64_t k = m->first; k != m->next_req; k++) {
         p2p_req *r = &m->reqs[k % P2P_QUEUE];
@@ -54,7 +54,7 @@ static void p2p_end_some(p2p_comm *m) {
     while (m->first != m->next_req && m->reqs[m->first % P2P_QUEUE].done) m->first++;
 }
 
-/* Advances all columns. Returns 1 when one of them is done. */
+/* Advances all columns. Returns 1 if one of them became done. */
 static int p2p_advance_all(p2p_comm *m) {
     int any = 0;
     for (uint32_t k = 0; k < P2P_AHEAD; k++) {
@@ -70,7 +70,7 @@ static int p2p_advance_all(p2p_comm *m) {
     return any;
 }
 
-/* Handles completed messages. Returns their number, or an error. */
+/* Handles completed messages. Returns how many there were, or an error. */
 static int p2p_poll(p2p_comm *m) {
     uint32_t places[P2P_DONE];
     uint64_t bytes[P2P_DONE];
@@ -87,7 +87,7 @@ static int p2p_poll(p2p_comm *m) {
     return n;
 }
 
-/* Moves what can be moved now. Returns 1 when something moved, 0 when not, or an error. */
+/* Does all work that is possible now. Returns 1 if something moved, 0 if nothing did, or an error. */
 static int p2p_drive(p2p_comm *m) {
     static int (*const steps[3])(p2p_comm *) = {p2p_begin_some, p2p_poll, p2p_advance_all};
     const uint64_t until = backend_now_ns() + P2P_BUDGET_NS;
@@ -107,12 +107,12 @@ static int p2p_drive(p2p_comm *m) {
         p2p_end_some(m);
         if (!p2p_pending(m) || backend_now_ns() >= until) break;
     }
-    p2p_end_some(m); /* a request may have no columns */
+    p2p_end_some(m); /* also ends requests that have no columns */
     return moved;
 }
 
-/* Drives every comm of the job. Returns true where something moved, or a finished request waits for its test().
- * *pending becomes true where requests are open. */
+/* Drives every communicator of the job. Returns true if something moved, or if a finished request waits for its test().
+ * Sets *pending to whether requests are open. */
 static bool p2p_drive_all(p2p_job *j, bool *pending) {
     bool again = false;
     *pending = false;
@@ -125,13 +125,13 @@ static bool p2p_drive_all(p2p_job *j, bool *pending) {
 }
 
 /* ---- the backend table ------------------------------------------------------------------------------------------- */
-enum { P2P_POLLS = 32 }; /* with yields between them, before the first nap */
+enum { P2P_POLLS = 32 }; /* polls, with yields between, before the first sleep */
 
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     p2p_comm *m = (p2p_comm *)comm;
     p2p_req *r = &m->reqs[m->next_req % P2P_QUEUE];
     esp_coll call;
-    (void)s; /* work on a CPU stream has ended when this is called */
+    (void)s; /* work on a CPU stream has already ended */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     backend_copy_call(c, &call);
@@ -172,16 +172,16 @@ static void p2p_timer(p2p_job *j, uint64_t ns) {
     at.it_value.tv_sec = (time_t)(ns / 1000000000u), at.it_value.tv_nsec = (long)(ns % 1000000000u);
     if (j->timer >= 0) timerfd_settime(j->timer, 0, &at, NULL);
 }
-/* Makes the timer unreadable, moves what can be moved, and sets the timer for the next poll while requests are open. */
+/* Clears the timer, does all work that is possible, and sets the timer for the next poll if requests are open. */
 static void p2p_arm(p2p_job *j) {
     bool pending, again;
     p2p_timer(j, 0);
-    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request now */
+    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
     again = p2p_drive_all(j, &pending);
     j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
     if (BACKEND_LOAD(&j->woken)) again = true;
     p2p_timer(j, again ? 1 : pending ? j->nap_ns : 0);
-    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* the line above undid wake()'s setting */
+    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* repeats a wake() that the line above undid */
 }
 ESP__FN int32_t p2p_wait_fd(void *comm) { return ((p2p_comm *)comm)->job->timer; }
 
@@ -202,7 +202,7 @@ ESP__FN esp_status p2p_progress(void *comm, uint64_t timeout_us) {
         struct pollfd fd = {j->timer, POLLIN, 0};
         const uint64_t ns = pending ? backend_min(nap, until - now) : until - now;
         p2p_timer(j, ns);
-        if (BACKEND_LOAD(&j->woken)) continue; /* the line above may have undone wake()'s setting */
+        if (BACKEND_LOAD(&j->woken)) continue; /* the line above may have undone a wake() */
         poll(&fd, 1, (int)(ns / 1000000u) + 1);
         nap = backend_min(nap * 2, P2P_NAP_MOST_NS);
     }
@@ -218,7 +218,7 @@ ESP__FN esp_status p2p_abort(void *comm) {
     return ESP_OK;
 }
 
-/* The peer from which the request's oldest missing message must come. */
+/* Returns the peer that must send the oldest message for which the request waits. */
 ESP__FN int32_t p2p_straggler(void *comm, void *req) {
     const p2p_comm *m = (const p2p_comm *)comm;
     int32_t straggler = -1;

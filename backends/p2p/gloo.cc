@@ -1,8 +1,6 @@
-/* gloo.cc: backend "gloo": ranks are processes on up to 32 machines, connected by TCP, without MPI. This file is the
- * p2p transport's wire for messages of the library gloo.
- *
- * gloo's calls block until a message completes, and cannot be polled. So each message that may be posted has a thread
- * that waits for it, 16 threads for each member of the group. That suits small clusters; MPI serves larger ones. */
+/* gloo.cc: backend "gloo", for ranks on up to 32 machines that TCP connects, without MPI: a wire of the p2p transport
+ * that sends messages by the library gloo. gloo's calls block until a message completes. So each message that may be
+ * posted has a thread that waits for it, 16 threads per member of the group, which suits small clusters only. */
 #include "backends/p2p/p2p.h"
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -24,8 +22,8 @@ using Buffer = gloo::transport::UnboundBuffer;
 const std::chrono::milliseconds gloo_forever = std::chrono::hours(24 * 365);
 
 /* ---- addresses of the ranks -------------------------------------------------------------------------------------- */
-/* gloo requires a store of keys and values, in which each rank sets its addresses and reads those of the others. One
- * exchange of the group implements it. */
+/* The store of keys and values that gloo requires: each rank sets its addresses in it and reads those of the others. It
+ * is implemented by one exchange between the ranks. */
 class Store : public gloo::rendezvous::Store {
   public:
     Store(const esp_group *g, uint64_t bytes) : group(g), most(bytes), all((bytes + 8) * (uint64_t)g->size) {}
@@ -55,8 +53,8 @@ class Store : public gloo::rendezvous::Store {
     std::vector<char> all;
 };
 
-/* This host's address in the network that reaches `root`, which is HOST:PORT. Returns "" where it is unknown. A host's
- * own name often resolves to a loopback address, which the others cannot reach. Sends nothing. */
+/* Returns this host's address in the network that reaches `root` (HOST:PORT), or "" if it is unknown. The host's own
+ * name will not do: it often resolves to a loopback address. Sends nothing. */
 std::string gloo_address_towards(const char *root) {
     const char *colon = root ? strrchr(root, ':') : NULL;
     if (!colon || !strncmp(root, "unix:", 5)) return "";
@@ -84,8 +82,8 @@ struct Wire;
 
 enum Work { NONE, SEND, RECEIVE, END_THREAD };
 
-/* One message, as two of gloo's: its length, then its bytes. A receiver, which posts room for the longest message,
- * needs the length. */
+/* A message. It is sent as two messages of gloo, its length and its bytes, since a receiver posts room for the longest
+ * message and must learn the length. */
 struct Place {
     Wire *wire;
     uint32_t number;
@@ -101,18 +99,18 @@ struct Wire {
     p2p_comm *comm;
     std::unique_ptr<gloo::rendezvous::Context> context;
     std::vector<Place> places;
-    std::vector<uint32_t> done; /* ring of completed places */
+    std::vector<uint32_t> done; /* ring buffer of completed places */
     uint32_t n_threads, n_done, first, active;
     bool failed, cancelled;
     char why[256];
     pthread_mutex_t lock;
 };
 
-/* A buffer that covers all memory: a message's address is its offset, so that a place needs one buffer for all its
- * messages. */
+/* Returns a gloo buffer that covers all memory, in which a message's offset is its address. So a place needs one buffer
+ * for all its messages. */
 std::unique_ptr<Buffer> gloo_memory(Wire *w) { return w->context->createUnboundBuffer(NULL, SIZE_MAX); }
 
-/* Waits until the place's message completes. */
+/* Waits until the message posted at place `p` completes. */
 void gloo_await(Place *p, Work work) {
     Wire *w = p->wire;
     const char *why = NULL;
@@ -149,7 +147,7 @@ void *gloo_thread(void *arg) {
     }
 }
 
-/* Posts the message to gloo, then starts the wait of the place's thread. */
+/* Posts a message to gloo, and lets the place's thread wait for it. */
 int gloo_post(Wire *w, uint32_t place, Work work, int32_t peer, uint32_t tag, const void *p, uint64_t bytes) {
     Place &at = w->places[place];
     const uint64_t head = (uint64_t)tag * 2, body = head + 1;
@@ -195,7 +193,7 @@ int gloo_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
     return failed ? backend_log(w->host, GLOO_NAME, ESP_E_PEER, "the connection failed: %.200s", w->why) : (int)n;
 }
 
-/* Closes the connections, and ends every thread's wait. */
+/* Closes the connections, which ends the wait of every thread. */
 void gloo_cancel(void *self) {
     Wire *w = (Wire *)self;
     if (!w->context || w->cancelled) return;
@@ -216,8 +214,8 @@ void gloo_cancel(void *self) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* gloo resets its connections when it closes them, which would lose data in transit. So ranks first exchange final
- * messages, and wait for them up to 5 s. */
+/* gloo resets connections when it closes them, which loses data in transit. So ranks first send each other a final
+ * message, and wait for it up to 5 s. */
 void gloo_final_messages(Wire *w) {
     const uint64_t slot = (uint64_t)1 << 32;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -234,7 +232,7 @@ void gloo_final_messages(Wire *w) {
         }
         for (auto &b : recvs) b->waitRecv(until);
         for (auto &b : sends) b->waitSend(until);
-    } catch (const std::exception &) { /* a peer has ended: no data for it are needed */
+    } catch (const std::exception &) { /* a peer has ended, and needs no data */
     }
 }
 
@@ -299,7 +297,7 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
     return ESP_OK;
 }
 
-/* Starts a thread for each place. It blocks all signals, which the program's own threads handle. */
+/* Starts a thread for each place. The threads block all signals, which the program's own threads handle. */
 esp_status gloo_threads(Wire *w) {
     pthread_attr_t attr;
     sigset_t all, old;
@@ -323,7 +321,7 @@ esp_status gloo_threads(Wire *w) {
               : ESP_OK;
 }
 
-/* Exchanges the ranks' statuses, so that all ranks of the group fail together. */
+/* Exchanges the ranks' statuses, so that all ranks of the group fail if one does. */
 esp_status gloo_agree(const esp_host *h, const esp_group *g, esp_status mine) {
     int32_t status = mine;
     std::vector<int32_t> all((size_t)g->size);
@@ -367,7 +365,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        m->error = s, p2p_close(m); /* without final messages: some ranks are not connected */
+        m->error = s, p2p_close(m); /* some ranks are not connected */
     return s;
 }
 

@@ -1,11 +1,9 @@
-/* mpi.c: backend "mpi": ranks are processes that an MPI launcher started, on any number of machines. This file
- * initialises MPI where the program has not, and is the p2p transport's wire for MPI messages. Needs MPI 3, such as
- * Open MPI or MPICH.
- *
- * One thread of the library at a time calls MPI. Other threads of the program may call it too, so this file initialises
- * MPI with MPI_THREAD_MULTIPLE. Where the program has initialised it with less, esp_push and esp_wait run all ops on
- * their caller's thread (ESP_BACKEND_CALLER): with MPI_THREAD_FUNNELED this must be the thread that called
- * MPI_Init_thread, with MPI_THREAD_SERIALIZED any thread, while no other one calls MPI. */
+/* mpi.c: backend "mpi", for ranks that an MPI launcher started: a wire of the p2p transport that sends MPI messages
+ * (MPI 3, such as Open MPI or MPICH).
+ * If the program has not initialised MPI, this file does, with MPI_THREAD_MULTIPLE. If the program has done so with
+ * less, the library calls MPI only in esp_push and esp_wait, on the caller's thread (ESP_BACKEND_CALLER). With
+ * MPI_THREAD_FUNNELED that must be the thread that called MPI_Init_thread, with MPI_THREAD_SERIALIZED any thread while
+ * no other one calls MPI. */
 #include "backends/p2p/p2p.h"
 #include <mpi.h>
 #include <sched.h>
@@ -13,16 +11,16 @@
 #include <unistd.h>
 
 #if defined(MPICH_NAME) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wstringop-overflow" /* MPICH declares MPI_STATUSES_IGNORE as room that is written */
+#pragma GCC diagnostic ignored "-Wstringop-overflow" /* MPICH gives MPI_STATUSES_IGNORE a size that is wrong */
 #endif
 #define MPI_NAME "mpi"
 enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
 
 /* ---- MPI itself -------------------------------------------------------------------------------------------------- */
-/* State of the process, which all its contexts share. */
-static bool mpi_started; /* by this file */
-static bool mpi_failed;  /* a collective failed, so peers may have ended */
-/* All ranks of the latest context's job. */
+/* State of the process, shared by all its contexts. */
+static bool mpi_started; /* this file has initialised MPI */
+static bool mpi_failed;  /* a collective failed, so other ranks may have ended */
+/* A communicator of all ranks of the job that the latest context belongs to. */
 static MPI_Comm mpi_job_comm = MPI_COMM_NULL;
 
 static esp_status mpi_error(const esp_host *h, esp_status s, const char *what, int rc) {
@@ -31,7 +29,7 @@ static esp_status mpi_error(const esp_host *h, esp_status s, const char *what, i
     MPI_Error_string(rc, text, &n);
     return backend_log(h, MPI_NAME, s, "%s failed: %.300s", what, text);
 }
-/* The error of a message: ESP_E_COMM for a wrong call, otherwise ESP_E_PEER, since the connection failed. */
+/* Returns ESP_E_COMM if the call was wrong, otherwise ESP_E_PEER, since the connection must have failed. */
 static esp_status mpi_message_error(const esp_host *h, const char *what, int rc) {
     static const int wrong[] = {MPI_ERR_TRUNCATE, MPI_ERR_COUNT,  MPI_ERR_TAG, MPI_ERR_RANK,
                                 MPI_ERR_COMM,     MPI_ERR_BUFFER, MPI_ERR_ARG, MPI_ERR_REQUEST};
@@ -42,8 +40,8 @@ static esp_status mpi_message_error(const esp_host *h, const char *what, int rc)
     return mpi_error(h, ESP_E_PEER, what, rc);
 }
 
-/* MPI_Finalize, at exit, waits for all ranks. After a failure a rank may have ended, so a timer ends this process
- * then. */
+/* MPI_Finalize, at exit, waits for all ranks. After a failure a rank may be missing, so a timer then ends this
+ * process. */
 static volatile sig_atomic_t mpi_status;
 static void mpi_end_now(int signal_number) {
     (void)signal_number;
@@ -70,7 +68,7 @@ static bool mpi_is_on(void) {
     MPI_Finalized(&over);
     return on && !over;
 }
-/* The thread level with which the program has initialised MPI, or -1 where it has not. */
+/* Returns the thread level with which the program has initialised MPI, or -1 if it has not. */
 static int mpi_level(void) {
     int level = -1;
     if (mpi_is_on()) MPI_Query_thread(&level);
@@ -102,15 +100,15 @@ typedef struct mpi_wire {
     const esp_host *host;
     MPI_Comm comm;
     bool shared;         /* comm is mpi_job_comm, which other groups use too */
-    int first_tag, tags; /* of this group; tags is a power of two */
-    int32_t *ranks;      /* [n]: the members' ranks in mpi_job_comm */
+    int first_tag, tags; /* the group's tags; `tags` is a power of two */
+    int32_t *ranks;      /* [n]: ranks of the members in mpi_job_comm */
     uint64_t n;
-    MPI_Request *requests; /* [places] */
+    MPI_Request *requests; /* [places]: requests of the posted messages */
     MPI_Status *statuses;
-    int *found; /* completed places; the first `given` were returned by poll */
+    int *found; /* completed places, of which poll returned `given` */
     int n_found, given;
-    uint32_t places, active; /* active: posted and not completed */
-    uint32_t top;            /* no place from here on is posted */
+    uint32_t places, active; /* active: posted and not completed yet */
+    uint32_t top;            /* all places from here on are free */
 } mpi_wire;
 
 static int mpi_posted(mpi_wire *w, uint32_t place, int rc, const char *what) {
@@ -150,7 +148,7 @@ static int mpi_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most
     for (; n < most && w->given < w->n_found; n++, w->given++) {
         int got = 0;
         places[n] = (uint32_t)w->found[w->given];
-        MPI_Get_count(&w->statuses[w->given], MPI_BYTE, &got); /* undefined for sends */
+        MPI_Get_count(&w->statuses[w->given], MPI_BYTE, &got); /* the count is undefined for sends */
         bytes[n] = got > 0 ? (uint64_t)got : 0;
         w->active--;
     }
@@ -158,7 +156,7 @@ static int mpi_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most
     return (int)n;
 }
 
-/* Cancels receives. Sends cannot be cancelled: MPI may read their memory until the process ends. */
+/* Cancels receives only. MPI cannot cancel sends, and may read their memory until the process ends. */
 static void mpi_cancel(void *self) {
     mpi_wire *w = self;
     const uint64_t until = backend_now_ns() + (uint64_t)MPI_CANCEL_MS * 1000000u;
@@ -183,7 +181,7 @@ static void mpi_wire_close(void *self, bool failed) {
     mpi_wire *w = self;
     if (failed) mpi_failed = true;
     if (w->comm != MPI_COMM_NULL && !w->shared && !failed && mpi_is_on()) MPI_Comm_free(&w->comm);
-    if (!failed || !w->active) mpi_wire_free(w); /* MPI uses the memory of active requests */
+    if (!failed || !w->active) mpi_wire_free(w); /* active requests still use it */
 }
 static const p2p_wire mpi_messages = {mpi_send, mpi_recv, mpi_poll, mpi_cancel, mpi_wire_close};
 
@@ -202,15 +200,15 @@ static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
 }
 
 /* ---- the group's communicator ------------------------------------------------------------------------------------ */
-/* What the group's ranks exchange. */
+/* What the ranks of a group exchange before they share a communicator. */
 typedef struct mpi_hello {
     int32_t status;
-    int32_t rank; /* in the communicator from which the group's is split */
+    int32_t rank; /* in the communicator that is split for the group */
     int32_t failed;
     int32_t job_rank; /* in mpi_job_comm, or -1 */
-    int32_t number;   /* the next range of tags that is unused there */
+    int32_t number;   /* number of the next unused range of tags */
 } mpi_hello;
-static int32_t mpi_number = 1; /* the next unused range of tags of mpi_job_comm */
+static int32_t mpi_number = 1; /* the next unused range of tags in mpi_job_comm */
 
 static esp_status mpi_params(const esp_host *h, const char *params, MPI_Comm *base) {
     char key[32], val[32], *end;
@@ -231,21 +229,20 @@ static esp_status mpi_params(const esp_host *h, const char *params, MPI_Comm *ba
                     : ESP_OK;
 }
 
-/* The highest tag: the MPI standard guarantees 32767, and some networks support few more. */
+/* Returns the highest tag. The MPI standard guarantees only 32767, and some networks support few more. */
 static int mpi_most_tag(void) {
     int known = 0, *most = NULL;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
     return known ? *most : MPI_TAGS - 1;
 }
-/* Tags for one group, so that at least 64 groups fit one communicator. */
+/* Returns how many tags a group gets, so few that at least 64 groups fit one communicator. */
 static int mpi_tags(void) {
     int tags = MPI_TAGS;
     while (tags < (int)P2P_TAGS && tags <= mpi_most_tag() / 128) tags *= 2;
     return tags;
 }
-/* After a failure a collective call of MPI, such as one that creates a communicator, may never return. Messages between
- * the ranks that are left still pass, unless the launcher ends them. So the group uses mpi_job_comm, with tags that no
- * message had before. */
+/* After a failure the group shares mpi_job_comm, with tags that no message had before: creating a communicator is a
+ * collective call, which might never return, but messages between the remaining ranks still arrive. */
 static esp_status mpi_group_shares(const esp_host *h, const mpi_hello *all, uint64_t n, mpi_wire *w) {
     int32_t number = 0;
     for (uint64_t q = 0; q < n; q++) {
@@ -278,7 +275,7 @@ static esp_status mpi_group_owns(const esp_host *h, const esp_group *g, MPI_Comm
     MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     return ESP_OK;
 }
-/* Exchanges the hellos of the group's ranks, then sets the wire's communicator. */
+/* Exchanges the hellos of the group's ranks, and then chooses the wire's communicator. */
 static esp_status mpi_group_comm(const esp_host *h, const esp_group *g, esp_status so_far, MPI_Comm base, mpi_wire *w) {
     const uint64_t n = (uint64_t)g->size, bytes = n * sizeof(mpi_hello);
     mpi_hello mine = {so_far, -1, mpi_failed, -1, mpi_number}, *all = backend_alloc(h, bytes);
@@ -366,7 +363,8 @@ static esp_status mpi_probe(const esp_host *h, int32_t *score) {
 
 #define MPI_TABLE(caps) P2P_TABLE(mpi, caps, "ranks are processes that mpirun or srun started", "comm=", mpi_rendezvous)
 static const esp_backend mpi_backend = MPI_TABLE(0), mpi_of_caller = MPI_TABLE(ESP_BACKEND_CALLER);
-/* Where the program has initialised MPI with less than MPI_THREAD_MULTIPLE, the table has ESP_BACKEND_CALLER. */
+/* If the program has initialised MPI with less than MPI_THREAD_MULTIPLE, the table has the capability
+ * ESP_BACKEND_CALLER. */
 ESPRESSO_PLUGIN_ENTRY(mpi) {
     static const esp_backend *const any_thread[] = {&mpi_backend}, *const callers[] = {&mpi_of_caller};
     static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_backends = 1, .backends = any_thread};

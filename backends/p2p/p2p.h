@@ -1,29 +1,5 @@
-/* p2p.h: the p2p transport: collectives by messages between pairs of ranks, for backends without shared memory. A
- * backend defines a wire, which sends and receives messages. The transport implements the rest of the backend table.
- *
- * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. A column has up to two
- * stages:
- *
- *     op              stage 1: to a part's owner   stage 2: from a part's owner
- *     ALLREDUCE       inputs, summed there         result to all
- *     REDUCE          inputs, summed there         result to the root
- *     REDUCE_SCATTER  inputs, summed there         -
- *     BROADCAST       the root's data              to all but the root
- *     ALLGATHER       -                            input to all
- *     GATHER          -                            input to the root
- *     ALLTOALL        -                            to each rank its part
- *       small sums    whole inputs to all (REDUCE: to the root), which add; no stage 2
- *       BROADCAST of payload slots or little data: stage 2 only, from the root
- *
- * Inputs are added in rank order, as in the backends loop and shm, so results have the same bits. A rank sends and
- * receives (n-1)/n of the data in each stage, as in a ring. Payload slots are sent with their used length, and the
- * receiver posts room for a whole slot.
- *
- * Up to P2P_AHEAD columns are in progress, also those of later collectives. They begin and are numbered in the same
- * order on all ranks, so a message's tag contains its column's number. It also contains a hash of the collective: where
- * ranks run different collectives at the same time, their messages seldom match (1 in P2P_KINDS), and the result is
- * ESP_E_TIMEOUT instead of a wrong sum.
- */
+/* p2p.h: the p2p transport runs collectives by messages between pairs of ranks, for backends without shared memory. A
+ * backend only defines a wire, which sends and receives messages; the transport implements the rest of its table. */
 #ifndef P2P_H
 #define P2P_H
 #include "backends/common/common.h"
@@ -31,45 +7,63 @@
 extern "C" {
 #endif
 
+/* Every rank owns a part of the data. A collective is cut into columns: column i holds bytes [i width, (i+1) width) of
+ * every part, and has up to two stages:
+ *     op              stage 1 sends to a part's owner   stage 2 sends from a part's owner
+ *     ALLREDUCE       inputs, which the owner adds      the result, to all ranks
+ *     REDUCE          inputs, which the owner adds      the result, to the root
+ *     REDUCE_SCATTER  inputs, which the owner adds      nothing
+ *     BROADCAST       the root's data                   the data, to all ranks but the root
+ *     ALLGATHER       nothing                           the input, to all ranks
+ *     GATHER          nothing                           the input, to the root
+ *     ALLTOALL        nothing                           each rank's part, to that rank
+ * Instead, every rank of a small sum sends its whole input to all ranks (REDUCE: to the root), which add. A small
+ * broadcast, or one of payload slots, only has stage 2, from the root. Inputs are added in rank order, so that results
+ * have the same bits as those of backends loop and shm.
+ * Up to P2P_AHEAD columns are in progress, also of later collectives. All ranks number columns in the same order, and a
+ * message's tag contains the number. It also contains a hash of the collective: if ranks run different collectives at
+ * the same time, their messages seldom match (1 in P2P_KINDS), and the call times out instead of adding wrong data. */
 enum {
-    P2P_QUEUE = 64,         /* requests open at the same time on one comm */
-    P2P_AHEAD = 4,          /* columns in progress at the same time */
-    P2P_WIDE = 512 * 1024,  /* widest column */
-    P2P_NARROW = 32 * 1024, /* a part is not cut into narrower columns */
-    P2P_STAGING = 8 << 20,  /* bytes in which a column's inputs arrive */
+    P2P_QUEUE = 64,         /* most open requests on a communicator */
+    P2P_AHEAD = 4,          /* columns in progress at a time */
+    P2P_WIDE = 512 * 1024,  /* bytes of the widest column of a part */
+    P2P_NARROW = 32 * 1024, /* bytes of a part below which it is not cut further */
+    P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a column */
     P2P_LEAST = 4096,       /* narrowest column, even if it exceeds P2P_STAGING */
-    P2P_SMALL = 64 * 1024,  /* up to here every rank of a sum adds all */
+    P2P_SMALL = 64 * 1024,  /* every rank adds a sum of up to this size itself */
     P2P_COLUMNS = 2048,     /* column numbers before they repeat */
     P2P_KINDS = 256,        /* values of a collective's hash */
     P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
     P2P_MESSAGE = 1 << 30,      /* bytes of the longest message */
-    P2P_DONE = 64,              /* messages that one poll of the wire returns */
-    P2P_BUDGET_NS = 200 * 1000, /* test() returns after about this time */
+    P2P_DONE = 64,              /* most messages that one poll returns */
+    P2P_BUDGET_NS = 200 * 1000, /* test() works for about this time */
     P2P_NAP_LEAST_NS = 20 * 1000,
     P2P_NAP_MOST_NS = 250 * 1000
 };
 
-/* What a backend defines. The transport identifies a posted message by its place, a number below `places`. Messages of
- * one tag between two ranks arrive in order. Nothing blocks. Functions return 0 or an error, which they have logged. */
+/* The functions that a backend defines. A posted message is identified by its place, a number below `places`. Messages
+ * with one tag between two ranks arrive in order. No function blocks; all return 0, or an error that they have
+ * logged. */
 typedef struct p2p_wire {
     int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
     int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
-    /* Finds up to `most` completed messages: their places, and bytes received. Returns their number, or an error. */
+    /* Stores the places of up to `most` completed messages and their received bytes. Returns their number, or an
+     * error. */
     int (*poll)(void *self, uint32_t *places, uint64_t *bytes, uint32_t most);
-    /* Cancels all posted messages: afterwards none writes into memory of this rank. */
+    /* Cancels all posted messages. Afterwards none writes into memory of this rank. */
     void (*cancel)(void *self);
     void (*close)(void *self, bool failed);
 } p2p_wire;
 
 typedef struct p2p_req {
     esp_coll c;
-    uint64_t unit, part;   /* bytes of an item, items of a part */
-    uint64_t width, cols;  /* bytes of a column of a part; columns */
-    uint64_t begun, ended; /* columns that have begun, that are done */
+    uint64_t unit, part;   /* bytes per item, items per part */
+    uint64_t width, cols;  /* bytes per column of a part, number of columns */
+    uint64_t begun, ended; /* columns that have begun, columns that are done */
     uint32_t esize;        /* bytes of a number, or 1 for payload slots */
     uint32_t kind;         /* hash of the collective, below P2P_KINDS */
     bool used, done;
-    bool whole;   /* one part, which all ranks process */
+    bool whole;   /* there is one part, which all ranks process */
     bool sums;    /* stage 1 adds inputs */
     bool scatter; /* stage 1 scatters the root's data */
     bool gets;    /* there is a stage 2 */
@@ -77,24 +71,24 @@ typedef struct p2p_req {
     backend_reduction reduction;
 } p2p_req;
 
-/* One column in progress, with its posted messages of stage 1 and 2 to and from this rank. */
+/* A column in progress, with counts of its posted messages: inputs (stage 1) and results (stage 2), in and out. */
 typedef struct p2p_column {
-    p2p_req *r; /* NULL where this entry is free */
+    p2p_req *r; /* NULL if this entry is free */
     uint64_t i, seq;
     uint32_t inputs_in, inputs_out, results_in, results_out;
     bool summed;   /* stage 1 is over */
-    uint8_t *cell; /* staging: one width for each rank */
+    uint8_t *cell; /* memory for inputs: `width` bytes per rank */
 } p2p_column;
 
 enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
 typedef struct p2p_message {
-    uint32_t column, what; /* what: P2P_FREE and so on */
+    uint32_t column, what; /* what: P2P_FREE or another kind of message */
     int32_t peer;
 } p2p_message;
 
 struct p2p_comm;
-/* Shared by the comms of one job. One thread drives them. A wire has no descriptor, so the thread sleeps on a
- * timerfd and polls the wire after short naps. */
+/* Shared by the communicators of a job, which one thread drives. A wire cannot wake the thread, so the thread sleeps on
+ * a timerfd and polls the wire. */
 typedef struct p2p_job {
     struct p2p_comm *comms;
     uint32_t refs, woken;
@@ -107,18 +101,18 @@ typedef struct p2p_comm {
     p2p_job *job;
     struct p2p_comm *next;
     const p2p_wire *wire;
-    void *self;     /* the wire's */
-    uint8_t *level; /* per rank: outermost level at which its place differs */
+    void *self;     /* passed to the wire's functions */
+    uint8_t *level; /* per rank: see backend_level() */
     p2p_req reqs[P2P_QUEUE];
-    uint64_t first;      /* the oldest request that is not done */
-    uint64_t next_begin; /* the oldest one with columns to begin */
-    uint64_t next_req;   /* the next free one */
-    uint64_t seq;        /* columns begun */
+    uint64_t first;      /* oldest request that is not done */
+    uint64_t next_begin; /* oldest request with columns to begin */
+    uint64_t next_req;   /* next free request */
+    uint64_t seq;        /* columns begun so far */
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
-    uint64_t cell_bytes;   /* staging of a column */
-    p2p_message *messages; /* [places] */
-    uint32_t *free;        /* free places, a stack */
+    uint64_t cell_bytes;   /* bytes of staging memory per column */
+    p2p_message *messages; /* [places]: the posted messages */
+    uint32_t *free;        /* stack of free places */
     uint32_t places, n_free;
     uint32_t ready; /* requests that are done but not yet tested */
     uint32_t aborted;
@@ -128,15 +122,15 @@ typedef struct p2p_comm {
 } p2p_comm;
 
 /* ---- column.c: cuts a collective into columns, and runs one column ---- */
-/* All ranks must make the same plan from the same call. */
+/* Cuts a collective into columns. All ranks must compute the same from the same call. */
 ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
-/* The widest column whose inputs fit its staging. */
+/* Returns the widest column whose inputs fit the staging memory. */
 ESP__FN uint64_t p2p_widest(int32_t ranks);
-/* Posts all messages of a column that depend on no other message of it. */
+/* Posts all messages of a column that need not wait for another message of it. */
 ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x);
-/* Counts a completed message. */
+/* Counts a completed message, and posts messages that waited for it. */
 ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t);
-/* Begins stage 2 where stage 1 is complete. Returns 1 when the column is done. */
+/* Begins stage 2 if stage 1 is complete. Returns 1 if the column is done. */
 ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x);
 
 /* ---- comm.c: opens a comm, to which the backend adds its wire; the backend table ---- */

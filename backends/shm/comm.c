@@ -1,4 +1,4 @@
-/* comm.c: opens and closes a comm, and starts and tests its requests. */
+/* comm.c: opens and closes a communicator of the shm transport, and starts and tests its requests. */
 #include "backends/shm/transport.h"
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
@@ -6,7 +6,7 @@
 ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     shm_comm *m = (shm_comm *)comm;
     shm_req *r = &m->reqs[m->req_next % SHM_QUEUE];
-    (void)s; /* work on a CPU stream has ended when this is called */
+    (void)s; /* work on a CPU stream has already ended */
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     if (r->used)
@@ -20,7 +20,7 @@ ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void *
     m->req_next++;
     shm_next(m);
     if (m->op.puts && shm_put(m)) shm_notify_peers(m);
-    shm_notify_self(m->job); /* more may be ready to move */
+    shm_notify_self(m->job); /* there may be more to move */
     *req = r;
     return ESP_OK;
 }
@@ -49,7 +49,7 @@ ESP__FN int32_t shm_straggler(void *comm, void *req) {
     shm_comm *m = (shm_comm *)comm;
     return ((shm_req *)req)->done || !shm_running(m) ? -1 : m->waits_for;
 }
-/* The arrays of a comm outside the region: X(name, entries for each rank). */
+/* A communicator's arrays outside the shared region: X(name, entries for each rank). */
 #define SHM_ARRAYS(X)                                                                                                  \
     X(job_rank, 1)                                                                                                     \
     X(level, 1)                                                                                                        \
@@ -61,7 +61,7 @@ ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out) {
 }
 
 /* ---- the region ---- */
-/* Cells of a window. Measured: with these, most of what a peer reads is still in a cache. */
+/* The number of cells in a window. With these numbers most of what a peer reads is still in a cache, as measured. */
 static uint64_t shm_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 ESP__FN uint64_t shm_region_bytes(int32_t n) {
     uint64_t each =
@@ -79,8 +79,8 @@ static void shm_free(shm_comm *m) {
     SHM_ARRAYS(SHM_RELEASE)
     backend_release(m->host, m, sizeof *m);
 }
-/* The comm of level 0 owns the doorbells and NICs of all comms, so its memory is freed when the job's last comm
- * closes. */
+/* The communicator of level 0 owns the doorbells and NICs of all, so its memory is freed when the job's last
+ * communicator closes. */
 ESP__FN void shm_close(void *comm) {
     shm_comm *m = (shm_comm *)comm;
     if (!m) return;
@@ -195,7 +195,7 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on) m->direct = false; /* the emulated link is slower than any copy */
+    if (m->pace.on) m->direct = false; /* beside this slow link an extra copy costs nothing */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

@@ -1,23 +1,23 @@
-/* drive.c: runs the collectives of a comm in the order in which they were started, and the comms of a job. */
+/* drive.c: runs a communicator's collectives in the order of their starts, and all communicators of a job. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 
 /* ---- detecting ranks that run different collectives at the same time, such as a barrier and an allreduce ---- */
-/* A word that describes a collective: its number in the high 32 bits, its op in 8, a hash of what else must agree in
- * 24. */
+/* Packs a collective into a word: its number (32 bits), its op (8 bits), and a hash of the other members on which ranks
+ * must agree (24 bits). */
 static uint64_t shm_call_word(uint64_t number, const esp_coll *c) {
     return number << 32 | (uint64_t)(c->op & 255u) << 24 | backend_call_hash(c) >> 40;
 }
-/* Publishes the collective that begins, before any of its data. */
+/* Publishes the word of the collective that begins, before any of its data. */
 static void shm_publish_call(shm_comm *m) {
     m->begun++;
     __atomic_store_n(&m->published[m->rank].call[m->begun % SHM_CALLS], shm_call_word(m->begun, &m->op.c),
                      __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with its peers' of the same number. Where a peer has not begun its own, the next call
- * compares again. A peer that is ahead, as the root of a broadcast may be, still has it among its SHM_CALLS published
- * ones. */
+/* Compares this rank's collective with each peer's collective of the same number, to detect mismatches. If a peer has
+ * not begun that collective yet, the next call compares again. Peers publish their last SHM_CALLS words, since a peer
+ * may be ahead, as the root of a broadcast may be. */
 static esp_status shm_compare_call(shm_comm *m) {
     const uint64_t at = m->begun % SHM_CALLS, mine = m->published[m->rank].call[at];
     bool behind = false;
@@ -68,7 +68,7 @@ static void shm_done(shm_comm *m) {
     m->waits_for = -1;
 }
 
-/* Tries each stage once. Returns as a stage does. */
+/* Tries each stage once. Returns 1 if something moved, 0 if nothing did, negative on an error. */
 static int shm_stages(shm_comm *m) {
     if (m->op.ring) return shm_ring(m);
     if (m->pace.on) shm_flows(m);

@@ -1,19 +1,16 @@
-/* link.c: the emulated link. Every machine has one NIC. Its ranks share the NIC's rate, which holds in each direction;
- * each dependent hop costs the latency. Time is logical: a piece begins at its predecessor's logical end, however late
- * this thread wakes, so scheduling delays do not lower the rate. Nothing is locked: a NIC's state is two times,
- * advanced by compare-and-swap. A link may change while a job runs, at given times or when its file changes. A piece
- * then uses the rate and latency of its logical begin. Collectives are still cut and routed for the link as it was at
- * the start, since all ranks must use the same plan.
- *
- * Jobs of three levels have links between racks too. Data between two racks passes the links of both machines and of
- * both racks, and arrives with the slowest. */
+/* link.c: emulates network links between ranks of one machine, which pretend to be on several machines and racks. Every
+ * emulated machine has a NIC, whose rate its ranks share in each direction; each dependent message costs the latency.
+ * Times are logical, on an emulated clock: a message begins when its predecessor ended, even if this thread wakes
+ * later, so that scheduling delays do not lower the rate. Data between racks pass the links of machines and racks, and
+ * arrive with the slowest. A link may change while a job runs; collectives are still planned for the link at the start,
+ * since all ranks must plan alike. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 
-static const double SHM_LATENCY_MOST = 1e10; /* nanoseconds */
+static const double SHM_LATENCY_MOST = 1e10; /* in nanoseconds */
 
 /* ---- parameters ---- */
-/* Reads "1gbit", "2.5mbit", "9600kbit". Returns bits per second, or 0 where the text is malformed. */
+/* Parses "1gbit", "2.5mbit" or "9600kbit". Returns bits per second, or 0 if the text is malformed. */
 static double shm_parse_rate(const char *s) {
     char *end;
     double v = strtod(s, &end);
@@ -24,7 +21,7 @@ static double shm_parse_rate(const char *s) {
                                       : 0;
     return end != s && v > 0 && v < 1e9 ? v * k : 0;
 }
-/* Reads "50us", "1.5ms", "0us". Returns nanoseconds, or a negative number where the text is malformed or above
+/* Parses "50us", "1.5ms" or "0us". Returns nanoseconds, or a negative number if the text is malformed or above
  * `most`. */
 static double shm_parse_span(const char *s, double most) {
     char *end;
@@ -33,7 +30,7 @@ static double shm_parse_span(const char *s, double most) {
     return end != s && v >= 0 && v * k <= most && k > 0 ? v * k : -1;
 }
 
-/* Copies the text from *at up to one of `stops` to `out`, and moves *at there. */
+/* Copies the text from *at to the next character of `stops` into `out`, and moves *at to that character. */
 static void shm_parse_word(const char **at, const char *stops, char *out, size_t cap) {
     size_t n = strcspn(*at, stops);
     snprintf(out, cap, "%.*s", (int)backend_min(n, cap - 1), *at);
@@ -93,14 +90,14 @@ ESP__FN void shm_link_poll(shm_comm *m, uint64_t now) {
         backend_error(m, ESP_OK, "the link's file %s cannot be used (%s): the link stays as it was", l->file, wrong);
     l->warned = wrong != NULL;
 }
-/* Reads (RATE,LATENCY;RATE,LATENCY@TIME;...): the link at the start, and its later phases. */
+/* Parses (RATE,LATENCY;RATE,LATENCY@TIME;...): the link at the start, and its changes later. */
 static esp_status shm_link_text(shm_comm *m, char *text, shm_link *link) {
     const char *where, *wrong = shm_parse_phases(text, link, &where);
     if (!wrong && !*where) return ESP_OK;
     return backend_error(m, ESP_E_ARG, "link '%s': at character %d ('%.20s') expected %s", text,
                          (int)(where - text) + 1, where, wrong ? wrong : "the end");
 }
-/* Reads link=(...), or link=(file:PATH): the machines' link. */
+/* Parses link=(...) or link=(file:PATH), which describes the link between machines. */
 static esp_status shm_link_param(shm_comm *m, char *text) {
     const char *wrong;
     if (!strncmp(text, "file:", 5)) {
@@ -156,7 +153,7 @@ static const shm_phase *shm_phase_at(const shm_link *l, uint64_t opened_ns, uint
     return &l->phases[k];
 }
 
-/* Reserves a NIC for `ns`, from time `from` on or when it is free. Returns when the reservation ends. */
+/* Reserves a NIC for `ns` nanoseconds, from time `from` on or when it is free. Returns when the reservation ends. */
 static uint64_t shm_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
     uint64_t old = BACKEND_LOAD(free_ns), end;
     do end = backend_max(old, from) + ns;
@@ -164,8 +161,8 @@ static uint64_t shm_reserve(uint64_t *free_ns, uint64_t from, uint64_t ns) {
     return end;
 }
 
-/* Sends `bytes` that are ready at `from` through a sender's and a receiver's NIC. Returns when both have passed
- * them. */
+/* Sends `bytes`, which are ready at time `from`, through a sender's and a receiver's NIC. Returns when they have passed
+ * both. */
 static uint64_t shm_pass(shm_nic *tx, shm_nic *rx, const shm_link *l, uint64_t opened_ns, uint64_t from,
                          uint64_t bytes) {
     uint64_t start = backend_max(from, BACKEND_LOAD(&tx->tx_free_ns));
@@ -174,7 +171,7 @@ static uint64_t shm_pass(shm_nic *tx, shm_nic *rx, const shm_link *l, uint64_t o
     uint64_t received = shm_reserve(&rx->rx_free_ns, from, ns);
     return backend_max(sent, received);
 }
-/* Do data between the rank and this rank pass the emulated link between racks? */
+/* Do data between `rank` and this rank pass the emulated link between racks? */
 static bool shm_leaves_rack(const shm_comm *m, int32_t rank) { return m->outer.link.n && m->level[rank] > 2; }
 
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {

@@ -1,11 +1,10 @@
-/* loop.c: backend "loop": the ranks are threads of one process, so each reads the others' buffers by their
- * addresses. For tests, and for programs that run each rank as a thread. This file creates and shares the region. */
+/* loop.c: backend "loop", for ranks that are threads of one process, so that each reads the others' buffers directly.
+ * This file creates the region of memory that they share. */
 #include "backends/shm/transport.h"
 #include <sys/mman.h>
 
-/* Ranks exchange the region's address by the caller's function, which may use a socket. The thread sanitizer does not
- * see that this exchange orders rank 0's writes before the other ranks' reads, so these annotations declare the
- * order. */
+/* Ranks exchange the region's address by a function of the caller, which may use a socket. The thread sanitizer does
+ * not see that this orders rank 0's writes before other ranks' reads, so these annotations declare it. */
 #if defined(__SANITIZE_THREAD__)
 #define LOOP_TSAN 1
 #elif defined(__has_feature)
@@ -25,7 +24,7 @@ static inline void loop_release(void *address) { (void)address; }
 
 static esp_status loop_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 1; /* lowest: chosen only where no other backend runs */
+    *score = 1; /* lowest: used only if no other backend works */
     return ESP_OK;
 }
 
@@ -65,9 +64,10 @@ static esp_status loop_rendezvous(shm_comm *m, const esp_group *g, esp_status so
         loop_acquire(region);
         s = shm_join(m, g, region);
     } else if (region != MAP_FAILED && m->pid[0]) {
-        munmap(region, bytes); /* all ranks failed: none uses the region */
+        munmap(region, bytes); /* all ranks failed, so none uses the region */
     } else if (region != MAP_FAILED) {
-        /* the exchange may have succeeded on others, so shm_free() releases this rank's reference only */
+        /* The exchange may have succeeded on other ranks, which then use the region, so shm_free() only drops a
+         * reference. */
         m->head = region;
         m->region_bytes = bytes;
     }

@@ -1,20 +1,20 @@
-/* move.c: the three stages of a collective, a column at a time, and the flows of columns over the emulated link. No
- * function blocks: a stage returns 1 when it moved a column, 0 when it must wait (for peer waits_for), negative on an
- * error. */
+/* move.c: implements the three stages of a collective (transport.h) for one column at a time, and sends columns over
+ * the emulated link. No function blocks: a stage returns 1 if it moved a column, 0 if it must wait for peer
+ * m->waits_for, and a negative number on an error. */
 #include "backends/shm/transport.h"
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
 
 /* ---- flows ---- */
-/* Outside of rings, the columns that this rank reads from one peer over the emulated link are a flow. Up to SHM_AHEAD
- * columns of each flow occupy the links as soon as they are ready, before a stage reads them: links are then busy
- * although ranks wake late and read one peer after the other. */
-/* The part that stage get reads from `rank`. */
+/* A flow is the sequence of columns that this rank reads from one peer over the emulated link. Up to SHM_AHEAD columns
+ * of each flow occupy the link as soon as they are ready, before a stage reads them. So the link stays busy although
+ * ranks wake late and read one peer after the other. */
+/* Returns the part that stage get reads from `rank`. */
 static int32_t shm_get_part(const shm_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
-/* Bytes of column `i` that pass the link: of payload slots, only the used ones. */
+/* Returns the bytes of column `i` that pass the link: all, but of a payload slot only the used ones. */
 static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, shm_flow *f) {
     shm_op *o = &m->op;
     int32_t part = get ? shm_get_part(m, rank) : o->whole ? 0 : m->rank;
@@ -28,12 +28,12 @@ static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, s
     for (uint64_t s = 0; s < len; s += o->unit) sum += backend_slot_used(p + s, o->unit);
     return sum;
 }
-/* Logical time at which column `i` of a peer was ready to be read. */
+/* Returns the logical time (link.c) at which a peer's column `i` was ready to be read. */
 static uint64_t shm_ready_ns(const shm_op *o, const shm_published *l, int get, uint64_t i) {
     return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % SHM_STAMPS] : &l->start_ns,
                            __ATOMIC_RELAXED);
 }
-/* Puts columns of `rank` that are ready on the links, at most SHM_AHEAD ahead of the stage. */
+/* Puts columns of `rank` on the link if they are ready, at most SHM_AHEAD columns ahead of the stage. */
 static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -51,7 +51,7 @@ static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
         *due = bytes ? through + shm_latency(m, rank, through) : from;
     }
 }
-/* Logical time at which column `i` of `rank` arrives. The column must be ready at its sender. */
+/* Returns the logical time at which column `i` of `rank` arrives. The sender must have the column ready. */
 static uint64_t shm_flow_due(shm_comm *m, int get, int32_t rank, uint64_t i) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -79,14 +79,14 @@ ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x) {
     m->min_got = least;
     return least >= x;
 }
-/* Have all peers finished the column that was in the cell of column `i` before? */
+/* Have all peers finished the earlier column that used the cell of column `i`? */
 static bool shm_cell_free(shm_comm *m, uint64_t i) {
     uint64_t x = m->op.base + i + 1;
     return x <= m->cells || shm_all_finished(m, x - m->cells);
 }
 
-/* This rank reads a peer's buffer only between enter and leave. Returns false where the peer failed, whose buffers the
- * user may have freed. */
+/* This rank reads a peer's buffer only between enter and leave. Returns false if the peer has failed, since its user
+ * may then have freed the buffer. */
 static bool shm_enter(shm_comm *m, int32_t rank) {
     if (!m->direct || rank == m->rank) return true;
     BACKEND_STORE(&m->published[m->rank].reading, 1u);
@@ -105,8 +105,8 @@ ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank) {
                          backend_op_name(m->op.c.op));
 }
 
-/* memcpy with stores that bypass the caches. For results larger than a cache this saves reading the memory
- * that is overwritten. The stores are visible before any later one. */
+/* Copies with stores that bypass the caches, which is faster for results larger than a cache. The stores are visible to
+ * other ranks before any later store. */
 static void shm_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t bytes) {
 #if defined(__x86_64__)
     uint64_t head = (64 - ((uintptr_t)to & 63)) & 63, i;
@@ -125,7 +125,7 @@ static void shm_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t byte
     memcpy(to, from, bytes);
 #endif
 }
-/* Copies into a result of this rank. */
+/* Copies to a result, past the caches if it is large. */
 static void shm_copy(const shm_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
     if (o->stream)
         shm_copy_past_caches(to, from, bytes);
@@ -161,7 +161,7 @@ ESP__FN int shm_put(shm_comm *m) {
 }
 
 /* ---- sum ---- */
-/* Address of a piece of `rank`'s input, or NULL where that rank failed. */
+/* Returns the address of a piece of `rank`'s input, or NULL if that rank has failed. */
 static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from) {
     shm_op *o = &m->op;
     if (rank == m->rank) return (const uint8_t *)o->c.src.ptr + from;
@@ -169,7 +169,7 @@ static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from) {
     uint64_t address = __atomic_load_n(&m->published[rank].src, __ATOMIC_RELAXED) + from;
     return shm_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
 }
-/* Adds a column of every rank's input, in rank order, into `out`, which may be this rank's own input. */
+/* Adds a column of all ranks' inputs, in rank order, into `out`, which may be this rank's own input. */
 static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t count = len / o->esize;
@@ -186,8 +186,8 @@ static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len
     shm_leave(m);
     return q == m->size ? 0 : shm_peer_failed(m, a ? q : 0);
 }
-/* Publishes how many columns this rank has finished. Peers wait for this counter at the end of a collective, and before
- * they reuse a cell. */
+/* Publishes how many columns this rank has finished. Peers wait for this counter before they reuse a cell, and at the
+ * end of a collective. */
 static void shm_publish_got(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t got = o->base + backend_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);
@@ -213,7 +213,7 @@ ESP__FN int shm_sum(shm_comm *m) {
     uint64_t at, len, due = 0, part_at = shm_part_at(o, part);
     uint8_t *out = (uint8_t *)o->c.dst.ptr;
     if (!o->sums || o->sum_i == o->cols) return 0;
-    if (o->puts && o->put_i <= o->sum_i) /* an in-place result must not overwrite an input before put copied it */
+    if (o->puts && o->put_i <= o->sum_i) /* put must copy inputs before results overwrite them */
         return 0;
     if (o->sum_due_ns) return backend_now_ns() >= o->sum_due_ns ? shm_publish_sum(m) : 0;
     len = shm_piece(o, part, o->sum_i, &at);
@@ -237,7 +237,7 @@ ESP__FN int shm_sum(shm_comm *m) {
 }
 
 /* ---- get ---- */
-/* Copies a piece of `rank`'s input or result to `to`. *moved is the number of used bytes. */
+/* Copies a piece of `rank`'s input or result to `to`. *moved receives the number of bytes used. */
 static int shm_get_piece(shm_comm *m, int32_t rank, uint64_t from, uint64_t at, uint64_t len, uint8_t *to,
                          uint64_t *moved) {
     shm_op *o = &m->op;

@@ -1,34 +1,23 @@
-/* plan.c: turns a collective into an shm_op: its columns, whether they pass through windows, and the stages of this
- * rank. Every rank must make the same plan from the same call, so no local state may affect it.
- *
- *     op              put (by window)  sum               get               way
- *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
- *       small         whole            whole, all ranks  -                 one hop
- *     REDUCE_SCATTER  parts            own part          -
- *     REDUCE          parts            own part          root: results     every rank adds a part, results by window
- *       small         whole            whole, root       -
- *     ALLGATHER       own part         -                 inputs of all
- *     ALLTOALL        parts            -                 inputs of all
- *     GATHER          own part         -                 root: inputs
- *     BROADCAST       root: whole      -                 others: root's input
- */
+/* plan.c: plans a collective: its columns, whether data pass through windows, and the stages that this rank takes part
+ * in (transport.h defines these words). Every rank must make the same plan from the same call, so nothing that differs
+ * between ranks may affect it. */
 #include "backends/shm/transport.h"
 
 enum {
-    SHM_SMALL_SUM = 16 * 1024,    /* up to here every rank of an allreduce adds all */
-    SHM_SMALL_REDUCE = 64 * 1024, /* up to here the root of a reduce adds all */
-    SHM_SMALL_COPY = 16 * 1024,   /* up to here other collectives use windows */
-    SHM_STREAM = 4 << 20          /* larger results are written past the caches */
+    SHM_SMALL_SUM = 16 * 1024,    /* every rank adds an allreduce of up to this size */
+    SHM_SMALL_REDUCE = 64 * 1024, /* the root alone adds a reduce of up to this size */
+    SHM_SMALL_COPY = 16 * 1024,   /* other ops use windows up to this size */
+    SHM_STREAM = 4 << 20          /* larger results bypass the caches */
 };
 
-/* The narrowest column is as wide as a payload's header. */
+/* A column is never narrower than a payload's header. */
 _Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER && SHM_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
                "the first column of a slot holds its header");
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     uint64_t slots = shm_result_slot(m, o) + o->result_window;
     uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
     if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
-    if (m->pace.on && m->machines > 1) /* at most 0.5 ms of the link a column, so that hops overlap */
+    if (m->pace.on && m->machines > 1) /* a column takes 0.5 ms at most, so that hops overlap */
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;
@@ -40,6 +29,17 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     o->width = width;
 }
 
+/* This table shows what each stage moves. Small collectives take one hop instead of two.
+ *     op              put (to window)  sum               get               way of the data
+ *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
+ *       small         whole            whole, all ranks  -                 one hop
+ *     REDUCE_SCATTER  parts            own part          -
+ *     REDUCE          parts            own part          root: results     two hops: each rank adds a part
+ *       small         whole            whole, root       -                 one hop
+ *     ALLGATHER       own part         -                 inputs of all
+ *     ALLTOALL        parts            -                 inputs of all
+ *     GATHER          own part         -                 root: inputs
+ *     BROADCAST       root: whole      -                 others: root's input */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
     memset(o, 0, sizeof *o);
     o->c = *c;
@@ -52,8 +52,8 @@ ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o) {
     bool root = m->rank == c->root, sums = backend_op_sums(c->op);
     uint64_t small = c->op == ESP_COLL_REDUCE ? SHM_SMALL_REDUCE : sums ? SHM_SMALL_SUM : SHM_SMALL_COPY;
     o->in_window = !m->direct || bytes <= small;
-    /* With more than two ranks, the one-hop form moves more bytes over the emulated link. It is used only while
-     * these bytes take no longer than the latency of a second hop. */
+    /* With more than two ranks, one hop moves more bytes over the emulated link than two do. So it is used only if
+     * these bytes take no longer than a second hop's latency. */
     bool hop = !m->pace.on || n == 2 || (double)bytes * m->pace.ns_per_byte <= (double)m->pace.latency_ns;
     o->whole = c->op == ESP_COLL_BROADCAST || (sums && c->op != ESP_COLL_REDUCE_SCATTER && bytes <= small && hop);
     o->part = o->whole ? c->count : (c->count + n - 1) / n;

@@ -1,18 +1,13 @@
-/* ring.c: collectives around a ring, used only where the link is emulated and reading peers directly would send
- * the same bytes over a machine's link more than once. Ranks of one machine are neighbours in the ring, so it enters
- * and leaves each machine once. (n-1)/n of the data pass a link each way for reduce_scatter and allgather, and
- * 2(n-1)/n for allreduce. Broadcast and reduce form a chain that begins or ends at the root; their data pass a link
- * once.
- *
- * Sums follow the order of the ring, and halves are rounded at every hop, as on a real ring. All ranks still get the
- * same bits, since each part is summed once. All data pass through windows.
- *
- * A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of
- * group g. A rank processes its ring items in order and counts them in `sum`. A ring item reads what the previous rank
- * wrote `lag` items ago, in the step before, and writes its own data to the window, over data that the next rank has
- * read. The slowest rank never waits for a faster one, so there is no deadlock. */
+/* ring.c: runs collectives around a ring of ranks. It is used only with an emulated link, if reading peers directly
+ * would send the same bytes over a machine's link more than once: a ring enters and leaves each machine once. Broadcast
+ * and reduce use a chain from or to the root. Sums are added in the order of the ring and f16 and bf16 are rounded at
+ * every hop, as on a real ring; each part is summed once, so all ranks get the same bits. */
 #include "backends/shm/transport.h"
 
+/* A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group
+ * g. A rank processes its items in order and counts them in `sum`. An item reads what the previous rank wrote `lag`
+ * items ago, and writes to this rank's window, over data that the next rank has read already. There is no deadlock,
+ * since the slowest rank never waits for a faster one. */
 typedef struct shm_item {
     uint64_t chunk;
     int32_t step;
@@ -21,7 +16,7 @@ typedef struct shm_item {
     bool keeps;   /* writes data for the next rank */
 } shm_item;
 
-/* Is rank a before rank b in the ring? It enters and leaves every machine and every rack once. */
+/* Is rank a before rank b in the ring? The order keeps ranks of one machine, and of one rack, together. */
 static bool shm_ring_before(const shm_comm *m, const esp_group *g, int32_t a, int32_t b) {
     for (uint32_t k = m->outer.on ? 2 : 1; k >= 1; k--) {
         int32_t x = shm_unit(g, k, a), y = shm_unit(g, k, b);
@@ -38,8 +33,8 @@ ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g) {
     }
 }
 
-/* Finds this rank's neighbours. A chain has the root and the ranks of its machine at one end, so it too enters and
- * leaves each machine once. */
+/* Finds this rank's neighbours. A chain has the root, with the other ranks of its machine, at one end, so that it too
+ * enters and leaves each machine once. */
 static void shm_ring_neighbours(const shm_comm *m, shm_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     bool reduce = o->c.op == ESP_COLL_REDUCE;
@@ -88,7 +83,8 @@ static shm_item shm_ring_item(const shm_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* In step s the rank at place x adds to part x-1-s, so that it completes its own part, or copies part x-s. */
+    /* In step s, the rank at place x of the ring adds to part x-1-s, and so completes its own part; allgather copies
+     * part x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;
@@ -127,7 +123,7 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
         if (last && keep) memcpy(keep, out, len);
         return in ? len : 0;
     }
-    if (!in) { /* this rank's own part, or the root's data */
+    if (!in) { /* the data are this rank's own, so none are read */
         shm_ring_copy(m, t->part, at, len, keep, src + at);
         if (o->c.op == ESP_COLL_ALLGATHER) shm_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
         return 0;

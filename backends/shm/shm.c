@@ -1,5 +1,5 @@
-/* shm.c: backend "shm": the ranks are processes of one machine, which share windows in one memfd. This file creates
- * and maps that memory. */
+/* shm.c: backend "shm", for ranks that are processes of one machine. This file creates and maps the memory that they
+ * share, a memfd. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 #include <sys/mman.h>
@@ -14,32 +14,31 @@ static esp_status shm_probe(const esp_host *h, int32_t *score) {
 }
 
 static void shm_drop_region(shm_comm *m) {
-    munmap(m->head, m->region_bytes); /* peers have mappings of their own */
+    munmap(m->head, m->region_bytes); /* peers have their own mappings */
     m->head = NULL;
 }
 
-/* What shm_process_rendezvous holds until all ranks have the memory. Descriptors are -1 where they are not open. */
+/* The resources of shm_process_rendezvous until all ranks have the memory. A descriptor is -1 if it is not open. */
 typedef struct shm_setup {
-    int fd;         /* of the memory */
-    int listener;   /* rank 0: where the others connect */
-    int connection; /* the others: to rank 0 */
+    int fd;         /* the memory's descriptor */
+    int listener;   /* rank 0 only: the socket to which others connect */
+    int connection; /* other ranks: the connection to rank 0 */
     void *region;
 } shm_setup;
 
-/* Ends a step of the setup: all ranks wait for each other, and fail together where one of them was not `ok` or has
- * died. */
+/* Ends a step of the setup: all ranks wait for each other, and all fail if one of them was not `ok` or has died. */
 static esp_status shm_step_together(shm_comm *m, const esp_group *g, shm_hello *mine, int ok, const char *what,
                                     const char *why) {
     const int error = errno;
     if (!ok) mine->status = ESP_E_COMM;
     const esp_status s = shm_exchange(m, g, mine);
-    if (!ok && s != ESP_E_PEER) /* a dead rank would explain this failure too */
+    if (!ok && s != ESP_E_PEER) /* a dead rank is reported instead */
         backend_error(m, s, "cannot %s: %s", what, why ? why : strerror(error));
     return s;
 }
 
-/* Rank 0 sends the memory's descriptor to the others, and all map it. Ranks wait for each other in exchanges only.
- * Fails on all ranks together; an error after the last exchange is in mine->status. */
+/* Rank 0 sends the memory's descriptor to the other ranks, and all map it. If a step fails on one rank, it fails on
+ * all; only an error after the last exchange is left in mine->status. */
 static esp_status shm_share(shm_comm *m, const esp_group *g, shm_hello *mine, shm_setup *t) {
     const int first = m->rank == 0;
     const uint64_t bytes = shm_region_bytes(m->size);
@@ -82,7 +81,7 @@ static esp_status shm_process_rendezvous(shm_comm *m, const esp_group *g, esp_st
     if (s == ESP_OK) s = shm_same_params(m);
     if (s == ESP_OK) {
         s = shm_share(m, g, &mine, &t);
-        if (s == ESP_OK) s = shm_exchange(m, g, &mine); /* of the status in `mine` */
+        if (s == ESP_OK) s = shm_exchange(m, g, &mine); /* lets all ranks fail if one has an error */
     }
     shm_local_close(t.fd);
     shm_local_close(t.listener);

@@ -1,5 +1,5 @@
-/* shm_memory.c: memory that several processes share. Rank 0 creates it as a memfd, which has no name and vanishes with
- * the last process that has it open. Rank 0 sends its descriptor over a local socket. */
+/* shm_memory.c: creates memory that several processes share, and passes it between them. Rank 0 creates a memfd, which
+ * vanishes with the last process that uses it, and sends its descriptor over a local socket. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* ---- Unix sockets with random abstract names ---- */
-/* They need no file and vanish with the process. Any process of the machine that guesses a name can send to it. */
-/* An abstract name begins with a zero byte, and the address's length ends it. */
+/* An abstract name needs no file and vanishes with the process. Any process that guesses a name can send to it. */
+/* An abstract name begins with a zero byte. It has no terminating zero; the address's length marks its end. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
@@ -43,11 +43,11 @@ ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]) {
 }
 
 /* ---- memory ---- */
-/* Seals of a memfd (fcntl(2)) fix its size, so that no access to its mapping is beyond its end. */
+/* Seals (fcntl(2)) fix the size of a memfd, so that no peer can shrink it while others access their mappings. */
 enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SEAL_SEALS = 1 };
 
 ESP__FN int shm_create(uint64_t bytes) {
-    int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
+    int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* with MFD_CLOEXEC and MFD_ALLOW_SEALING */);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
         shm_local_close(fd);
         fd = -1;
@@ -60,7 +60,7 @@ ESP__FN bool shm_has_seals(void) {
     shm_local_close(fd);
     return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
 }
-/* Returns NULL if `fd` is memory as shm_create makes it, of this user and this size; otherwise an error text. */
+/* Returns NULL if `fd` is memory of this user and size, made by shm_create; otherwise returns an error text. */
 static const char *shm_invalid(int fd, uint64_t bytes) {
     struct stat st;
     int seals;
@@ -80,8 +80,7 @@ ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
     }
     return s;
 }
-/* Has the peer our user id? Any user who guesses an abstract name can connect, but only our own user gets the
- * memory. */
+/* Does the peer run as our user? Any user who guesses an abstract name can connect, but must not get the memory. */
 static bool shm_same_user(int s) {
     struct {
         pid_t pid;
@@ -92,12 +91,12 @@ static bool shm_same_user(int s) {
     return !getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &n) && (who.uid == geteuid() || who.uid == 0);
 }
 
-typedef union shm_control { /* CMSG_* macros need cmsghdr's alignment */
+typedef union shm_control { /* gives `data` the alignment that CMSG_* macros need */
     char data[CMSG_SPACE(sizeof(int))];
     struct cmsghdr align;
 } shm_control;
 
-/* A message of one byte and `room` bytes of control data. */
+/* Prepares a message of one byte and `room` bytes of control data, in which a descriptor travels. */
 static struct msghdr shm_message(struct iovec *byte, shm_control *control, size_t room) {
     struct msghdr msg;
     memset(&msg, 0, sizeof msg);
@@ -136,7 +135,7 @@ ESP__FN int shm_receive_fd(int s) {
     int fd = -1;
     struct iovec io = {&byte, 1};
     shm_control control;
-    /* with room for one descriptor, the kernel closes any further ones that a sender has added */
+    /* There is room for one descriptor only: the kernel closes any others that a sender may have added. */
     struct msghdr msg = shm_message(&io, &control, CMSG_LEN(sizeof fd));
     ssize_t n = recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = n == 1 ? CMSG_FIRSTHDR(&msg) : NULL;

@@ -1,19 +1,5 @@
-/* transport.h: the shm transport, which moves the data of the backends loop and shm. A backend creates the shared
- * region; the transport neither creates memory nor finds peers.
- *
- * A collective is cut into columns: column i holds bytes [i width, (i+1) width) of every part. Each rank passes columns
- * through three stages. Each stage has a counter that peers read, and processes a column as soon as the column's input
- * is ready:
- *
- *     put   copy inputs into the rank's own window in shared memory (only where peers cannot read the buffer itself)
- *     sum   read one column of every rank's input, add in rank order, write the result
- *     get   read a column of a peer's input or result into dst
- *
- * Counters only grow: a collective of `cols` columns moves each counter from `base` to `base + cols` on every
- * rank. Columns are numbered through all collectives of a comm. Column x uses window cell x % cells, which may be
- * written when every peer has finished column x - cells. A rank writes its own counters only, so a rank that dies
- * leaves nothing locked.
- */
+/* transport.h: the shm transport implements collectives over a shared region of memory, for backends loop (threads) and
+ * shm (processes), which create the region. A communicator ("comm") is one group of ranks. */
 #ifndef SHM_TRANSPORT_H
 #define SHM_TRANSPORT_H
 #include "backends/common/common.h"
@@ -21,66 +7,75 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* Every rank owns a part of the data; column i holds bytes [i width, (i+1) width) of every part. In the region each
+ * rank has a window of cells, each with room for one column. Columns pass through up to three stages:
+ *     put   copies inputs into this rank's window (only if peers cannot read its buffer)
+ *     sum   reads a column of every rank's input, adds in rank order, and writes the result
+ *     get   reads a column of a peer's input or result into dst
+ * Each rank publishes for each stage how many columns it has processed, counted through all collectives. Column x uses
+ * cell x % cells, which may be overwritten after all peers have finished column x - cells. A rank writes only its own
+ * counters, so a rank that dies leaves nothing locked. Logical times are those of the emulated link (link.c). */
 enum {
-    SHM_CELL = 512 * 1024,    /* bytes of a window for one column: inputs and result */
-    SHM_CHUNK = 256 * 1024,   /* widest column; narrower ones cost more waiting */
-    SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a column of halves as f32 */
-    SHM_BUDGET = 1 << 20,     /* bytes that one test() moves: about 0.1 ms */
+    SHM_CELL = 512 * 1024,    /* bytes of a cell: a column's inputs and result */
+    SHM_CHUNK = 256 * 1024,   /* bytes of the widest column */
+    SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a column of f16 or bf16 as f32 */
+    SHM_BUDGET = 1 << 20,     /* bytes that one test() moves, in about 0.1 ms */
     SHM_STAMPS = 64,          /* columns whose logical times are kept */
-    SHM_AHEAD = 8,            /* columns of a flow on the link at the same time */
-    SHM_QUEUE = 64,           /* requests open at the same time on one comm */
+    SHM_AHEAD = 8,            /* columns per peer that may be on the link at a time */
+    SHM_QUEUE = 64,           /* most open requests on a comm */
     SHM_CALLS = 8,            /* collectives that a root may be ahead of others */
     SHM_PHASES = 16,          /* changes of a link while a job runs */
     SHM_LINK_MAX = 256,       /* characters of a link's description */
-    SHM_NICS = 2,             /* NICs that data may pass: machine's and rack's */
+    SHM_NICS = 2,             /* NICs per rank: its machine's and its rack's */
     SHM_LOCAL_NAME = 40       /* bytes of a local socket's name */
 };
 
-/* What a rank publishes. Only that rank writes it. */
+/* What a rank publishes in the region. Only that rank writes it. */
 typedef struct shm_published {
     uint64_t put, sum, got; /* columns put, summed, and entirely finished */
-    uint64_t src, dst;      /* addresses in this rank's process */
-    uint64_t start_ns;      /* logical time at which the inputs were ready */
-    uint32_t reading;       /* nonzero while this rank reads a peer's buffer */
-    uint32_t failed;        /* -status of a failed rank: its buffers are free */
+    uint64_t src, dst;      /* addresses of its buffers in its own process */
+    uint64_t start_ns;      /* logical time at which its inputs were ready */
+    uint32_t reading;       /* nonzero while it reads a peer's buffer */
+    uint32_t failed;        /* -status after a failure: buffers may be freed */
     uint64_t reserved0;
-    uint64_t call[SHM_CALLS];   /* the latest collectives: see drive.c */
+    uint64_t call[SHM_CALLS];   /* its latest collectives (drive.c) */
     uint64_t stamp[SHM_STAMPS]; /* logical time at which a column was summed */
 } shm_published;
 
-/* How a rank's thread waits, and therefore how a peer wakes it. */
+/* How a rank's thread waits. Peers wake it accordingly. */
 enum {
     SHM_AWAKE = 0,
-    SHM_ASLEEP, /* in progress(): through a futex on `word` */
-    SHM_POLLED  /* perhaps in poll(): through a socket, see wait.c */
+    SHM_ASLEEP, /* waits in progress(), on a futex at `word` */
+    SHM_POLLED  /* may be in poll(), on a socket (wait.c) */
 };
-/* Doorbells and NICs lie in the region of the comm of level 0. A doorbell wakes one rank's thread. */
+/* A doorbell wakes one rank's thread. Doorbells and NICs are in the region of the comm of level 0. */
 typedef struct shm_doorbell {
     uint32_t word, asleep;       /* asleep: SHM_AWAKE, SHM_ASLEEP or SHM_POLLED */
     char socket[SHM_LOCAL_NAME]; /* valid while `asleep` is SHM_POLLED */
     uint64_t reserved0[2];
 } shm_doorbell;
-/* The emulated NIC of one machine, or the uplink of one rack: the times at which it will be idle. */
+/* The emulated NIC of a machine, or the uplink of a rack: the logical times until which sending and receiving are
+ * busy. */
 typedef struct shm_nic {
     uint64_t tx_free_ns, rx_free_ns;
     uint64_t reserved0[6];
 } shm_nic;
 
-/* Start of a region; doorbells[n], nics[SHM_NICS][n], published[n] and the windows follow. */
+/* The start of a region. doorbells[n], nics[SHM_NICS][n], published[n] and the windows follow it. */
 typedef struct shm_head {
     uint32_t refs;   /* backend loop: comms that still use the memory */
-    uint32_t broken; /* 1 + the first rank that failed a collective */
+    uint32_t broken; /* 1 + the first rank that failed, or 0 */
     uint64_t reserved0[7];
 } shm_head;
 
 /* What ranks exchange when a comm opens, before they share memory. */
 typedef struct shm_hello {
-    int32_t status; /* of the rank so far; any failure fails all ranks */
+    int32_t status; /* of the rank so far; a failure fails all ranks */
     int32_t pid, job_rank;
     uint32_t params;             /* hash of the parameters */
-    uint64_t address;            /* backend loop: rank 0's region */
-    char socket[SHM_LOCAL_NAME]; /* backend shm: where rank 0 sends the memory */
-    uint64_t opened_ns;          /* a link's phases count from rank 0's */
+    uint64_t address;            /* backend loop: address of the region, by rank 0 */
+    char socket[SHM_LOCAL_NAME]; /* backend shm: the socket that passes the memory */
+    uint64_t opened_ns;          /* rank 0's is the origin of a link's times */
 } shm_hello;
 
 /* The slowest link between this comm's ranks. */
@@ -90,28 +85,28 @@ typedef struct shm_pace {
     bool on; /* this comm's data pass an emulated link */
 } shm_pace;
 
-/* A link's rate and latency from `from_ns` on, which counts from opened_ns. */
+/* A link's rate and latency from time opened_ns + from_ns on. */
 typedef struct shm_phase {
     double ns_per_byte;
     uint64_t latency_ns, from_ns;
 } shm_phase;
-/* An emulated link: its phases, or a file with its present state. */
+/* An emulated link: its phases, or a file that tells its present state. */
 typedef struct shm_link {
     shm_phase phases[SHM_PHASES];
     int n;
     uint64_t opened_ns, polled_ns; /* polled_ns: when the file was last read */
-    char file[SHM_LINK_MAX];       /* empty: no file */
+    char file[SHM_LINK_MAX];       /* empty if there is no file */
     bool warned;
 } shm_link;
 
-/* The racks of a job of three levels: see link.c. */
+/* The racks of a job of three levels (link.c). */
 typedef struct shm_outer {
     bool on;        /* the job has three levels */
-    shm_nic **nics; /* [size]: uplink of the rank's rack */
-    shm_link link;  /* without phases: not emulated */
+    shm_nic **nics; /* [size]: the uplink of each rank's rack */
+    shm_link link;  /* without phases the link is not emulated */
 } shm_outer;
 
-/* Columns of one peer on their way over the emulated link, for one stage. */
+/* The columns of one peer on their way over the emulated link, for one stage. */
 typedef struct shm_flow {
     uint64_t next;           /* first column that is not on the link yet */
     uint64_t used;           /* used bytes of the payload slot at `next` */
@@ -121,31 +116,31 @@ typedef struct shm_flow {
 /* The collective that runs now. An item is a number, a row or a payload slot. */
 typedef struct shm_op {
     esp_coll c;
-    uint64_t unit, part;          /* bytes of an item; items of a part */
-    uint64_t width, cols;         /* bytes of a column; columns */
-    uint64_t base;                /* number of the first column in this comm */
-    uint64_t per_slot;            /* columns of a slot wider than one, else 0 */
+    uint64_t unit, part;          /* bytes per item, items per part */
+    uint64_t width, cols;         /* bytes per column, number of columns */
+    uint64_t base;                /* number of its first column in this comm */
+    uint64_t per_slot;            /* columns per payload slot if several, else 0 */
     uint64_t put_i, sum_i, get_i; /* next column of each stage */
-    int32_t get_k;                /* next peer of column get_i */
+    int32_t get_k;                /* next peer from which get reads column get_i */
     bool in_window;               /* peers read inputs from this rank's window */
-    bool result_window;           /* and results */
-    bool whole;                   /* one part, which all ranks process */
-    bool per_destination;         /* the window has an input for each rank */
-    bool puts, sums, gets;        /* stages that this rank has */
+    bool result_window;           /* peers read results from this rank's window */
+    bool whole;                   /* there is one part, which all ranks process */
+    bool per_destination;         /* the window has a separate input for each rank */
+    bool puts, sums, gets;        /* the stages that this rank takes part in */
     bool gets_result;             /* stage get reads results, not inputs */
     bool stream;                  /* results are written past the caches */
-    bool ring, chain;             /* see ring.c */
+    bool ring, chain;             /* runs around a ring or a chain (ring.c) */
     bool begun;
-    bool compared;                     /* no peer runs another collective: drive.c */
-    int32_t place, prev, next;         /* in the ring: this rank's and neighbours */
-    uint64_t steps, group, lag, slots; /* of the ring: see ring.c */
+    bool compared;                     /* peers run the same collective (drive.c) */
+    int32_t place, prev, next;         /* in the ring: this rank's place, its neighbours */
+    uint64_t steps, group, lag, slots; /* of the ring (ring.c) */
     uint32_t esize;                    /* bytes of a number */
     float scale;
     backend_reduction sum;
-    uint64_t start_ns;               /* logical begin */
-    uint64_t clock_ns;               /* logical time: the link's last piece ends */
-    uint64_t sum_due_ns, get_due_ns; /* arrival of a copied column, or 0 */
-    uint64_t end_ns;                 /* logical end so far */
+    uint64_t start_ns;               /* logical time of its beginning */
+    uint64_t clock_ns;               /* logical time at which the link is free again */
+    uint64_t sum_due_ns, get_due_ns; /* when a copied column may be published, or 0 */
+    uint64_t end_ns;                 /* logical time at which the op ends, so far */
 } shm_op;
 
 typedef struct shm_req {
@@ -154,15 +149,15 @@ typedef struct shm_req {
     bool used, done;
 } shm_req;
 
-/* Shared by all comms of one rank, whose thread drives all of them, and sleeps for all of them together. */
+/* Shared by all comms of one rank, whose thread drives all of them and sleeps for all of them together. */
 typedef struct shm_job {
     struct shm_comm *comms; /* linked list */
     struct shm_comm *owner; /* the comm of level 0 */
-    shm_doorbell *doorbell; /* this rank's */
+    shm_doorbell *doorbell; /* the doorbell of this rank */
     uint32_t woken;         /* wake() was called since the last progress() */
     uint32_t refs;
-    bool spin;                              /* each rank has a core of its own */
-    int32_t wait_fd, socket, timer, sender; /* -1 where closed: see wait.c */
+    bool spin;                              /* each rank has a core, so that spinning is cheap */
+    int32_t wait_fd, socket, timer, sender; /* -1 if closed (wait.c) */
 } shm_job;
 
 typedef struct shm_comm {
@@ -171,54 +166,54 @@ typedef struct shm_comm {
     int32_t rank, size;
     shm_job *job;
     struct shm_comm *next;
-    /* the region */
+    /* the shared region */
     shm_head *head;
     shm_published *published;
     uint8_t *windows;
-    uint64_t cells; /* columns that a rank may be ahead of the slowest reader */
+    uint64_t cells; /* columns that a rank may be ahead of its readers */
     uint64_t region_bytes;
     void (*drop_region)(struct shm_comm *m);
-    /* per rank of the group */
+    /* arrays with an entry per rank of the group */
     int32_t *job_rank; /* its number in the job */
-    uint8_t *level;    /* outermost level at which its place differs from ours */
+    uint8_t *level;    /* see backend_level() */
     shm_doorbell **doorbells;
-    shm_nic **nics;     /* NIC of its machine */
-    uint64_t *used;     /* used bytes of the payload slot that is being read */
-    int32_t *ring_rank; /* the ranks, those of one machine side by side */
-    int32_t *order;     /* the ranks in the order of the running ring or chain */
+    shm_nic **nics;     /* the NIC of its machine */
+    uint64_t *used;     /* used bytes of the payload slot being read */
+    int32_t *ring_rank; /* the ranks, with those of a machine together */
+    int32_t *order;     /* the ranks in the order of the ring or chain */
     int32_t machines;
     int32_t *pid;
     shm_hello *hello;
-    bool direct;   /* threads of one process read each other's buffers */
-    shm_pace pace; /* at the start: all ranks plan with the same link */
-    shm_link link; /* now: transfers follow it */
+    bool direct;   /* peers can read each other's buffers (threads) */
+    shm_pace pace; /* link at the start, for which all ranks plan */
+    shm_link link; /* link now, for which transfers are timed */
     shm_outer outer;
     shm_flow *flows; /* [2][size]: of stage sum, then of stage get */
     /* the collectives that run */
     shm_op op;
     shm_req reqs[SHM_QUEUE];
-    uint64_t req_first, req_next; /* the request that runs; the next free one */
+    uint64_t req_first, req_next; /* the running request, and the next free one */
     uint32_t ready;               /* requests that are done but not yet tested */
     uint64_t columns;             /* columns begun so far */
-    uint64_t min_got;             /* a lower bound of every peer's `got` */
+    uint64_t min_got;             /* no peer's `got` is lower than this */
     uint64_t begun;               /* collectives begun so far */
     uint64_t logical_end_ns;
     uint64_t moved; /* bytes moved in this call */
     int simd;
     bool must_notify; /* a sleeping peer may wait for a counter that moved */
-    void *sum_acc;    /* sums of a column, in f32 for halves */
+    void *sum_acc;    /* sums of a column, in f32 for f16 and bf16 */
     uint32_t aborted;
     esp_status error;
     int32_t waits_for;                /* the peer that this rank waits for, or -1 */
-    uint64_t level_bytes[ESP_LEVELS]; /* received */
+    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
 } shm_comm;
 
 /* ---- addresses and lengths ---- */
-/* Offset of part `p` in the whole buffer, in bytes. */
+/* Returns the offset of part `p` in the whole buffer, in bytes. */
 static inline uint64_t shm_part_at(const shm_op *o, int32_t p) {
     return backend_min((uint64_t)p * o->part, o->c.count) * o->unit;
 }
-/* Returns the bytes of column `i` of part `p`, which are 0 behind the part's end. *at is its offset in the part. */
+/* Returns the bytes of column `i` of part `p`, 0 if the part is shorter. *at receives its offset in the part. */
 static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_t *at) {
     uint64_t len = shm_part_at(o, p + 1) - shm_part_at(o, p);
     if (o->per_slot) {
@@ -229,17 +224,16 @@ static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_
     *at = i * o->width;
     return *at < len ? backend_min(o->width, len - *at) : 0;
 }
-/* A payload slot has `used` bytes, and a piece of `len` bytes begins `in` bytes into it. Returns the piece's used
- * bytes. */
+/* Returns the used bytes of a piece of `len` bytes that begins `in` bytes into a payload slot with `used` bytes. */
 static inline uint64_t shm_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? backend_min(len, used - in) : 0;
 }
-/* Address in `rank`'s window: entry `slot` of the cell of column `i`. An entry is an input or the result. */
+/* Returns an address in the window of `rank`: entry `slot`, an input or the result, in the cell of column `i`. */
 static inline uint8_t *shm_cell(const shm_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;
     return m->windows + ((uint64_t)rank * m->cells + cell) * SHM_CELL + slot * m->op.width;
 }
-/* The entry of a cell that holds the result: it follows the inputs. */
+/* Returns the entry of a cell that holds the result, which follows the inputs. */
 static inline uint64_t shm_result_slot(const shm_comm *m, const shm_op *o) {
     return !o->in_window ? 0 : o->per_destination ? (uint64_t)m->size : 1;
 }
@@ -256,23 +250,23 @@ static inline void shm_relax(void) {
 }
 
 /* ---- link.c: the emulated link ---- */
-/* Reads "RATE[,LATENCY]", and after each ';' "RATE[,LATENCY]@TIME" with rising times. Returns NULL on success,
+/* Parses "RATE[,LATENCY]" and, after each ';', "RATE[,LATENCY]@TIME" with rising times. Returns NULL on success,
  * otherwise a text that names what is expected at *where. */
 ESP__FN const char *shm_parse_phases(const char *text, shm_link *l, const char **where);
-/* Reads the link's present state from the file's first line. Returns NULL on success, otherwise an error text. */
+/* Reads the link's present state from a file's first line. Returns NULL on success, otherwise an error text. */
 ESP__FN const char *shm_read_link(const char *path, shm_link *l);
-/* Reads the file again every 100 ms. While the file is malformed the link stays as it is. */
+/* Reads the link's file again every 100 ms. While the file is malformed, the link stays as it is. */
 ESP__FN void shm_link_poll(shm_comm *m, uint64_t now);
 ESP__FN esp_status shm_params(shm_comm *m, const char *params);
-/* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns the time at which
- * the slowest link has passed them, without the latency. */
+/* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns when the slowest
+ * link has passed them, without the latency. */
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
-/* The largest latency of the links between `rank` and this rank at logical time `ns`. */
+/* Returns the largest latency of the links between `rank` and this rank at logical time `ns`. */
 ESP__FN uint64_t shm_latency(const shm_comm *m, int32_t rank, uint64_t ns);
-/* The lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
+/* Returns the lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
 ESP__FN int32_t shm_unit(const esp_group *g, uint32_t level, int32_t q);
-/* Finds the NICs of racks in the parent comm, or without a parent in `nics`, the region's array. Where the group spans
- * racks, plans with the slower of the links of machines and racks. */
+/* Finds the NICs of racks: in the parent comm, or without a parent in `nics`, the region's array. If the group spans
+ * racks, it is planned for the slower of the links of machines and racks. */
 ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *parent, shm_nic *nics);
 
 /* ---- plan.c, ring.c: the plan of a collective ---- */
@@ -281,9 +275,9 @@ ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o);
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o);
 /* Orders ranks so that a ring enters and leaves each machine, and each rack, once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g);
-/* Turns the plan into a ring where fewer bytes then pass the link. */
+/* Turns the plan into a ring if fewer bytes then pass the link. */
 ESP__FN void shm_ring_plan(const shm_comm *m, shm_op *o);
-/* Stages return 1 when they moved something, 0 when they must wait, negative on an error. */
+/* Runs a ring. Returns 1 if it moved something, 0 if it must wait, a negative number on an error. */
 ESP__FN int shm_ring(shm_comm *m);
 ESP__FN int shm_ring_finished(shm_comm *m);
 
@@ -295,32 +289,31 @@ ESP__FN void shm_flows(shm_comm *m);
 ESP__FN int shm_put(shm_comm *m);
 ESP__FN int shm_sum(shm_comm *m);
 ESP__FN int shm_get(shm_comm *m);
-/* Are this rank's stages of the op done, and does no peer read its buffers any more? */
+/* Are this rank's stages of the op done, and have all peers finished reading its buffers? */
 ESP__FN bool shm_finished(shm_comm *m);
 /* Have all peers finished all columns before `x`? */
 ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x);
-/* Logs that the rank failed. Returns the error of this rank's collective. */
+/* Logs that `rank` failed, and returns the error with which this rank's collective then fails. */
 ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank);
 
 /* ---- drive.c: the collectives of a comm, in the order in which they were started ---- */
-/* Begins the oldest request, unless it has begun. */
+/* Begins the oldest request, unless it has begun already. */
 ESP__FN void shm_next(shm_comm *m);
-/* Moves what can be moved now, about SHM_BUDGET bytes. Returns 1 when it moved something, 0 when not, negative on
- * error. */
+/* Moves about SHM_BUDGET bytes. Returns 1 if it moved something, 0 if it did not, a negative number on an error. */
 ESP__FN int shm_drive(shm_comm *m);
-/* Drives every comm of the job. Returns SHM_MOVED where more may move at once, and SHM_READY where a finished request
- * waits for its test(). *due is the earliest time at which data on the emulated link arrives. */
+/* Drives every comm of the job. Returns SHM_MOVED if more may move at once, plus SHM_READY if a finished request waits
+ * for its test(). *due receives the earliest time at which data arrive over the emulated link. */
 enum { SHM_MOVED = 1, SHM_READY = 2 };
 ESP__FN int shm_drive_all(shm_job *j, int *pending, uint64_t *due);
-/* Marks the comm as failed and notifies its peers. Returns its first error. */
+/* Marks the comm as failed and notifies its peers. Returns the comm's first error. */
 ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 
 /* ---- wait.c: wakes peers, and waits for them ---- */
-/* Wakes sleeping peers after a counter of this rank moved. Leaves `must_notify` set where that failed. */
+/* Wakes sleeping peers after a counter of this rank moved. If that fails, `must_notify` stays set. */
 ESP__FN void shm_notify_peers(shm_comm *m);
-/* Makes this rank's own descriptor readable, where it has one. */
+/* Makes this rank's own descriptor readable, if it has one. */
 ESP__FN void shm_notify_self(shm_job *j);
-/* Publishes that this rank leaves a collective in which others still are. */
+/* Publishes that this rank leaves a collective before its end. */
 ESP__FN void shm_publish_failure(shm_comm *m);
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us);
 ESP__FN void shm_wake(void *comm);
@@ -335,22 +328,22 @@ ESP__FN int32_t shm_straggler(void *comm, void *req);
 ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out);
 ESP__FN void shm_close(void *comm);
 typedef esp_status (*shm_rendezvous)(shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Allocates a comm, reads its parameters, and calls `rendezvous`, in which the ranks get their region with the
+/* Allocates a comm, reads its parameters, and calls `rendezvous`, in which the ranks get their region by means of the
  * functions below. */
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
                                       shm_rendezvous rendezvous, void **comm);
-/* The members of a hello that both backends need. */
+/* Returns a hello with the members that both backends need. */
 ESP__FN shm_hello shm_hello_of(const shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Exchanges the hellos of all ranks. Returns the same status on all of them, unless the exchange itself fails: then
- * m->pid[0] is still 0, and the exchange may have succeeded on other ranks. */
+/* Exchanges the hellos of all ranks, and returns the same status on all of them. If the exchange itself fails,
+ * m->pid[0] stays 0, and other ranks may have succeeded. */
 ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello *mine);
 /* Fails unless `params` are the same on every rank. */
 ESP__FN esp_status shm_same_params(shm_comm *m);
 ESP__FN uint64_t shm_region_bytes(int32_t n);
-/* Lays out the region, which is zeroed memory, and finds doorbells and NICs in it. */
+/* Lays out the region, which must be zeroed, and finds doorbells and NICs in it. */
 ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
 
-/* The table of backend `id`, which defines id_probe and id_comm_open. */
+/* Defines the table of backend `id`, which has the functions id_probe and id_comm_open. */
 #define SHM_BACKEND(id, text, parameters)                                                                              \
     static const esp_backend id##_backend = {                                                                          \
         .struct_size = sizeof(esp_backend),                                                                            \
@@ -378,26 +371,26 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
     ESP_PLUGIN_BACKEND(id, &id##_backend)
 
 /* ---- shm_memory.c: local sockets, and memory that several processes share ---- */
-/* Fills the address and returns its length. */
+/* Fills the address, and returns its length. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a);
 ESP__FN uint64_t shm_local_random(void);
-/* close() that keeps errno, for use after an error. */
+/* Closes a descriptor but keeps errno, for use after an error. */
 ESP__FN void shm_local_close(int fd);
-/* Opens a socket with a random `name`. Returns -1 with errno on error. */
+/* Opens a socket with a random `name`. Returns -1 with errno on an error. */
 ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]);
 /* Can this system fix the size of a memfd? */
 ESP__FN bool shm_has_seals(void);
 /* Creates shared memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 ESP__FN int shm_create(uint64_t bytes);
-/* Opens a listening socket with a random `name`, to which the other ranks connect. Returns -1 with errno on error. */
+/* Opens a listening socket with a random `name`, to which other ranks connect. Returns -1 with errno on an error. */
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog);
 /* Connects to rank 0's socket. Returns the connection, or -1 and an error text in *why. */
 ESP__FN int shm_connect(const char *name, const char **why);
-/* Sends `fd` over all connections that are pending, and does not wait for more: a rank that has not connected has died,
- * which the ranks' next exchange detects. Returns 0, or -1 with errno. */
+/* Sends `fd` over all pending connections, and does not wait for more: a rank that has not connected by now has died,
+ * as the ranks' next exchange will show. Returns 0, or -1 with errno. */
 ESP__FN int shm_send_to_all(int listener, int fd);
 /* Receives one descriptor. Returns -1 if anything else came. */
 ESP__FN int shm_receive_fd(int s);
-/* Receives shared memory, which must have `bytes` bytes. Returns its descriptor, or -1 and an error text in *why. */
+/* Receives shared memory of `bytes` bytes. Returns its descriptor, or -1 and an error text in *why. */
 ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why);
 #endif

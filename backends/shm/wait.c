@@ -1,5 +1,5 @@
-/* wait.c: wakes peers after a counter moved, and sleeps until a peer does: spins briefly, then yields, then sleeps on a
- * futex. */
+/* wait.c: wakes peers after one of this rank's counters moved, and waits for peers' counters: it spins briefly, then
+ * yields, then sleeps on a futex. */
 #include "backends/shm/transport.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -14,8 +14,7 @@ static void shm_ring_doorbell(shm_doorbell *b) {
     __atomic_add_fetch(&b->word, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &b->word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
-/* Makes the descriptor readable on which the owner of doorbell `b` polls, by one byte sent from socket `from`. Returns
- * 0, or -1 with errno. */
+/* Wakes the thread that polls for doorbell `b`, by sending one byte from socket `from`. Returns 0, or -1 with errno. */
 static int shm_notify_socket(int from, shm_doorbell *b) {
     struct sockaddr_un a;
     uint32_t polled = SHM_POLLED;
@@ -25,9 +24,9 @@ static int shm_notify_socket(int from, shm_doorbell *b) {
     socklen_t length = shm_local_address(b->socket, &a);
     do n = sendto(from, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&a, length);
     while (n < 0 && errno == EINTR);
-    /* EAGAIN: the socket is full and therefore readable. ECONNREFUSED: its process has ended */
+    /* EAGAIN means that the socket is full and therefore readable, ECONNREFUSED that its process has ended. */
     if (n == 1 || errno == EAGAIN || errno == ECONNREFUSED) return 0;
-    uint32_t awake = SHM_AWAKE; /* the next call tries again */
+    uint32_t awake = SHM_AWAKE; /* lets the next call try again */
     __atomic_compare_exchange_n(&b->asleep, &awake, SHM_POLLED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return -1;
 }
@@ -43,8 +42,8 @@ ESP__FN void shm_notify_self(shm_job *j) {
     if (BACKEND_LOAD(&j->doorbell->asleep) == SHM_POLLED) shm_notify_socket(j->socket, j->doorbell);
 }
 
-/* No wakeup is lost: a counter's store is sequentially consistent, and a rank that goes to sleep reads the counters
- * once more after it has set `asleep`. So this function sees `asleep`, or the other rank sees the counter. */
+/* Every wakeup arrives: a counter's store is sequentially consistent, and a rank that goes to sleep sets `asleep`
+ * before it reads the counters once more. So either this function sees `asleep`, or the other rank sees the counter. */
 ESP__FN void shm_notify_peers(shm_comm *m) {
     m->must_notify = false;
     for (int32_t q = 0; q < m->size; q++)
@@ -52,8 +51,8 @@ ESP__FN void shm_notify_peers(shm_comm *m) {
             m->must_notify = true;
 }
 
-/* Peers must neither wait for this rank any more nor read its buffers, which the user may free. Waits for peers that
- * are reading: each finishes within one column. */
+/* Peers must stop waiting for this rank and reading its buffers, which the user may free next. So this waits until no
+ * peer is reading, which takes at most one column. */
 ESP__FN void shm_publish_failure(shm_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
@@ -65,22 +64,19 @@ ESP__FN void shm_publish_failure(shm_comm *m) {
             while (q != m->rank && BACKEND_LOAD(&m->published[q].reading)) sched_yield();
 }
 
-/* Sleeps until the doorbell's word is no longer `seen`, at most until `until_ns`. */
+/* Sleeps until the doorbell's word differs from `seen`, or until time `until_ns`. */
 static void shm_sleep(shm_doorbell *b, uint32_t seen, uint64_t until_ns) {
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     syscall(SYS_futex, &b->word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
 /* ---- a file descriptor ---- */
-/* A file descriptor for a thread that sleeps on several backends. It is created by the first wait_fd(); ranks that only
- * sleep in progress() are woken through a futex.
- *
- * progress(comm, 0) empties the descriptor, sets `asleep` of the rank's doorbell to POLLED, and then moves what can be
- * moved. A peer that reads POLLED after its counter moved sets `asleep` to AWAKE and sends one byte to the socket that
- * the doorbell names. So there is at most one byte for every progress(comm, 0), and no change between that call and
- * poll() is lost. Peers address the socket by its name: a delayed byte cannot reach another file of this process.
- *
- * start() and wake() send a byte to their own rank, and a timer fires when data arrive over the emulated link. */
+/* A thread that sleeps on several backends polls a file descriptor of each. The first wait_fd() creates ours; ranks
+ * that only sleep in progress() are woken through a futex instead.
+ * progress(comm, 0) empties the descriptor, sets `asleep` in the rank's doorbell to POLLED, and then moves what it can.
+ * A peer that sees POLLED after its counter moved sets `asleep` to AWAKE and sends one byte to the socket that the
+ * doorbell names. So at most one byte comes per progress(comm, 0), and no change before poll() is lost. start() and
+ * wake() send a byte to their own rank, and a timer fires when data arrive over the emulated link. */
 ESP__FN void shm_wait_close(shm_job *j) {
     if (j->wait_fd >= 0) BACKEND_STORE(&j->doorbell->asleep, SHM_AWAKE);
     if (j->wait_fd >= 0 && j->wait_fd != j->socket) close(j->wait_fd);
@@ -89,7 +85,8 @@ ESP__FN void shm_wait_close(shm_job *j) {
     if (j->sender >= 0) close(j->sender);
     j->wait_fd = j->timer = j->socket = j->sender = -1;
 }
-/* With an emulated link the descriptor is an epoll instance of the socket and a timer. Returns nonzero on an error. */
+/* With an emulated link, makes the descriptor an epoll instance of the socket and a timer. Returns nonzero on an
+ * error. */
 static int shm_wait_timer(shm_job *j) {
     struct epoll_event ev;
     memset(&ev, 0, sizeof ev);
@@ -115,8 +112,8 @@ ESP__FN int32_t shm_wait_fd(void *comm) {
     return j->wait_fd;
 }
 
-/* progress(comm, 0) of a rank that has a descriptor: makes it unreadable, unless more can be moved at once. Any process
- * can send to the socket, so the number of reads is bounded. */
+/* Implements progress(comm, 0) for a rank with a descriptor: makes it unreadable, unless more can be moved at once. Any
+ * process can send to the socket, so the number of reads is bounded. */
 static void shm_wait_arm(shm_job *j) {
     enum { ROUNDS = 2, READS = 64 };
     char bytes[16];
@@ -125,7 +122,7 @@ static void shm_wait_arm(shm_job *j) {
     for (int i = 0; i < READS && recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0; i++) {
     }
     BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
-    BACKEND_STORE(&j->woken, 0u); /* the caller tests every request now */
+    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
     for (int i = 0; more && i < ROUNDS; i++) more = shm_drive_all(j, &pending, &due) & SHM_MOVED;
     if (more) shm_notify_self(j);
     if (j->timer >= 0) {
@@ -138,7 +135,7 @@ static void shm_wait_arm(shm_job *j) {
 }
 
 /* ---- the backend table ---- */
-enum { SHM_SPINS = 64, SHM_YIELDS = 64 }; /* before a sleep */
+enum { SHM_SPINS = 64, SHM_YIELDS = 64 }; /* rounds before a sleep */
 
 static bool shm_woken(shm_job *j) { return __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0; }
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us) {
@@ -163,7 +160,7 @@ ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us) {
         int again = shm_woken(j) | shm_drive_all(j, &pending, &due);
         uint64_t now = backend_now_ns(), end = backend_min(until, due);
         if (again || now >= until) break;
-        /* a sleep costs about 50 us, so a shorter wait for the link yields instead */
+        /* A sleep takes about 50 us, so a shorter wait for the link yields instead. */
         if (end > now + 60000)
             shm_sleep(j->doorbell, seen, due < until ? end - 30000 : end);
         else

@@ -1,14 +1,13 @@
-/* bits.h: packs and unpacks one bit per element.
- *
- * Bit i of a stream is bit i % 8 of byte i / 8 (the least significant first), which in 32-bit little-endian words is
- * bit i % 32 of word i / 32. A stream is whole words; the bits after the last element are 0. */
+/* bits.h: packs the signs of floats into a stream of bits, one per element, and unpacks them, for codec efsignsgd.
+ * The least significant bit of each byte comes first. A stream consists of whole 32-bit words; the bits after the
+ * last element are 0. */
 #ifndef ESP_BITS_H
 #define ESP_BITS_H
 #include "codecs/common/simd.h"
 
 ESP_ELEMENT uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
 
-/* Each bit is x < 0, so it is 0 for -0 and NaN. */
+/* Returns a word whose bit j is 1 if x[j] < 0, so -0 and NaN have bit 0. */
 ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
     uint32_t w = 0;
     for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
@@ -20,7 +19,7 @@ ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t 
         memcpy(out + at / 8, &w, sizeof w);
     }
 }
-/* Writes bits_bytes(n) bytes. Callers cut blocks at multiples of 32 elements. */
+/* Writes bits_bytes(n) bytes. A caller that splits a stream must split it at a multiple of 32 elements. */
 static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
     bits_negative_tail(out, x, 0, n);
     return 0;
@@ -55,9 +54,10 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
 #endif
 ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
 
-/* Returns the number whose bits are s, with a minus sign where bit j of w is set. The number is >= 0. */
+/* Returns the number with bits s (>= 0), negated if bit j of w is set. */
 ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) { return bits_float(s | (w >> j & 1u) << 31); }
-/* out = (set ? 0 : out) + (bit ? -s : s) for a word's elements, where `s` is the bits of a number >= 0 */
+/* Adds s, or -s where the bit is set, to each of a word's elements; overwrites them if `set` is 1. `s` holds the
+ * bits of a number >= 0. */
 ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uint64_t n) {
     for (uint32_t j = 0; j < n; j++) {
         const float v = bits_sign(w, j, s);
@@ -82,7 +82,7 @@ ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
 
-/* Are the bits after the last element 0, as they must be? */
+/* Are the bits after the last element 0? */
 ESP_ELEMENT bool bits_padding_ok(const unsigned char *in, uint64_t count) {
     uint32_t w;
     if (count % 32 == 0) return true;

@@ -1,8 +1,7 @@
-/* dense.h: shared by the codecs that send every element: work in blocks over all workers, the compensated gradient phi,
- * the check for NaN and Inf, and decoding of many payloads.
- *
- * A codec encodes phi = beta * residual + gamma * gradient. Where a part has a NaN or Inf, the residual must not
- * change, so with feedback a first pass checks phi of the whole part before a second pass writes. */
+/* dense.h: shared by the codecs that send every element. It runs blocks of a part on all workers, computes phi =
+ * beta * residual + gamma * gradient, checks phi for NaN and Inf, and decodes payloads. A part is a range of a
+ * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of
+ * the whole part before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -10,15 +9,16 @@
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* A block and its results fit the first-level cache. DENSE_GRAIN is a multiple of norm.h's blocks too. */
+/* A block and its results fit the first-level cache. DENSE_GRAIN, the smallest task of a worker, must also be a
+ * multiple of NORM_BLOCK. */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
-/* A payload's body may have any alignment. */
+/* A payload's body may have any alignment, so it is read and written through these types. */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t dense_u32 __attribute__((aligned(1), may_alias));
 
-/* Sets bit 31 for NaN and Inf, whose exponent of all ones overflows into it. The other bits are arbitrary. Bit 31 of
- * the OR of many results is set where one of the numbers is not finite. */
+/* Returns a word whose bit 31 is set if x is NaN or Inf: the addition makes an exponent of all ones overflow. The
+ * other bits are arbitrary, so a loop can OR many results and test bit 31 once. */
 ESP_ELEMENT uint32_t dense_nonfinite(float x) { return (float_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
 ESP_ELEMENT bool dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
@@ -28,7 +28,7 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
-/* beta and gamma are nearly always 1. Then this skips the products, with the same result. */
+/* Skips the products if beta and gamma are 1, as they nearly always are. The result is the same. */
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     uint32_t any = 0;
     if (beta == 1 && gamma == 1) {
@@ -63,7 +63,7 @@ ESP_KERNEL(dense_phi, (float *restrict phi, const float *g, const float *e, floa
            (phi, g, e, beta, gamma, n))
 ESP_KERNEL(dense_fill, (float *out, float x, uint64_t n), (out, x, n))
 
-/* The first member of a dense codec's self. */
+/* A dense codec's `self` must begin with this. */
 typedef struct dense_self {
     const esp_host *host;
     int level;
@@ -82,7 +82,7 @@ static inline void dense_open(dense_self *s, const esp_host *h) {
     s->fill = dense_fill_for(s->level);
 }
 
-/* Runs body over [0, n), on all workers where n is large. Pieces begin at multiples of DENSE_BLOCK. */
+/* Calls body for pieces of [0, n), on all workers if n is large. A piece begins at a multiple of DENSE_BLOCK. */
 static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void *arg, uint64_t begin, uint64_t end),
                              void *arg) {
     esp_codec_parallel(s->host, n, DENSE_GRAIN, body, arg);
@@ -91,7 +91,7 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
 static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor[0]->data.ptr; }
 
-/* Returns phi of one block: the gradient itself without feedback, otherwise `tmp`. */
+/* Returns phi of one block: computed into `tmp`, or without error feedback the gradient itself. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
@@ -105,7 +105,7 @@ typedef struct dense_job {
     const dense_self *self;
     const esp_codec_args *args;
     void *user;
-    /* Writes one block of the body and, with feedback, of the residual. */
+    /* Writes a block of the body and, with feedback, residual. */
     void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
 } dense_job;
@@ -132,15 +132,15 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Is all of phi finite? Without feedback this returns true, and the encoding pass checks. */
+/* Is all of phi finite? Without error feedback this returns true, since the encoding pass checks then. */
 static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
     if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
     return !j.bad;
 }
 
-/* Encodes all blocks. Returns false where an element is NaN or Inf: the residual is then unchanged, and the body
- * invalid. */
+/* Encodes all blocks. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body must not
+ * be sent. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
@@ -149,7 +149,7 @@ static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, vo
     return !j.bad;
 }
 
-/* Writes the payload of a part with NaN or Inf: sets the header's flag, and fills a body of `body` bytes with NaN. */
+/* Writes the payload of a part with NaN or Inf: sets the flag in the header, and fills the body with NaN. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
     const float nan = bits_float(0x7FC00000u);
     for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
@@ -159,25 +159,25 @@ static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, u
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */
-/* A block to decode: elements [at, at + n) of the part. */
+/* A block to decode: elements [at, at + n) of a part. */
 typedef struct dense_block {
     const esp_payload_header *header;
     const unsigned char *body;
-    float *out; /* element `at` of the result */
+    float *out; /* result of element `at` */
     uint64_t at, n;
     float scale;
-    bool set; /* the block overwrites out */
+    bool set; /* overwrite `out` instead of adding to it */
 } dense_block;
 
-/* What decoding needs of a codec's format. */
+/* The functions and constants by which the decoder knows a codec's format. */
 typedef struct dense_format {
     const char *name;
     uint32_t wire_version;
-    /* payloads with flag NONFINITE have a body, as of REDUCIBLE codecs */
+    /* A payload marked NONFINITE still has a body, since collectives sum bodies. */
     bool nan_body;
-    /* Are header and body valid? NULL where every body of the right size is. */
+    /* Are header and body valid? May be NULL if every body of the right size is valid. */
     bool (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
-    /* out = (set ? 0 : out) + scale * decoded */
+    /* Decodes a block, and adds it times `scale` to `out`, or overwrites `out` if `set`. */
     void (*add)(const void *self, const dense_block *b);
 } dense_format;
 
@@ -215,7 +215,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         dense_sum_block(d, out + at, at, end - at < d->block ? end - at : d->block, scale);
 }
 
-/* Reads the header of a payload whose full body has `body` bytes, and checks the whole payload. */
+/* Reads a payload's header and checks the payload, whose body has `body` bytes unless the input was not finite. */
 static inline esp_status dense_check_payload(const dense_self *s, const dense_format *f, const esp_payload *p,
                                              uint64_t count, uint64_t body, esp_payload_header *h) {
     memset(h, 0, sizeof *h);
@@ -228,8 +228,8 @@ static inline esp_status dense_check_payload(const dense_self *s, const dense_fo
     return ESP_OK;
 }
 
-/* decompress() of a dense codec; `body` is the size of a full body. Checks all payloads before it writes. Calls the
- * format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
+/* Implements decompress() of a dense codec, whose full body has `body` bytes. Checks all payloads before it writes.
+ * Calls the format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
 static inline esp_status dense_decompress_by(const dense_self *s, const dense_format *f, const esp_codec_args *a,
                                              uint64_t body, uint64_t block) {
     dense_sum d = {f, s, a, false, block};

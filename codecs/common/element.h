@@ -1,9 +1,7 @@
-/* element.h: marks per-element maths that both the CPU codec and its CUDA implementation compile.
- *
+/* element.h: ESP_ELEMENT marks functions that both the CPU codec and its CUDA kernels compile, for example
  *     ESP_ELEMENT float scale_of(...) { ...plain C, no libc but memcpy... }
- *
- * CUDA kernels call these functions. Both are compiled without contraction of a * b + c, with exact division and with
- * denormals, so that they give the same bits. */
+ * Both compilers are set to exact division and denormals, and never fuse a * b + c, so CPU and GPU give the same
+ * bits. */
 #ifndef ESP_ELEMENT_H
 #define ESP_ELEMENT_H
 #include <stdbool.h>

@@ -1,11 +1,11 @@
-/* half.h: f32 to f16 and bf16 and back, rounding to nearest, ties to even. Encoders with a residual require finite
- * numbers. Without one, every NaN becomes HALF_F16_NAN or HALF_BF16_NAN, on every instruction set and device. Decoders
- * accept every bit pattern, and make a NaN quiet, as hardware does. */
+/* half.h: converts f32 to f16 and bf16 and back, rounding to nearest, ties to even. Encoders that write a residual
+ * require finite numbers; others turn every NaN into HALF_F16_NAN or HALF_BF16_NAN, so that all machines write the
+ * same bytes. Decoders accept every bit pattern. */
 #ifndef ESP_HALF_H
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
 
-typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* in a body */
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* unaligned, as in a body */
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
@@ -23,13 +23,13 @@ ESP_ELEMENT uint32_t half_to_bf16(float x) {
 }
 ESP_ELEMENT int half_nan(float x) { return (int32_t)(float_bits(x) & 0x7FFFFFFFu) > 0x7F800000; }
 ESP_ELEMENT uint32_t half_any_bf16(float x) { return half_nan(x) ? HALF_BF16_NAN : half_to_bf16(x); }
-/* Sends the largest finite value in place of Inf, so that the residual is finite. */
+/* Sends the largest finite value instead of Inf, so that the residual stays finite. */
 ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     const uint32_t v = half_to_bf16(phi);
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return bits_float(v << 16); }
-/* Sets residual = phi - out where it is not NULL. bf16 has the range of f32, so `down` and `up` are 1. */
+/* Writes bf16 numbers, and the residual unless it is NULL. `down` and `up` are 1, since bf16 has f32's range. */
 ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                           uint64_t n) {
     (void)down, (void)up;
@@ -46,7 +46,7 @@ ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float
     }
     return 0;
 }
-/* out = (set ? 0 : out) + scale * in */
+/* Adds scale * in to out, or overwrites out if `set` is 1. */
 ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     if (set) {
         ESP_SIMD
@@ -62,8 +62,8 @@ ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual,
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
-/* Integer arithmetic rounds to normal results. For subnormal ones, adding 0.5f rounds: its last place is 2^-24, the
- * smallest step of f16. Compares as signed numbers, which all instruction sets can. */
+/* For normal numbers, integer arithmetic rounds to nearest. For subnormal ones the addition of 0.5f rounds, since
+ * the last place of 0.5f is 2^-24, the step of subnormal f16. Signed comparison exists on all instruction sets. */
 ESP_ELEMENT uint32_t half_to_f16(float x) {
     const uint32_t u = float_bits(x);
     const int32_t a = (int32_t)(u & 0x7FFFFFFFu);
@@ -87,8 +87,8 @@ ESP_ELEMENT float half_f16_clamp(float x) {
     return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
 }
 
-/* With a residual, out = f16(down * clamp(phi)) and residual = phi - up * out, where up * down == 1. Without one, phi
- * is not clamped, and a value beyond the range becomes Inf. */
+/* Writes down * phi as f16. With a residual, phi is first limited to the range, and the residual is phi - up * out,
+ * where up * down == 1. Without a residual, a value beyond the range becomes Inf. */
 ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
                                          uint64_t n) {
     if (!residual) {
@@ -119,7 +119,7 @@ ESP_KERNEL_SCALAR(half_f16_encode,
                   (out, phi, residual, down, up, n))
 ESP_KERNEL_SCALAR(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n),
                   (out, in, scale, set, n))
-#ifdef ESP_SIMD_X86 /* conversion instructions give the same bits */
+#ifdef ESP_SIMD_X86 /* hardware conversion, same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);

@@ -1,26 +1,22 @@
-/* lowrank.h: products of a matrix with a few vectors, for low-rank codecs: phi Q, phi^T P, and phi - P Q. Each result
- * has one order of additions, so that its bits depend neither on threads nor on the instruction set.
- *
- * These loops replace BLAS, whose bits differ between machines. Up to rank 4 they are also faster
- * (bench/results/micro/matrix.csv), since phi is not stored.
- *
- * phi = beta residual + gamma gradient is row-major, m x n, and never stored. P is m x r, row-major. Q is n x r and
- * stored transposed: r rows of n numbers. */
+/* lowrank.h: for codec powersgd, the products phi Q, phi^T P and phi - P Q of an m x n matrix with few vectors. phi
+ * = beta residual + gamma gradient is row-major and never stored. P is m x r, row-major; Q is stored as r rows of n
+ * numbers. Every sum has one fixed order of additions, so threads and instruction sets do not change its bits. BLAS
+ * would (and up to rank 4 it is slower: bench/results/micro/matrix.csv). */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
 #include "codecs/common/dense.h"
 
 enum {
-    LOWRANK_BLOCK = 1024,   /* columns at a time, of up to four rows */
-    LOWRANK_ROWS = 256,     /* least number of rows in a partial sum of phi^T P */
+    LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
+    LOWRANK_ROWS = 256,     /* least rows that a partial sum of phi^T P covers */
     LOWRANK_SUMS = 16,      /* most partial sums */
-    LOWRANK_GRAIN = 1 << 16 /* least number of elements for a worker */
+    LOWRANK_GRAIN = 1 << 16 /* least elements in a worker's task */
 };
 typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* a payload's numbers */
+typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* unaligned, as in a payload */
 
 /* ---- kernels: one block of columns ------------------------------------------------------------------------------- */
-/* For K columns of Q: adds x[j] * q[k][j] to lane j % 16 of acc[k]. */
+/* For each of K columns of Q adds x[j] * q[k][j] to acc[k], in its lane j % 16. */
 ESP_INLINE void lowrank_dots(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, const int K) {
     lowrank_v s[4];
     uint64_t j = 0;
@@ -51,7 +47,7 @@ ESP_INLINE uint64_t lowrank_dot_body(const float *x, const float *q, uint64_t ld
 ESP_KERNEL(lowrank_dot, (const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, uint64_t r),
            (x, q, ld, n, acc, r))
 
-/* For each of `rows` rows, at most 4: sum[k][j] += p[row][k] * x[row][j]. Rows of x are ldx apart. */
+/* Adds p[row][k] * x[row][j] to sum[k][j] for up to 4 rows. Rows of x are ldx numbers apart. */
 ESP_INLINE void lowrank_add_rows(float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p,
                                  uint64_t n, uint64_t r, const int rows) {
     for (uint64_t k = 0; k < r; k++) {
@@ -78,13 +74,13 @@ ESP_KERNEL(lowrank_add,
             uint64_t rows),
            (sum, ld, x, ldx, p, n, r, rows))
 
-/* One row of P Q: y = p[0] q[0][j] + p[1] q[1][j] + ..., added in that order. */
+/* Computes 16 numbers of a row of P Q: y = p[0] q[0][j] + p[1] q[1][j] + ..., added in that order. */
 ESP_INLINE void lowrank_row16(lowrank_v *y, const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
     lowrank_v sum = p[0] * *(const lowrank_q *)(q + j);
     for (uint64_t k = 1; k < r; k++) sum += p[k] * *(const lowrank_q *)(q + k * ld + j);
     *y = sum;
 }
-/* The same for 64 columns, whose additions are independent. */
+/* Computes 64 numbers of a row of P Q, as four independent vectors, which the processor adds in parallel. */
 ESP_INLINE void lowrank_row64(lowrank_v y[4], const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
     const lowrank_q *at = (const lowrank_q *)(q + j);
     lowrank_v a = p[0] * at[0], b = p[0] * at[1], c = p[0] * at[2], d = p[0] * at[3];
@@ -104,7 +100,7 @@ ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint6
     }
     return y;
 }
-/* residual = beta * residual + gamma * g - p Q */
+/* Sets residual to beta * residual + gamma * g - p Q. */
 ESP_INLINE uint64_t lowrank_rest_body(float *restrict e, const float *g, float beta, float gamma, const float *p,
                                       const float *q, uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
@@ -126,7 +122,7 @@ ESP_KERNEL(lowrank_rest,
            (float *restrict e, const float *g, float beta, float gamma, const float *p, const float *q, uint64_t ld,
             uint64_t n, uint64_t r),
            (e, g, beta, gamma, p, q, ld, n, r))
-/* out = (set ? 0 : out) + scale * p Q */
+/* Adds scale * p Q to out, or overwrites out if `set` is 1. */
 ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const float *q,
                                      uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
@@ -158,7 +154,7 @@ ESP_KERNEL(lowrank_put,
            (out, set, scale, p, q, ld, n, r))
 
 /* ---- whole products ---------------------------------------------------------------------------------------------- */
-/* A matrix to multiply, and the results. Each product uses the members in its formula. */
+/* The arguments and results of a product. Each product uses only the members that its formula names. */
 typedef struct lowrank_job {
     const dense_self *self;
     uint64_t m, n, r;
@@ -205,10 +201,10 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
         }
     }
 }
-/* p = phi Q */
+/* Computes p = phi Q. */
 static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }
 
-/* The number of partial sums of phi^T P depends on the shape alone. */
+/* The number of partial sums depends on the shape alone, so that results do not depend on the number of workers. */
 ESP_ELEMENT uint64_t lowrank_n_sums(uint64_t m) {
     const uint64_t n = (m + LOWRANK_ROWS - 1) / LOWRANK_ROWS;
     return n < 1 ? 1 : n > LOWRANK_SUMS ? LOWRANK_SUMS : n;
@@ -237,7 +233,8 @@ static inline void lowrank_q_tasks(void *arg, uint64_t begin, uint64_t end) {
         lowrank_q_task(l, t / blocks, at, l->n - at < LOWRANK_BLOCK ? l->n - at : LOWRANK_BLOCK, phi);
     }
 }
-/* Sets the first r x n numbers of `sums` to (phi^T p)^T. `sums` has room for lowrank_n_sums(m) such results. */
+/* Writes (phi^T p)^T, r x n numbers, to the beginning of `sums`, which needs room for lowrank_n_sums(m) such
+ * results. */
 static inline void lowrank_qt(lowrank_job *l) {
     const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK, each = l->r * l->n;
     l->n_sums = lowrank_n_sums(l->m);
@@ -253,7 +250,7 @@ static inline void lowrank_rest_rows(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         rest(l->out + i * l->n, l->g + i * l->n, l->beta, l->gamma, l->p + i * l->r, l->q, l->n, l->n, l->r);
 }
-/* out = beta * out + gamma * g - p q */
+/* Sets out to beta * out + gamma * g - p q. */
 static inline void lowrank_rest_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_rest_rows); }
 
 static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {
@@ -262,7 +259,7 @@ static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         put(l->out + i * l->n, l->set, l->scale, l->p + i * l->r, l->q, l->n, l->n, l->r);
 }
-/* out = (set ? 0 : out) + scale * p q. q may have any alignment. */
+/* Adds scale * p q to out, or overwrites out if `set`. q may have any alignment. */
 static inline void lowrank_put_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_put_rows); }
 
 /* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
@@ -275,21 +272,21 @@ static inline double lowrank_inner(const double *a, const double *b, uint64_t n)
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* The length of a column of Q. Number j is added to partial sum j % 4. */
+/* Returns the length of a column of Q. The order of additions is fixed: number j goes to partial sum j % 4. */
 static inline double lowrank_length(const dense_f32 *q, uint64_t n) {
     double s[4] = {0, 0, 0, 0};
     for (uint64_t j = 0; j < n; j++) s[j % 4] += (double)q[j] * (double)q[j];
     return sqrt((s[0] + s[2]) + (s[1] + s[3]));
 }
 
-/* The factor that gives a column length 1. `before` and `now` are its squared length before and after
- * orthogonalisation. */
+/* Returns the factor that scales a column to length 1, or 0 if orthogonalisation left less than 1e-6 of its length.
+ * `before` and `now` are the squared lengths before and after orthogonalisation. */
 ESP_ELEMENT double lowrank_scale(double before, double now) {
     return now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
 }
 
-/* Makes the r columns of `v` (each m numbers) orthonormal: modified Gram-Schmidt, twice for each column. A column that
- * depends on those before it, and so keeps less than 1e-6 of its length, becomes zero. */
+/* Makes the r columns of `v` (m numbers each) orthonormal by modified Gram-Schmidt, twice for each column for
+ * accuracy. A column that depends on earlier ones becomes zero. */
 static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         double *a = v + k * m;

@@ -1,5 +1,5 @@
-/* model.h: what the model() functions of codecs share, by which a codec describes its cost and error to the planner.
- * Error formulas assume normally distributed numbers. */
+/* model.h: helpers for model(), by which a codec reports its cost and error to the planner. Error formulas assume
+ * normally distributed numbers. */
 #ifndef ESP_MODEL_H
 #define ESP_MODEL_H
 #include <math.h>
@@ -9,34 +9,34 @@
 
 #define ESP_MODEL_PI 3.14159265358979323846
 
-/* From these esp_model_fill computes a codec's answer. */
+/* Facts about a codec, from which esp_model_fill computes the answer of model(). */
 typedef struct esp_facts {
     uint32_t flags;        /* ESP_MODEL_* */
-    bool reducible;        /* reduced bodies have the size of sent ones */
-    esp_payload_size size; /* `fixed` without the payload's header */
-    double error;          /* as in esp_codec_model */
-    /* On the CPU compress [0] and decompress [1] of e elements take begin_ns + ns * e. */
+    bool reducible;        /* a sum's body has the size of one rank's body */
+    esp_payload_size size; /* `fixed` excludes the payload's header */
+    double error;          /* mean squared error relative to E x^2 */
+    /* Nanoseconds on the CPU for e elements: begin_ns + ns * e, [0] to compress, [1] to decompress. */
     double begin_ns[2], ns[2];
-    /* The same calls on CUDA: the number of kernel launches, and bytes that the kernels move per element. Where
-     * launches[0] is 0, CUDA times are unknown. */
+    /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
+     * decompress. launches[0] == 0 means that CUDA times are unknown. */
     double launches[2], bytes[2];
     double momentum; /* as in esp_codec_model */
 } esp_facts;
 
-/* Nanoseconds per element on one core for a kernel that moves `bytes` bytes per element. */
+/* Returns nanoseconds per element on one core for a kernel that moves `bytes` bytes per element. */
 static inline double esp_model_stream(double bytes) { return bytes / (double)ESP_MODEL_CORE_RATE; }
 
-/* Sets the times of compress and decompress of e elements to base[] + slope[] * e. */
+/* Sets compress [0] and decompress [1] of e elements to take base[] + slope[] * e nanoseconds. */
 static inline void esp_model_line(esp_codec_model *m, const double base[2], const double slope[2]) {
     m->n_times = 2;
     for (int i = 0; i < 2; i++) {
-        m->times[i].elements = i ? 1e12 : 1; /* more than any tensor has */
+        m->times[i].elements = i ? 1e12 : 1; /* more elements than any tensor */
         m->times[i].compress_ns = base[0] + slope[0] * m->times[i].elements;
         m->times[i].decompress_ns = base[1] + slope[1] * m->times[i].elements;
     }
 }
 
-/* Copies the answer of model(). The caller's struct may have fewer members. */
+/* Copies *from to the caller's struct, which may be an older, shorter version. */
 static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_model *from) {
     const uint32_t bytes = out->struct_size;
     memcpy(out, from, bytes < sizeof *from ? bytes : sizeof *from);
@@ -44,7 +44,7 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* Computes the answer of model(). A kernel launch takes 10 us. */
+/* Computes the answer of model(). On CUDA each kernel launch is assumed to take 10 us. */
 static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
@@ -65,7 +65,7 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     return esp_model_answer(out, &m);
 }
 
-/* The t with P(|x| > t) = ratio, for normally distributed x of variance 1. */
+/* Returns the t that |x| exceeds with probability `ratio`, for normally distributed x of variance 1. */
 static inline double esp_model_quantile(double ratio) {
     double low = 0, high = 40;
     for (int i = 0; i < 100; i++) {
@@ -77,8 +77,8 @@ static inline double esp_model_quantile(double ratio) {
     }
     return low;
 }
-/* The error of sending the share `ratio` of the elements, those of largest magnitude. These are the |x| > t with
- * probability `ratio`. Their share of E x^2 = 1 is ratio + 2 t density(t). */
+/* Returns the error that remains if the fraction `ratio` of elements, those of largest magnitude, is sent exactly.
+ * For normally distributed x the sent ones have ratio + 2 t density(t) of the energy E x^2 = 1. */
 static inline double esp_model_error_largest(double ratio) {
     const double t = esp_model_quantile(ratio);
     return fmax(0.0, 1 - ratio - 2 * t * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI));

@@ -1,16 +1,14 @@
-/* norm.h: sums of |x| whose bits depend on the input alone.
- *
- * Canonical order: blocks of 4096 elements from the part's start; within a block 16 partial sums in f32, partial j adds
- * elements j, j + 16, j + 32, ...; they are added as a tree (j with j + 8, then j + 4, j + 2, j + 1); the blocks' sums
- * are added in f64 in order. One rounding per add: no vector width, thread count or device changes a bit. */
+/* norm.h: sums |x| so that the bits of the result depend on the input alone. The order of additions is fixed: in
+ * each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the 16 are then added
+ * as a tree; the blocks' sums are added in f64, in order. */
 #ifndef ESP_NORM_H
 #define ESP_NORM_H
 #include "codecs/common/simd.h"
 
 enum { NORM_BLOCK = 4096, NORM_LANES = 16 };
 
-/* Adds n elements to a block's partial sums; n is a multiple of 16 except at the end of the part. Inf or NaN in the
- * input, or a sum that overflows, makes the result Inf or NaN. */
+/* Adds n elements to a block's 16 partial sums. n must be a multiple of 16 except at the end of a part. A NaN or
+ * Inf in the input, or an overflow, makes the result NaN or Inf. */
 ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_t n) {
     float acc[NORM_LANES];
     const uint64_t whole = n / NORM_LANES * NORM_LANES;
@@ -23,7 +21,7 @@ ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_
 }
 ESP_KERNEL(norm_l1, (float part[NORM_LANES], const float *x, uint64_t n), (part, x, n))
 
-/* The sum of a block's partial sums. */
+/* Adds a block's 16 partial sums as a tree. */
 static inline float norm_tree(const float part[NORM_LANES]) {
     float t[NORM_LANES];
     memcpy(t, part, sizeof t);

@@ -1,5 +1,5 @@
-/* params.h: shared by all codecs: parameters, errors, memory for `self`, work on several workers, answers of bound(),
- * and members of the codec's table. */
+/* params.h: shared by all codecs: parsing of parameters, errors, allocation of `self`, work on several workers,
+ * answers of bound(), and common members of a codec's table. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -8,24 +8,24 @@
 #include <string.h>
 #include "espresso.h"
 
-/* One numeric parameter. *value is initially the default. */
+/* A numeric parameter. *value holds the default until the parameter is parsed. */
 typedef struct esp_param {
     const char *key;
     double *value;
     double min, max;
     bool above_min;    /* min itself is not allowed */
     bool whole;        /* only whole numbers are allowed */
-    const char *takes; /* the allowed values in words, for errors */
+    const char *takes; /* the allowed values in words, for error messages */
 } esp_param;
 
-/* Logs an error, which the host keeps as the detail of the failing call. Returns `s`. */
+/* Logs an error, from which the host makes the failing call's message. Returns `s`. */
 static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, esp_status s, const char *text) {
     esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_ERROR, s, 0, codec, text, codec};
     if (h && h->log) h->log(h->user, &ev);
     return s;
 }
 
-/* Reads a decimal number. Returns false where `text` is anything else. strtod would depend on the user's locale. */
+/* Parses a decimal number, and returns false if `text` is not one. strtod would depend on the user's locale. */
 static inline bool esp_params_number(const char *text, double *out) {
     double sign = 1, value = 0;
     long digits = 0, exponent = 0, point = 0, e = 0, e_sign = 1;
@@ -50,7 +50,7 @@ static inline bool esp_params_number(const char *text, double *out) {
     return *text == 0;
 }
 
-/* Parses `params` into the `n` entries of `p`. `all` lists the codec's parameters, for the error text. */
+/* Stores the parameters of `params` in the `n` entries of `p`. `all` lists the allowed ones, for the error message. */
 static inline esp_status esp_params_parse(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
                                           const char *all) {
     char key[64], val[128], text[512];
@@ -80,10 +80,10 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-enum { ESP_PARAMS_MAX = 256 }; /* the host's limit for a spec, with its final 0 */
+enum { ESP_PARAMS_MAX = 256 }; /* longest spec that the host accepts */
 
-/* Splits off parameter `taken`: copies its value, with parentheses, and the other parameters to `rest`. An absent value
- * is "". */
+/* Removes parameter `taken` from `params`: copies its value, with parentheses, to `value` ("" if it is absent), and
+ * the remaining parameters to `rest`. */
 static inline esp_status esp_params_take(const esp_host *h, const char *codec, const char *params, const char *taken,
                                          char rest[ESP_PARAMS_MAX], char value[ESP_PARAMS_MAX]) {
     char key[64], val[ESP_PARAMS_MAX], text[512];
@@ -102,18 +102,18 @@ static inline esp_status esp_params_take(const esp_host *h, const char *codec, c
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
         }
     }
-    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* esp_params_parse reports it */
+    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* let esp_params_parse report it */
     return ESP_OK;
 }
 
-/* Stored in the ESP_CODEC_MEMORY bytes before a codec's `self`, so that close() can free it. */
+/* Stored directly before a codec's `self`, so that close() knows the allocator and the size. */
 typedef struct esp_codec_memory {
     const esp_host *host;
     uint64_t bytes;
 } esp_codec_memory;
 enum { ESP_CODEC_MEMORY = 64 };
 
-/* Allocates zeroed memory for `self`. Returns NULL where there is none. */
+/* Allocates zeroed memory for `self`, or returns NULL. */
 static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     const esp_codec_memory m = {h, ESP_CODEC_MEMORY + bytes};
     unsigned char *p = (unsigned char *)h->alloc(h->user, (esp_device){ESP_CPU, 0}, m.bytes, 64);
@@ -123,7 +123,7 @@ static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     return p + ESP_CODEC_MEMORY;
 }
 
-/* close() of a codec that holds nothing else. */
+/* Implements close() for a codec that owns no memory besides `self`. */
 static inline void esp_codec_self_free(void *self) {
     unsigned char *p = (unsigned char *)self - ESP_CODEC_MEMORY;
     esp_codec_memory m;
@@ -131,15 +131,15 @@ static inline void esp_codec_self_free(void *self) {
     m.host->free_(m.host->user, (esp_device){ESP_CPU, 0}, p, m.bytes);
 }
 
-/* Atomically raises *to to at least `value`. */
+/* Atomically raises *to to `value` unless it is already larger. */
 static inline void esp_codec_raise(uint32_t *to, uint32_t value) {
     uint32_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
     while (old < value && !__atomic_compare_exchange_n(to, &old, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-/* Runs body over [0, n): on the host's workers, where it has them and the range is large enough, otherwise on this
- * thread. */
+/* Calls body for pieces of [0, n) on the host's workers, or for all of it on this thread if n is small or the host
+ * has no workers. */
 static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
                                       void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
@@ -148,7 +148,7 @@ static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t gr
         body(arg, 0, n);
 }
 
-/* Copies a call's arguments. The host's struct may be shorter or longer than this plugin's. */
+/* Copies a call's arguments, since the host's struct may be older (shorter) or newer (longer) than this plugin's. */
 static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     esp_codec_args copy;
     memset(&copy, 0, sizeof copy);
@@ -157,14 +157,14 @@ static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     return copy;
 }
 
-/* Fills the answer of bound(). The caller's struct may have fewer members. */
+/* Fills the answer of bound(). The caller's struct may be an older, shorter version. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
     esp_bound b = {out->struct_size, 0, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
 
-/* Members that most codecs' tables share: f32 on the CPU, and functions named after the codec. */
+/* The table members that most codecs share: f32 on the CPU, and functions named after the codec. */
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)

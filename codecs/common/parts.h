@@ -1,10 +1,10 @@
-/* parts.h: shared by codecs with ESP_CODEC_LISTS: runs a call for many parts as calls for one part each. Small parts
- * run in parallel on the workers; a large one uses all of them itself. */
+/* parts.h: for codecs with ESP_CODEC_LISTS, splits a call with a list of parts (ranges of tensors) into calls with
+ * one part each. Workers process small parts side by side; a large part uses all workers itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
 #include "espresso.h"
 
-/* Compresses or decompresses one part. `h` replaces the host of open(). */
+/* Compresses or decompresses one part. `h` replaces the host of open(): it may lack workers. */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
 
 typedef struct parts_job {
@@ -15,7 +15,7 @@ typedef struct parts_job {
     uint32_t bad; /* atomic: the first part that failed */
 } parts_job;
 
-/* Runs the call for part t. A memory entry of 0 bytes means that the part has none. */
+/* Runs the call for part t. The lists of residuals and states have entries of 0 bytes for parts without one. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;
@@ -49,12 +49,12 @@ static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Runs a call for any number of parts. A part of at least `large` elements keeps all workers busy. */
+/* Runs a call for all parts. A part of at least `large` elements can keep all workers busy. */
 static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
                                    parts_fn run) {
     parts_job j = {a, self, h, run, UINT32_MAX};
     uint64_t all = 0, most = 0;
-    esp_host alone; /* without parallel_for, whose bodies must not call it */
+    esp_host alone; /* h without parallel_for, which workers may not call */
     esp_status s = ESP_OK;
     if (a->n_tensors <= 1) return run(self, h, a);
     for (uint32_t t = 0; t < a->n_tensors; t++) {
@@ -72,7 +72,7 @@ static inline esp_status parts_run(const void *self, const esp_host *h, const es
     j.host = &alone;
     h->parallel_for(h->user, a->n_tensors, 1, parts_some, &j);
     if (j.bad == UINT32_MAX) return ESP_OK;
-    s = parts_one(&j, j.bad); /* logs the reason on this thread */
+    s = parts_one(&j, j.bad); /* run again on this thread, which may log the reason */
     return s == ESP_OK ? ESP_E_CORRUPT : s;
 }
 #endif

@@ -1,7 +1,5 @@
-/* plain.h: encodes and decodes plain f32 numbers, as codecs none, warmup and powersgd send them.
- *
- * Body: count x f32. A part with a NaN or Inf has a body of NaN where bodies may be summed (the format's nan_body),
- * otherwise none. */
+/* plain.h: encodes and decodes plain f32 numbers for codecs none, warmup and powersgd. If a part has a NaN or Inf,
+ * the body is all NaN if collectives may sum bodies (the format's nan_body), and absent otherwise. */
 #ifndef ESP_PLAIN_H
 #define ESP_PLAIN_H
 #include "codecs/common/dense.h"
@@ -23,7 +21,7 @@ static inline void plain_encode(void *user, const float *phi, float *residual, u
     if (residual) memset(residual, 0, n * sizeof(float));
 }
 
-/* add() of a dense_format. `self` begins with a dense_self. */
+/* Implements add() of a dense_format. `self` begins with a dense_self. */
 static inline void plain_decode(const void *self, const dense_block *b) {
     const unsigned char *in = b->body + b->at * sizeof(float);
     if (b->set && b->scale == 1)

@@ -1,16 +1,12 @@
-/* quant.h: f32 numbers as small integer multiples (levels) of a unit, rounded to nearest.
- *
- * Numbers within [-top, top] have unit = top / most and levels from -most to most, so top itself is not clipped. A top
- * below 2^-100 counts as zero (unit 0, all levels 0), so that 1 / unit is finite.
- *
- * The residual phi - unit * level is exact in f32, so level * unit + residual == phi. Where the level is 0, the
- * residual is phi. Other levels occur only where |phi| is at least half of the unit: then phi and unit * level are
- * within a factor of two of each other, so that their difference is exact. */
+/* quant.h: for codecs int8 and int4, represents f32 numbers as integer multiples (levels) of a unit, rounded to
+ * nearest. The unit is top / most, where top is the largest |x| and most the highest level. A top below 2^-100
+ * counts as zero (unit 0, all levels 0), so that 1 / unit is finite. The residual phi - unit * level has no
+ * rounding error: either the level is 0, or both terms are within a factor of two of each other. */
 #ifndef ESP_QUANT_H
 #define ESP_QUANT_H
 #include "codecs/common/dense.h"
 
-/* A body may have any alignment. */
+/* A body may have any alignment, so it is read and written through these types. */
 typedef int16_t quant_i16 __attribute__((aligned(1), may_alias));
 typedef int32_t quant_i32 __attribute__((aligned(1), may_alias));
 #define QUANT_LEAST 0x0D800000u /* bits of 2^-100 */
@@ -19,7 +15,8 @@ typedef struct quant_range {
     float unit, inverse;
 } quant_range;
 
-/* `top` is the bits of the largest |x|, which is finite. `most` is the highest level. */
+/* Returns the unit and its inverse. `top` holds the bits of the largest |x|, which is finite; `most` is the highest
+ * level. */
 ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     quant_range r = {0, 0};
     if (top < QUANT_LEAST) return r;
@@ -29,8 +26,8 @@ ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     return r;
 }
 
-/* The bits of the largest |x|, which are at least 0x7F800000 where one is NaN or Inf. Compares as signed numbers, which
- * all instruction sets can. */
+/* Returns the bits of the largest |x|, at least 0x7F800000 if one is NaN or Inf. Signed comparison exists on all
+ * instruction sets. */
 ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
     int32_t top = 0;
     ESP_SIMD_REDUCE(max, top)
@@ -40,7 +37,7 @@ ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
     }
     return (uint32_t)top;
 }
-/* The same for phi = beta e + gamma g, or for g where e is NULL. */
+/* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. */
 ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     int32_t top = 0;
     if (!e) return quant_largest(g, n);
@@ -55,8 +52,8 @@ ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, f
 ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
 /* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual --------------------------- */
-/* Adding 1.5 * 2^23 leaves the nearest whole number in the lowest bits of the sum. Its bits are subtracted as unsigned
- * numbers, since the difference wraps where a peer's range is smaller than x. */
+/* Adding 1.5 * 2^23 to a number rounds it to an integer, which is then in the lowest bits of the sum. Code must
+ * subtract QUANT_ROUND_BITS as an unsigned number: the difference wraps if x is beyond the range of the levels. */
 #define QUANT_ROUND 12582912.0f
 #define QUANT_ROUND_BITS 0x4B400000u
 ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
@@ -81,7 +78,7 @@ ESP_KERNEL_SCALAR(quant_encode,
                   (int8_t *restrict out, float *restrict e, const float *restrict g, float beta, float gamma,
                    quant_range r, uint64_t n),
                   (out, e, g, beta, gamma, r, n))
-#ifdef ESP_SIMD_X86 /* compilers narrow 32 bits to 8 in too many steps */
+#ifdef ESP_SIMD_X86 /* compilers narrow 32 bits to 8 slowly */
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
     __m256 phi = _mm256_loadu_ps(g);
@@ -94,7 +91,8 @@ ESP_TARGET_AVX2 static uint64_t quant_encode_avx2(int8_t *restrict out, float *r
                                                   float beta, float gamma, quant_range r, uint64_t n) {
     const __m256 b = _mm256_set1_ps(beta), c = _mm256_set1_ps(gamma);
     const __m256 u = _mm256_set1_ps(r.unit), v = _mm256_set1_ps(r.inverse);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works on each half alone */
+    /* The packing instructions treat each 128-bit half separately; this permutation restores the order of elements. */
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256i q[4];
@@ -123,7 +121,7 @@ ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, floa
 ESP_KERNEL_PICK(quant_encode, (int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
                                float gamma, quant_range r, uint64_t n))
 
-/* out = (set ? 0 : out) + unit * level, for levels of 1, 2 or 4 bytes */
+/* Defines kernels that add unit * level to out, or overwrite out if `set`, for levels of 1, 2 or 4 bytes. */
 #define QUANT_ADD(name, type)                                                                                          \
     ESP_INLINE uint64_t name##_body(float *restrict out, const type *restrict in, float unit, int set, uint64_t n) {   \
         if (set) {                                                                                                     \
@@ -141,7 +139,7 @@ QUANT_ADD(quant_add8, int8_t)
 QUANT_ADD(quant_add16, quant_i16)
 QUANT_ADD(quant_add32, quant_i32)
 
-/* Widens levels to `width` bytes, so that sums of many ranks' levels fit. */
+/* Widens levels to `width` bytes, so that the sum of many ranks' levels fits. */
 ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t width,
                                      uint64_t n) {
     if (width == 2) {
@@ -157,9 +155,9 @@ ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in,
            (out, in, width, n))
 
 /* ---- block codecs: units, then levels ---------------------------------------------------------------------------- */
-enum { QUANT_BLOCK_MIN = 32 }; /* and at most DENSE_BLOCK */
+enum { QUANT_BLOCK_MIN = 32 }; /* a block has at most DENSE_BLOCK elements */
 ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
-/* Is the number with these bits finite and not negative? */
+/* Are these the bits of a finite number >= 0? */
 ESP_ELEMENT bool quant_unit_ok(uint32_t unit) { return unit <= 0x7F7FFFFFu; }
 static inline bool quant_units_ok(const unsigned char *units, uint64_t n) {
     uint32_t bad = 0;
@@ -171,8 +169,8 @@ static inline bool quant_units_ok(const unsigned char *units, uint64_t n) {
     return !bad;
 }
 
-/* One compress with a unit for each block. `pack` puts two levels into a byte, or is NULL where each level has a
- * byte. */
+/* Arguments of a compress call with a unit for each block. `pack` puts two levels into a byte, and is NULL for
+ * int8. */
 typedef struct quant_job {
     const dense_self *self;
     const esp_codec_args *args;
@@ -190,7 +188,8 @@ static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n)
     const float *e = esp_residual_of(j->args, 0);
     return (uint32_t)j->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
 }
-/* First pass: stores the largest |phi| of each block in the place of its unit. Pieces begin at multiples of a block. */
+/* The first pass stores the largest |phi| of each block where its unit will be. Pieces begin at multiples of a
+ * block. */
 static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
     dense_f32 *unit = j->units + begin / j->block;
@@ -202,7 +201,7 @@ static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     }
     if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
 }
-/* Second pass: replaces it by the unit, and writes the levels. */
+/* The second pass replaces the largest |phi| of each block by the unit, and writes the levels. */
 static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
@@ -218,8 +217,8 @@ static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
         if (j->pack) j->pack(j->levels + at / 2, tmp, n);
     }
 }
-/* Without feedback there is no residual to preserve where an element is not finite, so both passes run block by
- * block. */
+/* Runs both passes block by block, which is faster, but possible only without error feedback: with it, the residual
+ * must not change before all blocks are known to be finite. */
 static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
@@ -227,8 +226,8 @@ static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
         quant_levels_piece(arg, at, stop);
     }
 }
-/* Writes units and levels. Returns false where an element is NaN or Inf: the residual is then unchanged, and the body
- * invalid. */
+/* Writes units and levels. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body
+ * must not be sent. */
 static inline bool quant_blocks(quant_job *j) {
     const uint64_t n = j->args->tensor[0]->count;
     j->bad = 0;
@@ -247,8 +246,8 @@ static inline esp_status quant_block_check(const esp_host *h, const char *codec,
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-/* The error, as in esp_codec_model, of n numbers that share a unit: E unit^2 / 12 for all but the largest, which is
- * exact. unit is top / most, and E top^2 is the integral of 2 x P(top > x). */
+/* Returns the expected error (esp_codec_model) of n numbers that share a unit: E unit^2 / 12 for all but the
+ * largest number, which is exact. E top^2 is integrated from 2 x P(top > x). */
 static inline double quant_error(double n, double most) {
     double square = 0;
     const double step = 1.0 / 64;

@@ -1,34 +1,31 @@
-/* recode.h: of=(SPEC) of the codecs fp16 and bf16: an inner codec compresses, and the f32 values in its body are sent
- * as 16-bit numbers.
- *
- * Body: the inner codec's, with 16-bit numbers in place of its f32 values, which the table's values() locates. aux and
- * flags are the inner codec's. Where bodies are summed, values are multiplied by 2^-a with a =
- * recode_exponent(n_reduced), which the decoder computes too. Values beyond the format's range are clipped. The host
- * computes the residual, so the clipped part is sent later. */
+/* recode.h: implements of=(SPEC) of codecs fp16 and bf16: an inner codec compresses, and its f32 values are sent as
+ * 16-bit numbers. The inner codec's values() finds them in its body. If n bodies will be summed, values are
+ * multiplied by 2^-a with a = recode_exponent(n), so that the sum cannot overflow. Values beyond the range are
+ * clipped, and the residual, which the host computes, keeps the difference. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/wrap.h"
 
-enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements */
+enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and per worker task */
 
-/* Capabilities that only instances with of= have, but that the table must list. */
+/* Capabilities that the table must list, although only instances with of= have them. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
 
-/* The outer format. */
+/* The 16-bit format. */
 typedef struct recode_format {
     const char *name;
     uint32_t wire_version;
-    bool is_f16; /* otherwise bf16 */
+    bool is_f16; /* false means bf16 */
     float largest;
     uint16_t nan;
-    uint64_t most_exponent;  /* the largest a */
-    double error;            /* of rounding, as in esp_codec_model */
-    const esp_round *rounds; /* [1] */
+    uint64_t most_exponent;  /* highest allowed a */
+    double error;            /* mean squared error of rounding */
+    const esp_round *rounds; /* the only round */
 } recode_format;
 
-/* The exponent a where n bodies are summed, so that the sum of values within the range is within the range too. */
+/* Returns the exponent a that keeps the sum of n values in range. */
 static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
@@ -39,10 +36,10 @@ typedef struct recode {
     const recode_format *format;
     wrap_inner inner; /* its table is NULL without of= */
     int simd;
-    bool reducible; /* bodies are values only, and the inner codec's are summed */
+    bool reducible; /* collectives can sum bodies */
 } recode;
 
-/* Locates the values in the inner body. Returns false where values() fails, or they exceed a body of `most` bytes. */
+/* Asks the inner codec where the values are. Returns false if it fails, or if they exceed a body of `most` bytes. */
 static inline bool recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                  esp_values *v) {
     memset(v, 0, sizeof *v);
@@ -85,7 +82,7 @@ static inline esp_status recode_traits(const recode *r, esp_traits *out) {
     return ESP_OK;
 }
 
-/* The largest outer body has the largest inner body's values at half their size. */
+/* The inner codec's largest body, with its values at half their size, gives the largest outer body. */
 static inline esp_status recode_bound(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_bound *out) {
     esp_bound b;
     esp_values v;
@@ -126,8 +123,8 @@ static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a)
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* Splits scratch memory into the inner payload and the inner codec's scratch memory. *body is the largest inner body's
- * size. */
+/* Splits scratch memory into an inner payload and the inner codec's scratch. *body is the largest size of the inner
+ * body. */
 static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a, esp_payload *inner, esp_buf *left,
                                         uint64_t *body) {
     esp_bound b;
@@ -186,7 +183,7 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Reads and checks the header, and the size of the body. The inner body has at most `most` bytes. */
+/* Reads a payload's header, and checks it and the body's size. The inner body has at most `most` bytes. */
 static inline esp_status recode_check(const recode *r, const esp_codec_args *a, const esp_payload *p, uint64_t most,
                                       esp_payload_header *h, esp_values *v) {
     const uint32_t wire = wrap_wire_version(r->format->wire_version, &r->inner);
@@ -198,10 +195,10 @@ static inline esp_status recode_check(const recode *r, const esp_codec_args *a, 
                : ESP_E_CORRUPT;
 }
 
-/* Writes the inner payload of `p` to `inner`. */
+/* Writes the inner payload, with f32 values, that the outer payload `p` stands for. */
 static inline void recode_expand(const recode *r, const esp_codec_args *a, const esp_payload *p,
                                  const esp_payload_header *outer, const esp_values *v, esp_payload *inner) {
-    unsigned char *from = (unsigned char *)esp_payload_body(p); /* only read */
+    unsigned char *from = (unsigned char *)esp_payload_body(p); /* is not written to */
     unsigned char *to = (unsigned char *)esp_payload_body(inner);
     const uint16_t flags = outer->flags & (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY);
     const esp_payload_header h =
@@ -217,8 +214,8 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
     inner->data.bytes = ESP_PAYLOAD_HEADER + h.body_bytes;
 }
 
-/* Decodes one payload after another, since scratch memory has room for one. Checks all headers first. Where an inner
- * body is corrupt, the payloads before it have been added already. */
+/* Decodes payloads one by one, since scratch memory has room for one inner payload. All outer headers are checked
+ * first, but a corrupt inner body is found only after earlier payloads have been added to the result. */
 static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
     esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;
@@ -247,7 +244,7 @@ static inline void recode_shorten(esp_payload_size *s, double values) {
     s->quantum = 0;
 }
 
-/* The inner codec's model with values of 2 bytes, plus the time of the conversions. */
+/* Returns the inner codec's model with values of 2 bytes, plus the time that conversions take. */
 static inline esp_status recode_model(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                       esp_codec_model *out) {
     esp_codec_model m;
@@ -257,7 +254,7 @@ static inline esp_status recode_model(const recode *r, const esp_tensor *like, u
     if (s == ESP_OK) s = wrap_bound(&r->inner, like, 0, n_reduced, &b);
     if (s != ESP_OK) return s;
     if (!recode_values(r, like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v) || !like->count) return ESP_E_ABI;
-    const double values = (double)v.count / (double)like->count, moved = 6 * values; /* bytes an element */
+    const double values = (double)v.count / (double)like->count, moved = 6 * values; /* bytes per element */
     recode_shorten(&m.sent, values);
     memset(m.reduced, 0, sizeof m.reduced);
     if (r->reducible) m.reduced[0] = m.sent;

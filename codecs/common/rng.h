@@ -1,11 +1,9 @@
-/* rng.h: counter-based random numbers: a draw depends on its key and counter only, not on the thread, the rank or the
- * time. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- *
+/* rng.h: random numbers that depend on a key and a counter only, not on thread, rank or time: Philox4x32-10 of Salmon
+ * et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Usage:
  *     uint64_t key = esp_rng_key(seed, step, tensor_key, comp_index, source);
  *     esp_philox_t r = esp_philox(key, i, 0);      // 128 random bits, r.w[0..3], for the counter i
- *
- * Noise for each element: the counter is the element's index in the whole tensor divided by 8, with 16 bits an
- * element (see esp_rng_u16). Every partition, thread count, vector width and device then draws the same bits. */
+ * For noise on each element, the counter is the element's index in the whole tensor divided by 8 (esp_rng_u16), so
+ * that every thread, vector width and device draws the same bits. */
 #ifndef ESP_RNG_H
 #define ESP_RNG_H
 #include <stdint.h>
@@ -15,7 +13,7 @@ typedef struct esp_philox_t {
     uint32_t w[4];
 } esp_philox_t;
 
-/* 128 bits from a 128-bit counter (lo, hi) and a 64-bit key. */
+/* Returns 128 random bits for a 128-bit counter (lo, hi) and a 64-bit key. */
 ESP_ELEMENT esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     uint32_t a = (uint32_t)lo, b = (uint32_t)(lo >> 32), c = (uint32_t)hi, d = (uint32_t)(hi >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -31,7 +29,8 @@ ESP_ELEMENT esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     return (esp_philox_t){{a, b, c, d}};
 }
 
-/* The key of one Comp's draws. Where all ranks must draw the same numbers, all pass source 0. */
+/* Returns the key for the random numbers of one compression (comp) in a strategy. Pass the rank as source, or 0 if all
+ * ranks must draw the same numbers. */
 ESP_ELEMENT uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
                                  uint32_t source) {
     esp_philox_t r = esp_philox(seed, step, tensor_key);
@@ -40,7 +39,8 @@ ESP_ELEMENT uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_k
     return (uint64_t)r.w[1] << 32 | r.w[0];
 }
 
-/* 16 random bits for element `index` of the whole tensor. A loop over many elements calls esp_philox once for eight. */
+/* Returns 16 random bits for element `index` of the whole tensor. One esp_philox call serves eight elements, so
+ * loops over many elements should call that instead. */
 ESP_ELEMENT uint32_t esp_rng_u16(uint64_t key, uint64_t index) {
     const esp_philox_t r = esp_philox(key, index / 8, 0);
     return r.w[index % 8 / 2] >> (index % 2 * 16) & 0xFFFFu;

@@ -1,14 +1,8 @@
-/* select.h: finds exactly the k numbers of largest magnitude among many, in little more than one pass over memory.
- * Numbers come from a load function, which may compute them.
- *
- * Magnitudes are compared as the bit pattern of |x|, which has the same order. Ties go to the lower index, so the
- * result is the same set for any thread count, instruction set and sample.
- *   1. guess   computes a threshold a little too low, from a sample of whole cache lines
- *   2. keep    copies numbers at or above it to a list, block by block, with their index in the span
- *   3. trim    finds the exact threshold within the list by radix select, and drops the numbers below it
- * Where the guess was too high, or so low that the list overflowed, radix histograms of all numbers give the threshold
- * (edge). Where more equal numbers reach it than fit the list (often zeros), they are added in order at the end
- * (ties). */
+/* select.h: for codecs topk and dgc, finds exactly the k numbers of largest magnitude, ties to the lower index, in
+ * little more than one pass over memory. It guesses a threshold a little too low from a sample (guess), copies the
+ * numbers that reach it to a list (keep), and finds the exact threshold in the list (trim). If the guess was too
+ * high, or so low that the list overflowed, it computes the threshold from histograms of all numbers (edge). If the
+ * list cannot hold all numbers equal to the threshold, often zeros, it adds those in order at the end (ties). */
 #ifndef ESP_SELECT_H
 #define ESP_SELECT_H
 #include "espresso.h"
@@ -16,10 +10,10 @@
 #include "codecs/common/simd.h"
 
 enum {
-    SELECT_BLOCK = 4096,  /* a block, which fits the first-level cache */
-    SELECT_SPAN = 65536,  /* in a span indices have 16 bits; the parallel grain */
-    SELECT_ROOM = 16384,  /* the list has room for this many beyond 2 k */
-    SELECT_SAMPLE = 65536 /* a larger sample gains nothing */
+    SELECT_BLOCK = 4096,  /* numbers in a block, fits the first-level cache */
+    SELECT_SPAN = 65536,  /* numbers per worker task, indexed with 16 bits */
+    SELECT_ROOM = 16384,  /* the list holds 2 k numbers and this many more */
+    SELECT_SAMPLE = 65536 /* largest sample; more gains nothing */
 };
 #define SELECT_INF 0x7f800000u
 #define SELECT_ABS 0x7fffffffu
@@ -27,8 +21,8 @@ enum {
 ESP_ELEMENT uint32_t select_bits(float x) { return float_bits(x) & SELECT_ABS; }
 
 /* ---- keep ---- */
-/* Copies each x[i] with |x[i]| >= lo to val and base + i to idx, in order; both have room for n + 16. Returns their
- * number in the lower half, and the largest |x| of all in the upper half. */
+/* Copies each x[i] with |x[i]| >= lo to val, and base + i to idx; both have room for n + 16. Returns their number
+ * in the lower half, and the bits of the largest |x| in the upper half. */
 static uint64_t select_keep_scalar(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx) {
     uint64_t m = 0;
     uint32_t top = 0;
@@ -43,7 +37,7 @@ static uint64_t select_keep_scalar(const float *x, uint64_t n, uint32_t lo, uint
 }
 
 #ifdef ESP_SIMD_X86
-/* AVX2 has no compress instruction, so this iterates over the set bits of a mask of 32 numbers. */
+/* AVX2 has no compress instruction, so this loops over the set bits of a mask of 32 numbers. */
 ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                  uint16_t *idx) {
     const __m256i abs8 = _mm256_set1_epi32((int)SELECT_ABS), low = _mm256_set1_epi32((int)lo - 1);
@@ -53,7 +47,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
         uint32_t mask = 0;
         for (int j = 0; j < 4; j++) {
             __m256i a = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i + 8 * j)), abs8);
-            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed: all are in [-1, 2^31) */
+            __m256i ge = _mm256_cmpgt_epi32(a, low); /* signed compare: all are below 2^31 */
             top8 = _mm256_max_epu32(top8, a);
             mask |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(ge)) << (8 * j);
         }
@@ -71,9 +65,8 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
     return (m + (uint32_t)rest) | (uint64_t)top << 32;
 }
 
-/* First lists the vectors with a number to keep, without an unpredictable branch; then compresses those.
- * vpcompressd goes to a register, followed by a plain store: its form that writes memory is slow on some machines. n
- * <= SELECT_BLOCK. */
+/* First lists the vectors that have a number to keep, without an unpredictable branch, and then compresses those.
+ * It compresses to a register, since vpcompressd to memory is slow on some processors. n <= SELECT_BLOCK. */
 ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val,
                                                      uint16_t *idx) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), low = _mm512_set1_epi32((int)lo);
@@ -105,7 +98,8 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
 
 /* ---- trim ---- */
-/* Keeps, in place, the numbers above t and the first *quota numbers equal to t. Returns their number. */
+/* Keeps, in place, the numbers above t and the first *quota ones equal to t, and lowers *quota. Returns how many it
+ * kept. */
 static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
     uint64_t m = 0, left = *quota;
     for (uint64_t i = 0; i < n; i++) {
@@ -120,7 +114,7 @@ static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n,
 }
 
 #ifdef ESP_SIMD_X86
-/* Stores are masked, since the next block's numbers follow in the list. */
+/* Stores are masked, so that they do not overwrite the next block's numbers in the list. */
 ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, uint64_t n, uint32_t t,
                                                      uint64_t *quota) {
     const __m512i abs16 = _mm512_set1_epi32((int)SELECT_ABS), limit = _mm512_set1_epi32((int)t);
@@ -149,7 +143,7 @@ static inline select_trim_fn select_trim_for(int level) {
     return select_trim_scalar;
 }
 
-/* The kept numbers of one block: [at, at + n) of the list. */
+/* The numbers kept from one block are [at, at + n) of the list. */
 typedef struct select_block {
     uint64_t at, n;
 } select_block;
@@ -157,16 +151,16 @@ typedef struct select_block {
 typedef struct select_job {
     const esp_host *host;
     int simd;
-    /* Returns numbers [at, at + n) as an array: in `buf`, which has room for a block, or where they are stored. */
+    /* Returns numbers [at, at + n), computed into `buf` (room for a block) or where they are stored already. */
     const float *(*load)(const void *arg, uint64_t at, uint64_t n, float *buf);
     const void *arg;
     uint64_t count, k;
-    uint64_t n_sample, sample_from; /* the sample's size; a random number for its start */
-    /* Results: k numbers in all, those of each block in order of index. */
+    uint64_t n_sample, sample_from; /* sample size, and a random number for its start */
+    /* Results: k numbers, block by block, by ascending index within a block. */
     select_block *block;
     float *val;
     uint16_t *idx;
-    /* Private to select.h. */
+    /* Used only by select.h. */
     select_keep_fn keep;
     select_trim_fn trim;
     uint64_t cap, used;
@@ -176,21 +170,22 @@ typedef struct select_job {
 } select_job;
 
 /* ---- radix select in memory -------------------------------------------------------------------------------------- */
-/* Returns the digit, at most d, of the k-th largest number. Adds the count of numbers with higher digits to *above. */
+/* Returns the digit, at most d, of the k-th largest number, and adds the count of numbers with higher digits to
+ * *above. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;
 }
 
-/* Returns the bits of the k-th largest of n magnitudes within [lo, hi] (1 <= k <= n). *above is the number of larger
- * ones. */
+/* Returns the bits of the k-th largest of n magnitudes (1 <= k <= n), all within [lo, hi]. *above receives the
+ * number of larger magnitudes. */
 static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32_t lo, uint32_t hi, uint64_t *above) {
     enum { FEW = 1024 };
     uint64_t hist[2048];
     float few[FEW];
     *above = 0;
     while (lo < hi) {
-        /* a larger histogram must be cleared and scanned, which pays only for many numbers */
+        /* A larger histogram takes longer to clear and scan, which pays only for many numbers. */
         const uint32_t span = hi - lo, bits = n < 4096 ? 8 : 11, wide = 32 - (uint32_t)__builtin_clz(span);
         const uint32_t shift = wide > bits ? wide - bits : 0;
         memset(hist, 0, sizeof *hist * ((span >> shift) + 1));
@@ -212,7 +207,7 @@ static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32
 }
 
 /* ---- passes over all numbers ------------------------------------------------------------------------------------- */
-/* Keeps the numbers of one block that are at least s->lo. */
+/* Keeps the numbers of a block that are at least s->lo. */
 static inline uint32_t select_keep_block(select_job *s, uint64_t b) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -240,7 +235,7 @@ static inline void select_keep_body(void *arg, uint64_t begin, uint64_t end) {
     esp_codec_raise(&s->top, top);
 }
 
-/* Keeps all numbers that are at least lo, and returns their number. Sets s->overflow where the list is too small. */
+/* Keeps all numbers that are at least lo, and returns their number. Sets s->overflow if the list is too small. */
 static inline uint64_t select_keep_all(select_job *s, uint32_t lo) {
     s->lo = lo;
     s->used = 0;
@@ -254,7 +249,7 @@ static inline void select_hist_body(void *arg, uint64_t begin, uint64_t end) {
     float buf[SELECT_BLOCK];
     uint32_t own[2048], mask = (1u << s->bits) - 1, over = s->shift + s->bits;
     while (begin < end) {
-        uint64_t stop = end - begin > (1u << 30) ? begin + (1u << 30) : end; /* counters must not wrap */
+        uint64_t stop = end - begin > (1u << 30) ? begin + (1u << 30) : end; /* 32-bit counters must not wrap */
         memset(own, 0, sizeof own);
         while (begin < stop) {
             uint64_t n = stop - begin < SELECT_BLOCK ? stop - begin : SELECT_BLOCK;
@@ -270,8 +265,8 @@ static inline void select_hist_body(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Returns a threshold that at least k numbers reach, and no more than fit the list, unless there are too many equal
- * ones. *reach is the number of those that reach it. */
+/* Returns a threshold that at least k numbers reach, but no more than fit the list unless too many are equal.
+ * *reach receives how many numbers reach it. */
 static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     static const uint8_t digit[] = {11, 11, 9};
     uint64_t hist[2048], above = 0;
@@ -293,7 +288,8 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     return s->prefix << s->shift;
 }
 
-/* Returns a threshold that the k largest numbers probably reach, and few others, or 1 where a sample would not pay. */
+/* Guesses a threshold that the k largest numbers probably reach, and few others. Returns 1 if sampling would not
+ * pay. */
 static inline uint32_t select_guess(select_job *s) {
     uint64_t lines = (s->n_sample < s->cap ? s->n_sample : s->cap) / 16, all = s->count / 16, above;
     float buf[16];
@@ -301,8 +297,8 @@ static inline uint32_t select_guess(select_job *s) {
     uint64_t stride = all / lines, n = lines * 16, first = s->sample_from % stride;
     for (uint64_t i = 0; i < lines; i++)
         memcpy(s->val + 16 * i, s->load(s->arg, (first + i * stride) * 16, 16, buf), 16 * sizeof(float));
-    /* The expected rank in the sample, plus at least four standard deviations, so that k numbers very probably reach
-     * the threshold. The integer root has the same bits everywhere. */
+    /* The threshold's rank in the sample is the expected one plus at least four standard deviations, so that k
+     * numbers very probably reach it. An integer root has the same bits on every machine. */
     uint64_t rank = (uint64_t)((double)s->k / (double)s->count * (double)n) + 1, root = 1;
     while (root * root < rank) root++;
     rank += 4 * root + 8;
@@ -312,7 +308,7 @@ static inline uint32_t select_guess(select_job *s) {
 }
 
 /* ---- exact finish ------------------------------------------------------------------------------------------------ */
-/* Adds the first `quota` numbers equal to t to a list that holds all numbers above t. */
+/* Adds the first `quota` numbers equal to t to the list, which already holds all numbers above t. */
 static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -320,7 +316,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
         uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
-        /* the list has at most k numbers in the end, so these fit */
+        /* They fit, since the list ends with at most k numbers. */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
         s->block[b].at = s->used;
@@ -341,19 +337,18 @@ static inline void select_trim(select_job *s, uint64_t n) {
 static inline uint64_t select_cap(uint64_t k) { return 2 * k + SELECT_ROOM; }
 static inline uint64_t select_blocks(uint64_t count) { return (count + SELECT_BLOCK - 1) / SELECT_BLOCK; }
 
-/* A size at which the sample costs little compared with the pass over all numbers, and the threshold keeps few too
- * many. */
+/* Returns a sample size that costs little compared with a pass over all numbers, but gives a good threshold. */
 static inline uint64_t select_sample(uint64_t count) {
     uint64_t n = count / 64 < 1024 ? 1024 : count / 64;
     return n < SELECT_SAMPLE ? n : SELECT_SAMPLE;
 }
 
-/** Bytes of scratch for select_run. */
+/** Returns the bytes of scratch memory for select_run. */
 static inline uint64_t select_scratch_bytes(uint64_t count, uint64_t k) {
     return select_blocks(count) * sizeof(select_block) + select_cap(k) * (sizeof(float) + sizeof(uint16_t)) + 64;
 }
 
-/** Fills the result, with 1 <= k <= count. `scratch` is aligned to 8. Returns false where a number is NaN or Inf. */
+/** Selects k numbers, where 1 <= k <= count. `scratch` is aligned to 8. Returns false if a number is NaN or Inf. */
 static inline bool select_run(select_job *s, void *scratch) {
     s->keep = select_keep_for(s->simd);
     s->trim = select_trim_for(s->simd);
@@ -374,7 +369,7 @@ static inline bool select_run(select_job *s, void *scratch) {
         n = select_keep_all(s, lo ? lo : 1);
     }
     if (n < s->k)
-        select_ties(s, 0, s->k - n); /* the list has all numbers except zeros */
+        select_ties(s, 0, s->k - n); /* only zeros are not in the list */
     else if (n > s->k)
         select_trim(s, n);
     return true;

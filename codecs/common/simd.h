@@ -1,13 +1,9 @@
-/* simd.h: compiles a kernel body in plain C for several instruction sets and chooses one at run time. All give the same
- * bytes: a body's lanes are independent (or sums form a fixed tree), and fused multiply-add (a * b + c with one
- * rounding) is off in every kernel.
- *
+/* simd.h: compiles a kernel written in plain C for several instruction sets, and chooses one at run time. All give the
+ * same bytes, since fused multiply-add is off and sums have a fixed order.
  *     ESP_INLINE uint64_t foo_body(const float *g, float *e, uint64_t n) { ...plain C... }
  *     ESP_KERNEL(foo, (const float *g, float *e, uint64_t n), (g, e, n))
- *
- * defines foo_for(level), which returns the body compiled for that level. Call esp_simd_level() once, in open().
- * Where compilers do not vectorise a body (packing, compaction), write foo_avx2 and foo_avx512 by hand, foo_scalar
- * in plain C, and ESP_KERNEL_PICK in place of ESP_KERNEL. With ESP_NO_SIMD there is only the scalar level. */
+ * defines foo_for(level), which returns the code for a level; call esp_simd_level() once, in open(). ESP_KERNEL_PICK
+ * instead takes hand-written foo_scalar, foo_avx2 and foo_avx512. With ESP_NO_SIMD there is only the scalar level. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>
@@ -23,9 +19,8 @@
 #ifdef __FAST_MATH__
 #error "espresso's codecs give the same bytes everywhere: compile them with -fno-fast-math after your flags"
 #endif
-/* A plugin's author chooses the compiler flags, so contraction is switched off here too. No code reads floating-point
- * exception flags; without "no-trapping-math" gcc preserves them, keeps a branch in a ? b + c : d, and does not
- * vectorise. */
+/* A plugin's author chooses the compiler flags, so fused multiply-add is switched off here too. no-trapping-math
+ * lets gcc vectorise a ? b + c : d, which would otherwise stay a branch to preserve exception flags. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #define ESP_KERNEL_OPT
@@ -35,10 +30,9 @@
 #define ESP_KERNEL_OPT
 #endif
 
-/* ESP_SIMD before a loop of independent iterations makes the compiler vectorise it at any optimisation level, with the
- * same bits. ESP_SIMD_REDUCE does so where iterations update one integer by | or max, which any order gives; never use
- * it for a floating-point sum. Without OpenMP both are empty (-fopenmp-simd -DESP_OPENMP_SIMD enables them without an
- * OpenMP runtime). */
+/* ESP_SIMD before a loop of independent iterations makes the compiler vectorise it at any optimisation level.
+ * ESP_SIMD_REDUCE does so for a loop that updates one integer by | or max; never use it for a floating-point sum,
+ * whose order it would change. Both need OpenMP, or -fopenmp-simd -DESP_OPENMP_SIMD; otherwise they do nothing. */
 #if defined(_OPENMP) || defined(ESP_OPENMP_SIMD)
 #define ESP__PRAGMA(text) _Pragma(#text)
 #define ESP_SIMD ESP__PRAGMA(omp simd)
@@ -50,11 +44,11 @@
 
 enum { ESP_SIMD_SCALAR = 0, ESP_SIMD_AVX2 = 1, ESP_SIMD_AVX512 = 2 };
 
-/* The highest level that the processor and the operating system support. */
+/* Returns the highest level that processor and operating system support. */
 static inline int esp_simd_best(void) {
 #ifdef ESP_SIMD_X86
     unsigned a, b, c, d;
-    __builtin_cpu_init(); /* includes the operating system's support */
+    __builtin_cpu_init(); /* also checks the operating system */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt"))
         return ESP_SIMD_SCALAR;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return ESP_SIMD_SCALAR;
@@ -68,8 +62,8 @@ static inline int esp_simd_best(void) {
 #endif
 }
 
-/* This machine's highest level, or a lower one that ESPRESSO_SIMD=scalar|avx2|avx512 names (tests compare the
- * bytes). */
+/* Returns this machine's highest level, or a lower one if ESPRESSO_SIMD=scalar|avx2|avx512 asks for it, as tests
+ * do. */
 static inline int esp_simd_level(void) {
     const char *want = getenv("ESPRESSO_SIMD");
     const int best = esp_simd_best();

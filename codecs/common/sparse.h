@@ -1,13 +1,7 @@
-/* sparse.h: shared by codecs that send k of d elements: k, phi = beta e + gamma g, and the body of topk and dgc.
- * select.h chooses the elements.
- *
- * Body, little-endian, n = ceil(d / 65536) spans:
- *     f32 value[k]      in ascending order of index
- *     u32 held[n]       the number of values in each span of 65536 elements
- *     then the smaller of two forms for this (d, k); the first where they have the same size:
- *     u16 place[k]      index in the span                                48 k/d + 32/65536 bits/element
- *     u32 bitmap[]      ceil(d / 32) words, bit i % 32 of word i / 32    32 k/d + 1 + 32/65536 bits/element
- * The header's aux is k. The bitmap is smaller from k = d/16 on. There is no body for d = 0. */
+/* sparse.h: shared by codecs that send k of d elements. It computes k and phi = beta e + gamma g (e is the
+ * residual, g the gradient), and writes and reads the body of topk and dgc: values by ascending index, the number
+ * of values in each span of 65536 elements, and then the smaller of a list of 16-bit indices within the span and a
+ * bitmap of all elements. docs/design/wire.md has the format. select.h chooses the elements. */
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"
@@ -15,7 +9,7 @@
 #include "codecs/common/select.h"
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
-/* max(1, ceil(ratio d)), or 0 for d = 0 */
+/* Returns k = max(1, ceil(ratio d)), or 0 for d = 0. */
 static inline uint64_t sparse_k(double ratio, uint64_t count) {
     double x = ratio * (double)count;
     uint64_t k = (uint64_t)x;
@@ -32,20 +26,20 @@ ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Payload size for the planner: a value and a 16-bit place for each element sent, or one bit for every element where
- * that is shorter. Ignores the few bytes for each span. */
+/* Returns the payload's size for the planner: per sent element a value and a 16-bit index, or if that is shorter a
+ * value and one bit per element of the tensor. The few bytes per span are ignored. */
 static inline esp_payload_size sparse_model_size(double ratio) {
     const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
     return ratio > 0.0625 ? map : places;
 }
 
-/* These read numbers of a body, which may have any alignment. */
+/* These functions read a number of a body, which may have any alignment. */
 static inline uint32_t sparse_u32(const uint8_t *p) { return *(const dense_u32 *)(const void *)p; }
 static inline uint32_t sparse_u16(const uint8_t *p) { return *(const dense_u16 *)(const void *)p; }
 static inline float sparse_f32(const uint8_t *p) { return *(const dense_f32 *)(const void *)p; }
 
 /* ---- phi --------------------------------------------------------------------------------------------------------- */
-/* e = beta e + gamma g. beta and gamma are nearly always 1. Then this skips the products, with the same result. */
+/* Sets e to phi. Skips the products if beta and gamma are 1, as they nearly always are. */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
     if (beta == 1.0f && gamma == 1.0f) {
         ESP_SIMD
@@ -58,7 +52,7 @@ ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e,
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* The input of one compress. */
+/* The input of one compress call. */
 typedef struct sparse_input {
     const float *g;
     float *e; /* the residual, or NULL */
@@ -83,7 +77,7 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
     return in;
 }
 
-/* The load function of select_job. */
+/* Implements the load function of select_job. */
 static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const sparse_input *in = (const sparse_input *)arg;
     if (!in->e) return in->g + at;
@@ -111,7 +105,7 @@ static inline bool sparse_finite(const esp_host *h, const sparse_input *in, uint
     return !s.bad;
 }
 
-/* Sets x to zero at the elements that were selected from the block. */
+/* Sets the selected elements of a block to zero in x. */
 static inline void sparse_clear(const select_job *s, uint64_t b, float *x) {
     const uint16_t *idx = s->idx + s->block[b].at;
     float *span = x + b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN;
@@ -127,14 +121,15 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
     }
 }
 
-/* Sets the residual to phi, and to 0 at the elements that were sent. */
+/* Sets the residual to phi, except at the sent elements, where it becomes 0. */
 static inline void sparse_residual(sparse_input *in, const select_job *s) {
     in->sel = s;
     if (in->e) esp_codec_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
 /* ---- writing a body ---------------------------------------------------------------------------------------------- */
-/* Sets bits in zeroed words. Composes each word in a register, which is faster than writing bit by bit. */
+/* Sets the bits of the given indices in zeroed words. Composing a word in a register is faster than setting single
+ * bits. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
     for (uint64_t i = 0; i < n;) {
         const uint32_t word = idx[i] / 32u;
@@ -175,8 +170,8 @@ static inline esp_payload_header sparse_header(const char *codec, uint16_t wire,
     return h;
 }
 
-/* Selects s->k of s->count elements and writes the payload. *sent is false where the caller must not change the
- * feedback memory, since the tensor is empty or an element is not finite. */
+/* Selects s->k of s->count elements, and writes the payload. Sets *sent to false if the caller must not change the
+ * residual, since the tensor is empty or an element is not finite. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
                                          bool *sent) {
     esp_payload_header h = sparse_header(codec, wire, s->count, s->k);
@@ -203,21 +198,21 @@ ESP_ELEMENT uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     return left < SELECT_SPAN ? left : SELECT_SPAN;
 }
 
-/* Do the indices ascend, and are they below len? */
+/* Do the indices ascend, and are all below len? */
 static inline bool sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t len) {
     uint32_t bad = n && sparse_u16(place + 2 * (n - 1)) >= len;
     for (uint64_t i = 1; i < n; i++) bad |= sparse_u16(place + 2 * i) <= sparse_u16(place + 2 * i - 2);
     return !bad;
 }
 
-/* Are exactly n of the span's bits set, all below len? */
+/* Are exactly n bits of the span's bitmap set, all below len? */
 static inline bool sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
     uint64_t words = (len + 31) / 32, set = 0;
     for (uint64_t i = 0; i < words; i++) set += (uint64_t)__builtin_popcount(sparse_u32(map + 4 * i));
     return set == n && (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
 }
 
-/* No encoder sends NaN or Inf as a value. */
+/* Rejects NaN and Inf, which no encoder sends as a value. */
 static inline bool sparse_values_finite(const uint8_t *val, uint64_t k) {
     uint32_t top = 0;
     for (uint64_t i = 0; i < k; i++) {
@@ -241,7 +236,7 @@ static inline bool sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t 
     return at == k && sparse_values_finite(body, k);
 }
 
-/* The beginning of the next span in a payload. held is NULL where the payload has no body. */
+/* A position in a payload: where the next span's data begin. held is NULL if the payload has no body. */
 typedef struct sparse_reader {
     const uint8_t *val, *held, *place;
     bool map;
@@ -264,7 +259,7 @@ static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span
     return r;
 }
 
-/* Adds the reader's span to out and moves to the next span. */
+/* Adds the reader's span to `out`, and moves the reader to the next span. */
 static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, float scale) {
     if (!r->held) return;
     uint64_t n = sparse_u32(r->held);
@@ -288,7 +283,7 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
-    /* adds a span of all payloads of a batch before the next span, while `out` is in the cache */
+    /* Add a span from all payloads before the next span, since its part of `out` is then in the cache. */
     do {
         uint32_t n = a->n_payloads - first < AT_ONCE ? a->n_payloads - first : AT_ONCE;
         for (uint32_t p = 0; p < n; p++) r[p] = sparse_reader_at(&a->payload[first + p], begin / SELECT_SPAN);
@@ -306,7 +301,7 @@ static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) memcpy(out + 4 * i, &nan, 4);
 }
 
-/* decompress() of a sparse codec. A payload must hold k_min to k_max values. */
+/* Implements decompress() of a sparse codec. Payloads must hold k_min to k_max values. */
 static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
                                            uint16_t wire, uint64_t k_min, uint64_t k_max) {
     const uint64_t count = a->tensor[0]->count;

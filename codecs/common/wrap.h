@@ -1,12 +1,12 @@
-/* wrap.h: shared by codecs that wrap another codec: opens the inner codec of parameter of=(SPEC), reads its traits and
- * memory sizes, and splits scratch memory. */
+/* wrap.h: for codecs that wrap another codec: opens the inner codec that parameter of=(SPEC) names, asks for its
+ * traits and memory sizes, and splits scratch memory between the two. */
 #ifndef ESP_WRAP_H
 #define ESP_WRAP_H
 #include "espresso.h"
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* An open inner codec, or one whose table is NULL. */
+/* An open inner codec. `table` is NULL if there is none. */
 typedef struct wrap_inner {
     const esp_host *host;
     const esp_codec *table;
@@ -19,7 +19,7 @@ static inline void wrap_close(wrap_inner *w) {
     w->table = NULL;
 }
 
-/* Logs an error that begins with the inner spec, as the host's errors do. */
+/* Logs an error that begins with the inner spec, in the form of the host's errors. */
 static inline esp_status wrap_fail(const esp_host *h, const char *codec, const char *of, esp_status s,
                                    const char *why) {
     char text[768];
@@ -53,7 +53,7 @@ static inline esp_status wrap_open(const esp_host *h, const char *codec, const c
     return s;
 }
 
-/* The inner codec's sizes. Sizes that it does not set are 0. */
+/* Asks for the inner codec's sizes. A size that the inner codec does not set is 0. */
 static inline esp_status wrap_bound(const wrap_inner *w, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                     esp_bound *b) {
     memset(b, 0, sizeof *b);
@@ -61,7 +61,7 @@ static inline esp_status wrap_bound(const wrap_inner *w, const esp_tensor *like,
     return w->table->bound(w->self, like, round, n_reduced, b);
 }
 
-/* The inner codec's model. Without one, the model is lossy with an unknown error, and its other members are 0. */
+/* Asks for the inner codec's model. If it has none, the model is lossy with an unknown error. */
 static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                     esp_codec_model *m) {
     memset(m, 0, sizeof *m);
@@ -74,16 +74,16 @@ static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like,
     return w->table->model(w->self, like, n_reduced, d, m);
 }
 
-/* The wire version of header and traits: one hexadecimal digit for each codec, the lowest digit for the outermost
- * one. */
+/* Combines the codecs' wire versions into one number, with a hexadecimal digit for each codec and the outermost
+ * codec in the lowest digit. */
 static inline uint32_t wrap_wire_version(uint32_t own, const wrap_inner *w) {
     return own + 16 * w->traits.wire_version;
 }
 
-/* Rounds a size up, so that the memory behind it is aligned. */
+/* Rounds a size up to 64, which aligns the memory that follows. */
 static inline uint64_t wrap_round(uint64_t n) { return (n + 63) / 64 * 64; }
 
-/* Takes `bytes` from the beginning of the scratch memory that is left. Returns NULL where that is too small. */
+/* Takes `bytes` from the beginning of the remaining scratch memory, or returns NULL if too little is left. */
 static inline void *wrap_take(esp_buf *left, uint64_t bytes) {
     const uint64_t n = wrap_round(bytes);
     unsigned char *p = (unsigned char *)left->ptr;

@@ -1,18 +1,14 @@
-/* chunktopk.cu: codec "chunktopk" on CUDA; its maths and records are in codecs/chunktopk.c. A block processes a chunk
- * of more than 512 elements, a warp a smaller one. A thread has at most 16 elements, in registers.
- *
- * The selection is exact, with ties to the lower index. Each thread finds its largest element; the k-th largest of
- * these is a magnitude that at least k elements reach, and few more. Those elements are listed in order, and the k
- * largest of them are kept. A binary search over bit patterns finds both thresholds.
- *
- * compress: 2 launches and 20 bytes per element, since NaN and Inf must be found before the residual changes; without
- * feedback 1 launch and 4 bytes. decompress: 2 launches; it writes 4 bytes per element (ESP_OUT_SET), and for each
- * value reads and writes a sector of 32. */
+/* chunktopk.cu: codec "chunktopk" on CUDA; its maths is in codecs/chunktopk.c. A block processes a chunk of more than
+ * 512 elements, a warp a smaller one. The selection is exact: each thread finds its largest element, and the k-th
+ * largest of these is a threshold that at least k elements reach, and few more. Those elements are listed, and the k
+ * largest of the list are sent.
+ * With error feedback a compress is 2 launches that move 20 bytes per element, since one launch must first check for
+ * NaN and Inf. Without feedback it is 1 launch and 4 bytes. A decompress is 2 launches. */
 #include "codecs/cuda/common/block.h"
 #include "codecs/cuda/common/dense.h"
 #include "codecs/chunktopk.c"
 
-/* The codec's parameters, as kernels need them. */
+/* The codec's parameters in the form that kernels take. */
 typedef struct chunktopk_cuda {
     uint32_t codec, chunk, k, width;
 } chunktopk_cuda;
@@ -30,7 +26,7 @@ static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_cuda *
 }
 
 /* ---- a group of W warps that processes one chunk: one warp, or the block ---- */
-/* All threads of the group call these functions. */
+/* All threads of a group (W warps) call these functions. */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_me(void) { return threadIdx.x % (32 * W); }
 template <uint32_t W> static __device__ __forceinline__ void group_sync(void) {
     if (W == 1)
@@ -42,34 +38,34 @@ template <uint32_t W> static __device__ __forceinline__ uint32_t group_count(int
     if (W == 1) return (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
     return (uint32_t)__syncthreads_count(is);
 }
-/* The sum of `mine` over the group's warps before this one. All lanes of a warp have the same `mine`. */
+/* Returns the sum of `mine` over the group's warps with lower numbers. All lanes of a warp pass the same `mine`. */
 template <uint32_t W>
 static __device__ __forceinline__ uint32_t group_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (W > 1) return cuda_warps_before(mine, warps, total);
     *total = mine;
     return 0;
 }
-/* The number of the group's threads before this one for which `is` holds. */
+/* Returns how many of the group's threads with lower numbers have a true `is`. */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_rank(int is, uint32_t *warps, uint32_t *total) {
     const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
     return group_before<W>((uint32_t)__popc(in), warps, total) + (uint32_t)__popc(in & cuda_lanes_before());
 }
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
-/* The elements of one chunk that are kept, by ascending index. In shared memory. */
+/* The elements of a chunk that are kept, by ascending index, in shared memory. */
 typedef struct chunktopk_kept {
     float *val;
     uint16_t *idx;
     uint32_t *warps;
 } chunktopk_kept;
 
-/* count(t) is the number of magnitudes that reach bit pattern t, and count(lo) is `reached`, at least k. Returns a
- * pattern that at least k and at most `enough` magnitudes reach, with their number in *over. Where there is none,
- * returns the largest pattern that k reach, and *over is the number that reach the next pattern. */
+/* Returns a magnitude, as bits, that at least k and at most `enough` elements reach, and sets *over to their
+ * number. If there is none, because many are equal, returns the largest magnitude that k elements reach, and sets
+ * *over to how many exceed it. count(t) counts the elements that reach t; `reached` is count(lo), at least k. */
 template <typename Count>
 static __device__ __forceinline__ uint32_t chunktopk_cut(uint32_t lo, uint32_t reached, uint32_t k, uint32_t enough,
                                                          uint32_t *over, Count count) {
-    uint32_t hi = 0x80000000u; /* no magnitude reaches it */
+    uint32_t hi = 0x80000000u; /* no magnitude is as large */
     *over = 0;
     while (hi - lo > 1 && reached > enough) {
         const uint32_t t = lo + (hi - lo) / 2, n = count(t);
@@ -81,7 +77,7 @@ static __device__ __forceinline__ uint32_t chunktopk_cut(uint32_t lo, uint32_t r
     if (reached <= enough) *over = reached;
     return lo;
 }
-/* Keeps k of m listed elements: the `over` ones above t, and the first ones equal to t. */
+/* Keeps k of m listed elements: all `over` elements above t, and the first ones equal to t. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, uint32_t m, uint32_t k, uint32_t t,
                                                       uint32_t over) {
@@ -97,13 +93,13 @@ static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, u
         const int is = i < m && (b > t || (tie && rank < k - over));
         const uint32_t to = kept + group_rank<W>(is, l->warps, &n);
         kept += n;
-        if (W == 1) __syncwarp(); /* group_rank() is a barrier for blocks only */
+        if (W == 1) __syncwarp(); /* group_rank() is a barrier for blocks, not for a warp */
         if (is) l->val[to] = x, l->idx[to] = idx;
     }
 }
-/* Lists the k largest of the group's elements. Each thread has R: a warp has 32 R neighbouring ones, and element q of a
- * lane is number 32 q + lane of them. Elements from n on are 0, and are never listed, since ties go to the lower
- * index. */
+/* Lists the k largest of the group's elements. Each thread holds R elements; element q of a lane has index 32 q +
+ * lane within its warp's 32 R elements. Elements from n on are 0 and lose every tie, since they have the highest
+ * indices. */
 template <uint32_t W, uint32_t R>
 static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l, const float *x, uint32_t n,
                                                         uint32_t k) {
@@ -133,7 +129,7 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
         }
         return reach;
     });
-    /* where exactly k elements reach t, all of them are above t - 1 */
+    /* If exactly k elements reach t, all of them are above t - 1, and there are no ties to choose from. */
     if (over == k)
         chunktopk_keep<W>(l, m, k, t - 1, k);
     else
@@ -141,8 +137,8 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
-/* One warp computes sum and number of the magnitudes that are at least `from`, in the CPU's order: 8 lanes, added as a
- * tree. Lane 0 has the result. */
+/* One warp sums and counts the magnitudes that are at least `from`, in the CPU's order (8 lanes, added as a tree).
+ * Lane 0 returns the result. */
 static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint32_t room, uint32_t from, double *sum,
                                                           int32_t *many) {
     double s = 0;
@@ -155,7 +151,8 @@ static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint
     }
     *sum = s, *many = n;
 }
-/* One warp computes the record's head, result[0], and the least magnitude that is high, result[1]. */
+/* One warp computes the record's two magnitudes, result[0], and the smallest magnitude that is sent as high,
+ * result[1]. */
 static __device__ __forceinline__ void chunktopk_cuda_head(const float *val, uint32_t k, uint32_t room,
                                                            uint32_t *result) {
     double all, high;
@@ -173,7 +170,7 @@ static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *c
         bits |= at < 0 ? (uint32_t)code[i] >> -at : (uint32_t)code[i] << at;
     return (unsigned char)bits;
 }
-/* Writes the record of the listed elements. e is the chunk's residual, or NULL. */
+/* Writes the record of the listed elements, and subtracts the sent values from the residual e unless e is NULL. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept *l, uint32_t k, uint32_t width,
                                                            uint32_t *head, float *e, unsigned char *out) {
@@ -193,7 +190,7 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
     if (me < 4) cuda_put(out + me, (unsigned char)(h >> 8 * me));
     for (uint32_t b = me; b < bytes; b += 32 * W)
         cuda_put(out + CHUNKTOPK_HEAD + b, chunktopk_byte(l->idx, k, width, b));
-    if (W == 1) __syncwarp(); /* before the list is reused; blocks have a barrier there */
+    if (W == 1) __syncwarp(); /* other lanes reuse the list; a block syncs there */
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
@@ -248,7 +245,7 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     for (uint32_t b = 0; b < 4; b++) h |= (uint32_t)cuda_get(record + b) << 8 * b;
     return h;
 }
-/* One warp checks a record of n elements. Each lane returns the result for its codes. */
+/* One warp checks a record of n elements. Each lane returns whether its own codes are valid. */
 static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *f, const unsigned char *record,
                                                           uint32_t n) {
     const uint32_t k = (uint32_t)chunktopk_codes(f->k, f->chunk, n), mask = f->chunk - 1, bits = k * f->width;
@@ -277,7 +274,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_s
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* A warp processes a chunk, and adds the values of each payload in order. */
+/* A warp decodes a chunk, and adds the payloads in order, since the order changes the bits of the sum. */
 static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_cuda f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint32_t decision = cuda_get(d->decision), mask = f.chunk - 1;
@@ -290,7 +287,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sum
             for (uint32_t i = cuda_lane(); i < n; i += 32)
                 cuda_put(out + i, decision & CUDA_NAN ? bits_float(0x7FC00000u) : 0.0f);
         for (uint32_t s = 0; s < d->n && !(decision & CUDA_NAN); s++) {
-            __syncwarp(); /* other lanes have written the same elements */
+            __syncwarp(); /* other lanes may have written these elements */
             const cuda_source *from = &all.source[d->first + s];
             const unsigned char *in = from->payload + ESP_PAYLOAD_HEADER + c * record;
             if (cuda_read_header(from).flags & ESP_PAYLOAD_EMPTY) continue;

@@ -1,10 +1,7 @@
-/* device.cu: the table of CUDA devices (esp_device_table): memory, streams, events, copies and conversion, by the CUDA
- * runtime, which is linked into the plugin and opens the driver at run time. Without a driver there are no devices,
- * which is no error.
- *
- *     ESPRESSO_CUDA_SMS=N              codecs launch no more blocks than fit N multiprocessors
- *     ESPRESSO_CUDA_PRIORITY=high|low  priority of the library's streams, otherwise the device's default
- */
+/* device.cu: implements the table of CUDA devices (esp_device_table): memory, streams, events, copies and
+ * conversion. The CUDA runtime is linked into the plugin and loads the driver at run time; without a driver there
+ * are no devices, which is not an error. ESPRESSO_CUDA_SMS=N makes codecs use at most N multiprocessors.
+ * ESPRESSO_CUDA_PRIORITY=high|low sets the priority of the library's streams. */
 #include "codecs/common/half.h"
 #include "codecs/cuda/common/memory.h"
 #include "codecs/cuda/device.h"
@@ -19,7 +16,7 @@ static esp_status cuda_log(const esp_host *h, int32_t level, esp_status s, const
 }
 esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e) {
     char text[256];
-    (void)cudaGetLastError(); /* so that the trainer's next call does not return it */
+    (void)cudaGetLastError(); /* clears the error for the trainer's next call */
     (void)snprintf(text, sizeof text, "%s: CUDA error %d: %s", call, (int)e, cudaGetErrorString(e));
     return cuda_log(h, ESP_LOG_ERROR, e == cudaErrorMemoryAllocation ? ESP_E_NOMEM : ESP_E_DEVICE, text);
 }
@@ -37,8 +34,8 @@ static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     return cuda_log(h, ESP_LOG_INFO, ESP_OK, text);
 }
 
-/* Reads a variable's whole number. Returns at most `most`, also where the variable is not set, or 0 where it is
- * malformed. */
+/* Parses a whole number from an environment variable. Returns at most `most`, `most` if the variable is not set,
+ * and 0 if it is malformed. */
 static unsigned cuda_env_number(const char *text, unsigned most) {
     char *end;
     if (!text || !*text) return most;
@@ -150,11 +147,9 @@ static void cuda_event_destroy(void *self, void *event) {
     const cuda_on on(((cuda_device *)self)->ordinal);
     (void)cudaEventDestroy((cudaEvent_t)event);
 }
-/* Calls with a stream first make this device the thread's current one, since the default stream, NULL, is that of the
- * current device.
- *
- * Fails while the stream is captured into a graph: an event recorded in a capture belongs to the graph, and work
- * outside of the graph that waits for it would not wait. */
+/* Calls with a stream make this device the thread's current one, since NULL means the default stream of the current
+ * device. Event calls fail while the stream is being captured into a graph: the event would then belong to the
+ * graph, and work outside of the graph would not wait for it. */
 static bool cuda_captured(const void *self, esp_stream s) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing((cudaStream_t)s.native, &status) != cudaSuccess) (void)cudaGetLastError();
@@ -174,7 +169,7 @@ static esp_status cuda_event_wait(void *self, void *event, esp_stream s) {
     if (cuda_captured(self, s)) return ESP_E_UNSUPPORTED;
     return cuda_done(self, "cudaStreamWaitEvent", cudaStreamWaitEvent((cudaStream_t)s.native, (cudaEvent_t)event, 0));
 }
-/* The status of a completed event: ESP_E_CORRUPT where a kernel has found a corrupt payload. */
+/* Returns the status of a completed event: ESP_E_CORRUPT if any kernel of this device has found a corrupt payload. */
 static esp_status cuda_found(cuda_device *d) {
     char text[256];
     if (!*(volatile uint32_t *)&d->finding->corrupt) return ESP_OK;

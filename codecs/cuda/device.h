@@ -1,14 +1,14 @@
-/* device.h: one open CUDA device of one context, as the plugin's codecs use it. device.cu has its table. */
+/* device.h: the open CUDA device of a context, which codecs of plugin cuda use. device.cu implements its table. */
 #ifndef ESP_CUDA_DEVICE_H
 #define ESP_CUDA_DEVICE_H
 #include "espresso.h"
 #include <cuda_runtime.h>
 
-/* A corrupt payload that a kernel found, in host memory that the device can access. It is never reset, and fails every
- * later event. */
+/* Where a kernel reports a corrupt payload, in host memory that the device can access. The report is never cleared:
+ * it makes every later event of the device fail. */
 typedef struct cuda_finding {
-    uint32_t corrupt; /* nonzero where a payload is corrupt */
-    uint32_t codec;   /* esp_name_hash of the codec's name */
+    uint32_t corrupt; /* nonzero if a payload is corrupt */
+    uint32_t codec;   /* hash of the codec's name (esp_name_hash) */
 } cuda_finding;
 
 typedef struct cuda_device {
@@ -16,17 +16,17 @@ typedef struct cuda_device {
     int ordinal, priority;
     unsigned sms; /* multiprocessors that codecs may use */
     cuda_finding *finding;
-    cudaStream_t own; /* for work that a call waits for */
-    int logged;       /* atomic: the finding was logged */
+    cudaStream_t own; /* stream of calls that wait for the device */
+    int logged;       /* atomic: the report has been logged */
 } cuda_device;
 
 extern const esp_device_table cuda_device_table;
-/* Logs a CUDA error. Returns ESP_E_NOMEM or ESP_E_DEVICE. */
+/* Logs a CUDA error, and returns ESP_E_NOMEM or ESP_E_DEVICE. */
 esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e);
-/* The name of one of the plugin's codecs, or NULL. */
+/* Returns the name of one of the plugin's codecs, or NULL. */
 const char *cuda_codec_name(uint32_t hash);
 
-/* Makes a device the calling thread's current one, as launches require, until the end of the scope. */
+/* Makes a device the calling thread's current one, which kernel launches need, until the end of the scope. */
 struct cuda_on {
     int before, changed;
     explicit cuda_on(int ordinal) : before(-1), changed(0) {

@@ -1,13 +1,13 @@
-/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, its body in codecs/common/sparse.h, the selection in
- * select.h. A compress moves 32 bytes per element with momentum, 20 with plain feedback, 4 without, in 6 or 7 launches,
- * for small parts 1. Decompress is that of topk.cu. The parameter sample= has no effect, since the selection has its
+/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, the selection in select.h. A compress is 6 or 7
+ * launches (1 for small parts) that move 32 bytes per element with momentum, 20 with plain error feedback, and 4
+ * without. Decompress is the same as for topk. The parameter sample= has no effect, since the selection takes its
  * own sample. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"
 
-/* In the Comp that reads the rank's own gradient, u is in state and v in the residual. In others, and without state,
- * the item is phi, which has a plain residual. */
+/* Feedback memory of dgc for select.h. When the rank's own gradient is compressed, u is in the state and v in the
+ * residual. Otherwise, or without state, the residual holds plain error feedback. */
 typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;

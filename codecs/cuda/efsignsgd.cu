@@ -1,14 +1,14 @@
-/* efsignsgd.cu: codec "efsignsgd" on CUDA; its maths and body are in codecs/efsignsgd.c. A compress is 2 launches,
- * without feedback 1: the first writes signs, norms, the scale and the header (it reads 8 bytes per element, without
- * feedback 4, and writes 1/8), the second the residual (it reads 8, writes 4). A decompress is 2 launches. Per element
- * it reads 1/8 byte of each payload, and writes 4; to add it also reads 4. */
+/* efsignsgd.cu: codec "efsignsgd" on CUDA; its maths is in codecs/efsignsgd.c. A compress is 2 launches: the first
+ * writes signs, scale and header (it moves 8 bytes per element, without feedback 4), the second writes the residual
+ * (12 bytes, only with feedback). A decompress is 2 launches; per element it reads 1 bit of each payload and writes
+ * 4 bytes. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { EFSIGN_OWN_SCALE = 1 }; /* index in flags->own[] of the scale's bits */
+enum { EFSIGN_OWN_SCALE = 1 }; /* index of the scale's bits in flags->own[] */
 
-/* The last block of a part writes the scale and the header. */
+/* The last block of a part to finish writes the scale and the header. */
 static __device__ __forceinline__ void efsign_finish(const cuda_part *p, uint32_t codec, double norm) {
     const float s = p->count ? efsign_scale(norm, p->count) : 0;
     const int bad = dense_bad(s);
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
             const uint32_t w = __ballot_sync(0xFFFFFFFFu, phi[k] < 0);
             if (cuda_lane() == k) word = w;
         }
-        /* lane k < 16 writes the word of the warp's elements 32 k to 32 k + 31 */
+        /* Lane k < 16 writes the word with the signs of the warp's elements 32 k to 32 k + 31. */
         const uint64_t i = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 32;
         if (cuda_lane() < CUDA_TILE_EACH && i < p->count)
             cuda_put((uint32_t *)(void *)(cuda_body(p) + EFSIGN_SCALE_BYTES) + i / 32, word);

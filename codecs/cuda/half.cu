@@ -1,7 +1,6 @@
-/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths and bodies are in codecs/half.c. A compress is a launch that
- * reads 4 bytes per element and writes 2; with feedback it is 2 launches, which read 16 and write 6. A decompress is a
- * launch. Per element it reads 2 bytes of each payload, and writes 4; to add it also reads 4. With of=(SPEC) these
- * codecs are not available on CUDA. */
+/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths is in codecs/half.c. A compress is 1 launch that moves 6
+ * bytes per element; with error feedback it is 2 launches and 22 bytes. A decompress is 1 launch; per element it
+ * reads 2 bytes of each payload and writes 4 bytes. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/half.c"
 
@@ -33,7 +32,7 @@ template <int F16> struct half_cuda_format {
     }
 };
 
-/* With of=(SPEC) this returns ESP_E_UNSUPPORTED, and the host runs the codec on CPU workers. */
+/* Returns ESP_E_UNSUPPORTED for a spec with of=, so that the host runs the codec on the CPU instead. */
 static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const char *params, void **self) {
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     const esp_status s = esp_params_take(h, cpu->name, params, "of", own, of);

@@ -1,5 +1,5 @@
-/* plugin.cu: the plugin's entry: the codecs of codecs.inc, and the device table. It calls no CUDA function, so it loads
- * on a machine without a device. */
+/* plugin.cu: the entry point of plugin cuda, which registers the codecs of codecs.inc and the table of CUDA
+ * devices. It calls no CUDA function, so the plugin loads on machines without a device too. */
 #include "codecs/cuda/device.h"
 
 #define CUDA_CODECS(name) extern "C" const esp_codec *cuda_codec_##name(void);

@@ -1,26 +1,22 @@
-/* powersgd.cu: codec "powersgd" on CUDA; its maths and bodies are in codecs/powersgd.c, the products in
- * codecs/cuda/common/lowrank.h.
- *
- * round 0:     start (draws the columns of Q that are zero), p; p's last block writes the header
- * round 1:     basis (one block per matrix), q, combine, rest
- * decompress:  check, basis (and in other blocks the next step's Q), put A matrix moves 4 bytes per element in each
- * round, with feedback 8 and 20; in a decompress 4 to overwrite, 8 to add. A tensor that is no matrix moves 8 in round
- * 1 (with feedback 24), and in a decompress 4 per payload and 4 or 8. */
+/* powersgd.cu: codec "powersgd" on CUDA; its maths is in codecs/powersgd.c, the matrix products in common/lowrank.h.
+ * Round 0 launches start (draws random columns of Q where they are zero) and p (P = phi Q, and the header). Round 1
+ * launches basis, q, combine and rest (the residual). A decompress launches check, basis and put. In each round a
+ * matrix moves 4 bytes per element, with error feedback 8 in round 0 and 20 in round 1. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/cuda/common/lowrank.h"
 #include "codecs/powersgd.c"
 
 enum { POWERSGD_SOURCES = 64 };
 
-/* A part of a compress. */
+/* A part's arguments for the kernels of a compress. */
 typedef struct powersgd_part {
     const float *g;
-    float *e, *q; /* q: the initial Q, in the state or in scratch memory */
+    float *e, *q; /* q is the initial Q, in state or scratch */
     unsigned char *payload, *scratch;
     const unsigned char *reduced;
     uint64_t reduced_bytes, *used;
     uint64_t count, m, n, first, key;
-    uint32_t r, warm; /* warm: nonzero where q is in the state */
+    uint32_t r, warm; /* warm is nonzero if q is in the state */
 } powersgd_part;
 typedef struct powersgd_parts {
     uint32_t n, codec;
@@ -28,9 +24,9 @@ typedef struct powersgd_parts {
     cuda_finding *finding;
     powersgd_part part[CUDA_PARTS];
 } powersgd_parts;
-/* A part of a decompress. */
+/* A part's arguments for the kernels of a decompress. */
 typedef struct powersgd_sum {
-    float *out, *state; /* state: receives the next step's Q, or NULL */
+    float *out, *state; /* state receives Q for the next step, or is NULL */
     unsigned char *scratch;
     const unsigned char *reduced;
     uint64_t reduced_bytes, count, m, n;
@@ -44,7 +40,7 @@ typedef struct powersgd_sums {
     cuda_source source[POWERSGD_SOURCES];
 } powersgd_sums;
 
-/* Indices in flags->own[]: finished blocks, and whether the sum of P is corrupt. */
+/* Indices in flags->own[]: a count of finished blocks, and a flag that the sum of P is corrupt. */
 enum { POWERSGD_DONE, POWERSGD_CORRUPT };
 
 static __device__ __forceinline__ cuda_flags *powersgd_flags(unsigned char *scratch) {
@@ -73,7 +69,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(pow
     }
 }
 
-/* Writes the header and, where the input is not finite, a body of NaN. Thread i of n calls it. */
+/* Writes the header, and a body of NaN if the input is not finite. Called by n threads, of which this one is thread
+ * i. */
 static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
                                                        uint64_t numbers, uint64_t i, uint64_t n) {
     cuda_part to;
@@ -95,7 +92,8 @@ template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kern
     powersgd_finish(&all, p, bad, p->m * p->r, threadIdx.x, CUDA_THREADS);
 }
 
-/* For a matrix, one block computes P^ from the sum of P. For another tensor with feedback, checks for NaN and Inf. */
+/* For a matrix, one block computes the orthonormal basis P^ of the summed P. For a tensor that is sent
+ * uncompressed, with error feedback, the kernel checks for NaN and Inf. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(powersgd_parts all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_part *p = &all.part[blockIdx.y];
@@ -126,13 +124,15 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
     cuda_lowrank_orthonormal(sum, p->m, p->r, at.columns, at.p, room);
 }
 
-/* For a matrix, computes partial sums of Q. For another tensor, writes its body and residual. */
+/* For a matrix, computes partial sums of Q = phi^T P^. A tensor that is sent uncompressed gets its body and
+ * residual here. */
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
     cuda_flags *flags = powersgd_flags(p->scratch);
-    /* without feedback this kernel sets the flag itself, and powersgd_rest_kernel overwrites the body */
+    /* Without error feedback this kernel sets `bad` itself, so it cannot skip; powersgd_rest_kernel then overwrites
+     * the body. */
     if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
     if (p->r) {
         const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(p
         cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER));
     if (any >> 31) atomicOr(&flags->bad, 1u);
 }
-/* Writes the header, and a matrix's residual. */
+/* Writes the header, and the residual of a matrix. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_part *p = &all.part[blockIdx.y];
@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powe
     });
 }
 
-/* The largest number of work items of a list's parts, for grids. */
+/* The most work items that any part of the list has, from which the grids are computed. */
 typedef struct powersgd_most {
     uint64_t plain, r, p_tiles, q_tiles, q_numbers, tiles;
 } powersgd_most;
@@ -195,7 +195,7 @@ static void powersgd_most_of(powersgd_most *w, uint64_t count, uint64_t m, uint6
     powersgd_raise(&w->q_numbers, n * r);
     powersgd_raise(&w->tiles, wide * ((m + CUDA_LOWRANK_ROWS - 1) / CUDA_LOWRANK_ROWS));
 }
-/* The grid for `tiles` tiles and `numbers` numbers of the largest part. */
+/* Returns a grid that is large enough for `tiles` tiles, and for `numbers` numbers, of the largest part. */
 static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, uint32_t parts) {
     const uint64_t more = (numbers + CUDA_DENSE_EACH - 1) / CUDA_DENSE_EACH;
     return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
@@ -223,7 +223,7 @@ static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
-/* Has each matrix a payload of the round before? */
+/* Has each matrix the reduced payload of round 0? */
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++)
         if (powersgd_rank(s, a->tensor[t]) &&
@@ -272,7 +272,7 @@ static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Is the header one of this codec's, with a body of `numbers` f32? */
+/* Is this a valid header of the codec, with a body of `numbers` f32? */
 static __device__ __forceinline__ int powersgd_header_ok(const cuda_header *h, const powersgd_sums *all,
                                                          const powersgd_sum *d, uint64_t bytes, uint64_t numbers) {
     return h->codec == all->codec && h->wire == 1 && h->count == d->count && h->body <= bytes - ESP_PAYLOAD_HEADER &&
@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(pow
     atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_CORRUPT);
     cuda_found(all.finding, all.codec);
 }
-/* Task 0 computes P^, each other task a column of the next step's Q. */
+/* Task 0 computes P^. Each other task computes one column of Q for the next step. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(powersgd_sums all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_sum *d = &all.part[blockIdx.y];
@@ -353,13 +353,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(power
     });
 }
 
-/* Calls launch(sums, w, begins) for all payloads: for those of several parts at a time, or for those of one part in
- * several calls, where `begins` is nonzero in the first. */
+/* Launches kernels for all payloads of a decompress. A launch takes the payloads of several parts, or if they do
+ * not fit, some payloads of one part; `begins` is then nonzero in the part's first launch. */
 template <typename Launch>
 static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_codec_args *a, unsigned char *scratch,
                               uint64_t stride, Launch launch) {
     const uint32_t per = a->n_payloads, room = POWERSGD_SOURCES;
-    uint32_t t = 0, p = 0; /* the next payload: p of part t */
+    uint32_t t = 0, p = 0; /* next is payload p of part t */
     while (t < a->n_tensors && c->status == ESP_OK) {
         powersgd_sums all;
         powersgd_most w;
@@ -388,7 +388,7 @@ static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_co
                 all.source[used++] = {(const unsigned char *)b->ptr, b->bytes};
             }
             powersgd_most_of(&w, d->count, d->m, d->n, d->r);
-            powersgd_raise(&w.plain, d->count); /* a NaN result is written number by number */
+            powersgd_raise(&w.plain, d->count); /* if a payload has a NaN, every element is written */
             p += d->n_payloads;
             if (p < per) break;
             p = 0;

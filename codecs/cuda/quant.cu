@@ -1,10 +1,8 @@
-/* quant.cu: codecs "int8" and "int4" on CUDA; their maths and bodies are in codecs/quant.c.
- *   blocks:         a compress is a launch that reads 4 bytes per element and writes 1.02 (int4: 0.53); with feedback
- *                   it is 2 launches, which read 16 and write 4 more.
- *   int8:shared=1:  round 0 is 1 launch that reads 4 (with feedback 8); round 1 is 1 launch that reads as much again
- *                   and writes the levels (1, 2 or 4 bytes) and the residual.
- * A decompress is 2 launches (with shared=1 one). Per element it reads the level of each payload, and writes 4; to add
- * it also reads 4. */
+/* quant.cu: codecs "int8" and "int4" on CUDA; their maths is in codecs/quant.c. With block=N a compress is 1 launch
+ * that reads 4 bytes per element and writes 1.02 (int4 0.53); with error feedback it is 2 launches that read 16 and
+ * write 4 more. With int8:shared=1 each round is 1 launch that reads 4 bytes, or 8 with error feedback; round 1 also
+ * writes levels and residual. A decompress is 2 launches (shared=1: one); per element it reads every payload's level
+ * and writes 4 bytes. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"
@@ -30,7 +28,8 @@ template <int PER_BYTE> struct quant_cuda_blocks {
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
     }
-    /* pieces are the units, and for int4 the byte of the last element */
+    /* Each unit is a piece to check. For int4 the last byte is one too: if the count is odd, its upper half must be
+     * 0. */
     __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
     __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
         if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
@@ -47,7 +46,7 @@ template <int PER_BYTE> struct quant_cuda_blocks {
 };
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
-/* INT8_OWN_TOP is the index in flags->own[] of the bits of the largest |phi|. */
+/* flags->own[INT8_OWN_TOP] holds the bits of the largest |phi|. */
 enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 };
 
 static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_parts all, uint32_t codec) {
@@ -69,7 +68,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
                       bad ? 0 : top);
 }
 
-/* As int8_shared(). */
+/* The range that int8_shared() of codecs/quant.c reads. */
 typedef struct int8_cuda_range {
     uint32_t top;
     int nan, ok;
@@ -86,7 +85,7 @@ static __device__ __forceinline__ int8_cuda_range int8_cuda_range_of(const unsig
     return r;
 }
 
-/* L is the type of a level. */
+/* L is the integer type of a level. */
 template <typename L>
 __global__ void __launch_bounds__(CUDA_THREADS)
     int8_levels_kernel(cuda_parts all, uint32_t codec, cuda_finding *finding) {
@@ -130,7 +129,7 @@ typedef struct int8_cuda_shared {
     }
 } int8_cuda_shared;
 
-/* Kernels do not check the size of a range's payload, so this does. */
+/* Checks the sizes of the payloads with the range, since kernels do not. */
 static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         if (!a->tensor[t]->count) continue;

@@ -1,16 +1,12 @@
-/* randomk.cu: codec "randomk" on CUDA; its maths, permutation and body are in codecs/randomk.c.
- *
- * compress: check (is phi finite?), draw (reads the permutation's elements of phi, writes the body), and with feedback
- * keep. draw writes NaN to the residual of each element that it sends, where no NaN was before, so that keep needs no
- * second draw. Moves 4 bytes per element (with feedback 20), and for each value sent 36 to 100, because a scattered
- * access moves 32. decompress: check; to overwrite, clear; add. Payloads of one draw are added in one pass, in which a
- * thread has an index of the draw. For payloads of several draws a thread has an element, and computes its index in
- * each draw by the inverse permutation, so that all are added in order. Moves 4 bytes per element to overwrite, and for
- * each value 8 per payload and up to 64. */
+/* randomk.cu: codec "randomk" on CUDA; its maths is in codecs/randomk.c. Compress launches check (is phi finite?),
+ * draw (gathers the chosen elements), and with error feedback keep. draw marks sent elements by a NaN in the
+ * residual, so that keep need not compute the permutation again. Decompress launches check, clear (to overwrite)
+ * and add. If all payloads of a part have the same key, a thread adds one chosen element of all; otherwise it adds
+ * one element of the tensor, which it finds in each payload by the inverse permutation. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-/* RANDOMK_MIXED is a decision (cuda_sum): the part has payloads of several draws. */
+/* RANDOMK_MIXED is a bit of a part's decision: its payloads have different keys. */
 enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };
 
 /* ---- permutation ------------------------------------------------------------------------------------------------- */
@@ -24,7 +20,7 @@ static __device__ __forceinline__ void randomk_split(const randomk_perm *p, uint
     *left = j >> 32 ? (uint32_t)(j / p->b) : (uint32_t)j / p->b; /* 32-bit division is much faster */
     *right = (uint32_t)(j - (uint64_t)*left * p->b);
 }
-/* P(j) */
+/* Returns P(j). */
 static __device__ __forceinline__ uint64_t randomk_at(const randomk_perm *p, uint64_t j) {
     uint32_t left, right;
     randomk_split(p, j, &left, &right);
@@ -32,7 +28,7 @@ static __device__ __forceinline__ uint64_t randomk_at(const randomk_perm *p, uin
     while (j >= p->count);
     return j;
 }
-/* The j with P(j) = i. */
+/* Returns the j with P(j) = i. */
 static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, uint64_t i) {
     const uint32_t a = p->a, b = p->b;
     uint32_t left, right;
@@ -51,9 +47,9 @@ static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, 
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* The draws of a list's parts. */
+/* The keys and permutations of a list's parts. */
 typedef struct randomk_draws {
-    uint32_t keeps; /* 0 with unbiased=1, where the residual is 0 */
+    uint32_t keeps; /* 0 with unbiased=1, which has no residual */
     uint32_t codec;
     struct {
         uint64_t draw, k;
@@ -144,7 +140,7 @@ typedef struct randomk_sizes {
     } part[CUDA_PARTS];
 } randomk_sizes;
 
-/* Each thread of a part checks all headers and a share of the values, and one thread compares the draws. */
+/* Each thread of a part checks all headers and some of the values; one thread also compares the keys. */
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda_sums all, uint32_t codec) {
     const cuda_sum *d = &all.part[blockIdx.y];
     uint64_t draw = 0;
@@ -171,9 +167,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_clear_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise add writes every element */
+    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise `add` writes every element */
 }
-/* Adds payloads of one draw. */
+/* Adds payloads that all have the same key. */
 static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     const uint64_t k = d->body / 4, each = cuda_threads();
@@ -204,7 +200,7 @@ static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, c
             if (first + (uint64_t)n * each < k) cuda_put(d->out + at[n], x[n]);
     }
 }
-/* Adds payloads of several draws. */
+/* Adds payloads with different keys. */
 static __device__ __forceinline__ void randomk_add_mixed(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {

@@ -1,15 +1,15 @@
-# rules.mk: plugin cuda, its bench, the trainer on CUDA, and the tests that run on a GPU. Part of the Makefile; settings are in cuda.mk.
+# rules.mk: builds plugin cuda, its bench, the trainer on CUDA, and the tests that run on a GPU. The Makefile includes it.
 $(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
-# -Xptxas -v: registers, shared memory and spills of each kernel, kept beside the object (bench/cuda/kernels.sh makes a table of them)
+# -Xptxas -v prints each kernel's registers, shared memory and spills; bench/cuda/kernels.sh makes a table of them
 NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
              -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings
 $(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
 	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
 $(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
-	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # templates of C++ would be exported too
+	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # otherwise C++ templates would be exported too
 	$(NVCC) -shared -cudart static -Xlinker -z,defs,--version-script=$(BUILD)/cuda.map $^ -o $@
 
-# the trainer on CUDA: its own files, and those that it shares with the trainer on CPUs
+# The trainer on CUDA has its own files, and shares some with the trainer on CPUs.
 TRAIN_CUDA   := $(wildcard examples/train_cuda/*.c[cu])
 TRAIN_CUDA_C := $(patsubst %.c,$(BUILD)/obj/%.o,$(addprefix examples/train/,data.c model.c gemm.c run.c report.c))
 $(BUILD)/obj/examples/%.o: examples/%.c $(STAMP)
@@ -21,7 +21,7 @@ $(TRAIN_CUDA:%=$(BUILD)/cuda/%.o): $(BUILD)/cuda/%.o: % $(BUILD)/cuda-flags
 $(BUILD)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda/%.o) $(TRAIN_CUDA_C) $(LIB) | $(BUILD)/bin/
 	$(NVCC) -cudart static $^ -o $@ -lpthread -ldl -lm
 
-# codecs on CUDA, measured on a GPU, or counted on the host
+# This bench measures CUDA codecs on a GPU; cuda-counted counts their memory accesses with the emulator on a CPU.
 $(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/
 	$(NVCC) $(NVCC_FLAGS) -DESPRESSO_STATIC_PLUGINS -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
 CUDA_STATIC := $(filter-out $(BUILD)/cuda/plugin.o,$(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o)) $(BUILD)/cuda/static/plugin.o
@@ -30,7 +30,7 @@ $(BUILD)/bench/cuda: bench/cuda/codecs.c $(CUDA_STATIC) $(STAMP) | $(BUILD)/benc
 	$(NVCC) -cudart static $@.o $(CUDA_STATIC) -o $@
 $(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(BUILD)/cuda-host/tests.a -lstdc++ $(LIBS)
-# the tests of codecs and executor on a GPU, with the objects of plugin cuda in place of the emulator: see bench/gpu.sh
+# These tests run on a GPU, with the objects of plugin cuda instead of the emulator (bench/gpu.sh).
 GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/gpu/capture.o: tests/cuda/emulator/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/

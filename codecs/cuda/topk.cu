@@ -1,11 +1,11 @@
-/* topk.cu: codec "topk" on CUDA; its maths and body are in codecs/topk.c and codecs/common/sparse.h, the selection in
- * select.h. A compress moves 4 bytes per element, with feedback 20, in 6 or 7 launches, for small parts 1. A decompress
- * is 2 launches; it writes 4 bytes per element (ESP_OUT_SET) and, for each value, reads and writes a sector of 32. */
+/* topk.cu: codec "topk" on CUDA; its maths is in codecs/topk.c, the selection in select.h. A compress is 6 or 7
+ * launches (1 for small parts) that move 4 bytes per element, or 20 with error feedback. A decompress is 2 launches; it
+ * writes 4 bytes per element only to overwrite, and reads and writes 32 bytes for each value. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
 
-/* The item is phi, which has a plain residual. */
+/* Feedback memory of topk for select.h: the residual is phi where nothing is sent, otherwise 0. */
 typedef struct topk_memory {
     typedef struct item {
         float phi;

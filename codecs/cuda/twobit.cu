@@ -1,16 +1,15 @@
-/* twobit.cu: codec "twobit" on CUDA; its maths and body are in codecs/twobit.c. A compress is a launch that reads 4
- * bytes per element and writes 1/4; with feedback it is 2 launches, which read 16 and write 4.25. With relative= it is
- * 2 launches: the first computes the mean magnitude (reads 4, or 8), the second packs (reads as much again, writes 1/4
- * and the residual). A decompress is 2 launches. Per element it reads 1/4 byte of each payload twice, and writes 4; to
- * add it also reads 4. */
+/* twobit.cu: codec "twobit" on CUDA; its maths is in codecs/twobit.c. A compress is 1 launch that reads 4 bytes per
+ * element and writes 1/4; with error feedback it is 2 launches that read 16 and write 4.25. With relative= it is 2
+ * launches: the first computes the mean of |phi|, the second packs. A decompress is 2 launches; per element it
+ * reads 1/4 byte of each payload twice, and writes 4 bytes. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/twobit.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { TWOBIT_OWN_THRESHOLD = 1 }; /* index in flags->own[] of the threshold's bits */
+enum { TWOBIT_OWN_THRESHOLD = 1 }; /* index of the threshold's bits in flags->own[] */
 
-/* Spreads 16 bits, one per element, to the lower bits of the elements' codes, in which every four elements are in
- * reverse order. */
+/* Moves 16 bits, one per element, to the lower bits of the elements' two-bit codes. In the result every four
+ * elements are in reverse order, as MXNet's format requires. */
 static __device__ __forceinline__ uint32_t twobit_spread(uint32_t x) {
     x = (x & 0x5555u) << 1 | (x >> 1 & 0x5555u);
     x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
@@ -41,7 +40,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
                       bad ? 0 : float_bits(t));
 }
 
-/* Where `threshold` is 0, uses that of twobit_measure_kernel, which also checks phi. */
+/* If `threshold` is 0, uses the one that twobit_measure_kernel computed; that kernel has then also checked phi. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     twobit_encode_kernel(cuda_parts all, float threshold, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -64,7 +63,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
             any |= dense_nonfinite(phi[k]);
             if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - bits_float(twobit_value(code, float_bits(t))));
         }
-        /* lane l has the ballots of the warp's elements from 32 (l / 2) on, and packs the word of 16 of them */
+        /* Lane l packs the word of 16 elements from 16 l on. It holds the ballots of 32 elements, and uses one half
+         * of them. */
         const uint32_t half = cuda_lane() % 2 * 16;
         const uint64_t first = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 16;
         const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);

@@ -1,5 +1,5 @@
-/* codec.c: uses a codec without other ranks: prints how small a gradient becomes, and how feedback sends in later steps
- * what compression dropped. ./codec [SPEC], such as ./codec topk:ratio=0.05 */
+/* codec.c: compresses a gradient with one codec, without other ranks. It prints how small the gradient becomes, and how
+ * error feedback sends in later steps what compression dropped. ./codec [SPEC], for example ./codec topk:ratio=0.05 */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>

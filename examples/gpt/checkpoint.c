@@ -1,5 +1,5 @@
-/* checkpoint.c: a checkpoint's files in one folder: stepN.model, stepN.espresso.rRofS, and `latest`, which contains N
- * and is written last, by a rename. */
+/* checkpoint.c: writes a checkpoint to a folder as files stepN.model, stepN.espresso.rRofS, and `latest`. The latter
+ * contains N and is renamed into place last, so that it always names a complete checkpoint. */
 #include "checkpoint.h"
 #include <errno.h>
 #include <stdio.h>
@@ -8,15 +8,14 @@
 #include <unistd.h>
 
 enum { PATH = 1024 };
-static char why[2 * PATH]; /* the last error's text */
+static char why[2 * PATH]; /* text of the last error */
 
 static const char *problem(const char *path, const char *what) {
     snprintf(why, sizeof why, "%s: %s", path, what);
     return why;
 }
 
-/* Writes a line and then `bytes` of data to a temporary file, and renames it, so that the file is complete or
- * absent. */
+/* Writes a line and `bytes` of data to a temporary file and renames it, so that no reader sees half a file. */
 static const char *write_file(const char *path, const char *line, const void *data, size_t bytes) {
     char other[PATH + 8];
     snprintf(other, sizeof other, "%s.tmp", path);
@@ -31,7 +30,7 @@ static const char *write_file(const char *path, const char *line, const void *da
     return NULL;
 }
 
-/* Reads a file that write_file wrote: a line, which must equal `line` unless that is empty, and the data. */
+/* Reads a file of write_file: its line, which must equal `line` unless that is empty, and its data. */
 static const char *read_file(const char *path, char *line, size_t room, void *data, size_t bytes) {
     char got[PATH];
     FILE *f = fopen(path, "rb");
@@ -75,7 +74,7 @@ const char *checkpoint_save(esp_ctx *ctx, const gpt *m, const char *folder, cons
     char path[PATH], number[32];
     size_t before = step;
     if (mkdir(folder, 0777) && errno != EEXIST) return problem(folder, strerror(errno));
-    if (read_latest(folder, &before)) before = step; /* no checkpoint yet */
+    if (read_latest(folder, &before)) before = step; /* there is no checkpoint yet */
     path_of(path, folder, step, "model");
     const char *bad = esp_rank(ctx) ? NULL : write_file(path, run, m->value, 3 * m->n_values * sizeof *m->value);
     if (bad) return bad;
@@ -92,7 +91,7 @@ const char *checkpoint_load(esp_ctx *ctx, gpt *m, const char *folder, const char
     char path[PATH], line[PATH];
     uint64_t number = 0;
     const size_t bytes = 3 * m->n_values * sizeof *m->value;
-    if (esp_rank(ctx) == 0) { /* the others may have no access to these files */
+    if (esp_rank(ctx) == 0) { /* other ranks may have no access to the files */
         const char *bad = read_latest(folder, step);
         snprintf(line, sizeof line, "%s", run);
         path_of(path, folder, *step, "model");

@@ -1,6 +1,6 @@
-/* main.c: trains the GPT of model.h on many ranks. In addition to examples/train, it accumulates gradients over
- * micro-batches and synchronises them once a step, clips them after synchronisation, has a tensor with a gradient in
- * some steps only, and resumes from a checkpoint with the same bits as a run that never stopped. */
+/* main.c: trains the GPT of model.h on many ranks. It shows more than examples/train: gradients that accumulate over
+ * several micro-batches and are averaged once a step, clipping after that, a tensor that has a gradient in some steps
+ * only, and a resume with the same bits as a run that never stopped. */
 #include "espresso.h"
 #include "checkpoint.h"
 #include "model.h"
@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Flags, with their defaults. These names are indices into the list. The flags before N_RUN decide what a run
- * computes. */
+/* Flags with their defaults. The enumerators are indices into flags[]. The flags before N_RUN determine the results, so
+ * a checkpoint can only be resumed with the same ones. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
 enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
@@ -48,13 +48,13 @@ static size_t count(int f) { return (size_t)flags[f].number; }
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[MAX_PARAMS]; /* espresso's tensor ids of the parameters */
+    uint32_t id[MAX_PARAMS]; /* espresso's ids of the parameters */
     gpt net;
     text text;
-    const uint8_t **seq;                     /* the texts of one micro-batch */
-    double *step_ms, *wait_ms, *at_s, *loss; /* of each step of this process */
+    const uint8_t **seq;                     /* the texts of a micro-batch */
+    double *step_ms, *wait_ms, *at_s, *loss; /* per step of this process */
     size_t n_steps;
-    char run[900]; /* one line that describes the run */
+    char run[900]; /* a line that describes the run */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("gpt", what, why); }
@@ -95,8 +95,8 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* Draws the pieces of text of one micro-batch. They depend only on the run's seed and on how many pieces all ranks drew
- * before, so a resumed run needs no saved state of a random generator. */
+/* Draws the pieces of text of a micro-batch. They depend only on the seed and on how many pieces were drawn before, so
+ * a resumed run needs no saved random state. */
 static void draw(trainer *t, size_t step, size_t micro) {
     const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = count(BATCH);
     for (size_t b = 0; b < batch; b++) {
@@ -105,14 +105,14 @@ static void draw(trainer *t, size_t step, size_t micro) {
     }
 }
 
-/* Backward calls this when gradient i is complete. It is synchronised while backward continues. */
+/* Backward calls this when gradient i is complete. espresso averages gradient i while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* As push, for steps in which the second head (tensor 0) has no gradient. Every rank then pushes zeros for it, since
- * feedback may have a residual to send. */
+/* Replaces push in steps in which the second head (tensor 0) has no gradient. Every rank then pushes zeros for tensor
+ * 0, since its residual may still have something to send. */
 static void push_without_second(void *user, int i) {
     trainer *t = user;
     if (i)
@@ -121,8 +121,8 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches, and pushes during the last one only (other libraries call this a no-sync
- * scope). Returns the mean loss. */
+/* Adds the gradients of all micro-batches. Only the last backward pass pushes them (other libraries call the earlier
+ * ones a no-sync scope). Returns the mean loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
     double loss = 0;
@@ -140,14 +140,14 @@ static double accumulate(trainer *t, size_t step, int second) {
     return loss;
 }
 
-/* Learning rate: rises over the first twentieth of the steps, then falls to a tenth of its maximum. */
+/* The learning rate of step s rises in the first twentieth of a run, then falls to a tenth of its peak. */
 static double lr_at(size_t s) {
     const double x = (double)(s + 1) / flags[MAX_STEPS].number;
     return flags[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
-/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
- * until the rate has changed by a tenth. It depends on the step alone, so a resumed run does the same. */
+/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. It does so when the
+ * rate crosses a power of 1.1, which depends on the step alone, so that a resumed run does the same. */
 static void scale_feedback(const trainer *t, size_t s) {
     const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
     if (now < before || now > before)
@@ -163,7 +163,7 @@ static void step(trainer *t, size_t s) {
     check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
     check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = run_now_ms() - wait;
-    if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* the same on all ranks */
+    if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* all ranks compute the same norm */
     const float lr = (float)lr_at(s), momentum = (float)flags[MOMENTUM].number, decay = (float)flags[DECAY].number;
     if (is_adam())
         gpt_adamw(&t->net, s + 1, lr, momentum, decay);
@@ -173,7 +173,7 @@ static void step(trainer *t, size_t s) {
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
 }
 
-/* Mean bits per character on the held-out part; each rank evaluates a share. */
+/* Returns the mean bits per character on the held-out text. Each rank evaluates some of it. */
 static double held_out_bits(trainer *t) {
     const size_t context = count(CONTEXT), batch = count(BATCH), first = t->text.n_train;
     const size_t pieces = (t->text.n - first - 1) / context, ranks = (size_t)esp_size(t->ctx);
@@ -188,7 +188,7 @@ static double held_out_bits(trainer *t) {
     return (double)(sum[0] / sum[1]) / log(2);
 }
 
-/* Prints text that the model generates. Characters are drawn at temperature 0.7. */
+/* Prints text that the model generates, with characters drawn at temperature 0.7. */
 static void write_sample(trainer *t, size_t length) {
     const size_t context = count(CONTEXT), vocab = t->text.vocab;
     uint8_t seen[1024] = {0};
@@ -217,7 +217,7 @@ static void write_curve(const trainer *t, const char *path, size_t first) {
 }
 
 static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
-    const size_t n = t->n_steps, settled = n / 2; /* an autopilot measures in the first steps */
+    const size_t n = t->n_steps, settled = n / 2; /* an autopilot measures in the first half */
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);
@@ -276,5 +276,5 @@ int main(int argc, char **argv) {
         at += snprintf(t.run + at, sizeof t.run - (size_t)at, " %s %g", flags[f].name + 2, flags[f].number);
     train(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory ends with the process */
+    return 0; /* other memory is freed when the process ends */
 }

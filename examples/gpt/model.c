@@ -1,4 +1,4 @@
-/* model.c: forward, backward and update of the GPT in model.h. */
+/* model.c: the forward pass, the backward pass and the update of the GPT in model.h. */
 #include "model.h"
 #include "../train/parallel.h"
 #include <math.h>
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* a layer's parameters, in backward order */
-enum { ENOUGH = 10000 };                              /* larger loops use threads */
+enum { DOWN, UP, NORM2, OUT, QKV, NORM1, PER_LAYER }; /* parameters of a layer, in backward order */
+enum { ENOUGH = 10000 };                              /* loops of more iterations use threads */
 static const float second_weight = 0.5f;              /* weight of the second head's loss */
 
 static param *second_head(gpt *m) { return &m->p[0]; }
@@ -54,7 +54,7 @@ static float *take(float **at, size_t count) {
     return p;
 }
 
-/* Sets the addresses of all activations, from `base` on, unless base is NULL. Returns their size in numbers. */
+/* Sets the addresses of all activations, from `base` on, unless base is NULL. Returns how many numbers they need. */
 static size_t place(gpt *m, float *base) {
     const size_t n = m->s.batch * m->s.context, d = m->s.width,
                  square = m->s.batch * m->s.heads * m->s.context * m->s.context;
@@ -94,7 +94,7 @@ int gpt_open(gpt *m, shape s, uint64_t seed) {
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
-/* y (n x out) += x (n x in) * w, and its backward. */
+/* Adds x (n x in) * w to y (n x out). The next function is its backward pass. */
 static void linear(size_t n, size_t in, size_t out, const float *x, const float *w, float *y) {
     gemm(n, out, in, x, in, 1, w, out, 1, y, out);
 }
@@ -103,7 +103,7 @@ static void linear_back(size_t n, size_t in, size_t out, const float *x, const p
     gemm(n, in, out, dy, out, 1, w->value, 1, out, dx, in);
 }
 
-/* y = gain * x / (root mean square of x), row by row (Zhang 2019). */
+/* RMSNorm (Zhang 2019): y is gain * x / (root mean square of x), for each row. */
 static float scale_of(const float *x, size_t d) {
     float sum = 0;
     for (size_t i = 0; i < d; i++) sum += x[i] * x[i];
@@ -127,7 +127,7 @@ static void norm_back(size_t n, size_t d, const float *x, const param *gain, con
     }
 }
 
-/* Causal attention. A row of qkv has a character's query, key and value, each for all heads. */
+/* Causal attention. A row of qkv holds the query, the key and the value of a character, each for all heads. */
 static void attention(const gpt *m, size_t batch, const layer *l) {
     const size_t c = m->s.context, d = m->s.width, size = d / m->s.heads, wide = 3 * d;
     memset(l->weight, 0, batch * m->s.heads * c * c * sizeof(float)),
@@ -143,7 +143,7 @@ static void attention(const gpt *m, size_t batch, const layer *l) {
             for (size_t j = 1; j <= t; j++) top = w[j] > top ? w[j] : top;
             for (size_t j = 0; j <= t; j++) sum += w[j] = expf((w[j] - top) / sqrtf((float)size));
             for (size_t j = 0; j <= t; j++) w[j] /= sum;
-            memset(w + t + 1, 0, (c - t - 1) * sizeof *w); /* no weight on later characters */
+            memset(w + t + 1, 0, (c - t - 1) * sizeof *w); /* later characters get weight 0 */
         }
         gemm(c, size, c, weight, c, 1, v, wide, 1, l->mixed + b * c * d + head, d);
     }
@@ -186,7 +186,7 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
         norm(n, d, l->mid, of_layer(m, at, NORM2), l->norm2);
         linear(n, d, 4 * d, l->norm2, of_layer(m, at, UP)->value, l->up);
         PARALLEL_IF(n * d > ENOUGH)
-        for (size_t i = 0; i < 4 * n * d; i++) l->act[i] = l->up[i] > 0 ? l->up[i] * l->up[i] : 0.0f; /* ReLU squared */
+        for (size_t i = 0; i < 4 * n * d; i++) l->act[i] = l->up[i] > 0 ? l->up[i] * l->up[i] : 0.0f; /* squared ReLU */
         memcpy(l[1].x, l->mid, n * d * sizeof(float));
         linear(n, 4 * d, d, l->act, of_layer(m, at, DOWN)->value, l[1].x);
     }
@@ -197,8 +197,8 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
     return m->score;
 }
 
-/* Cross entropy of the softmax of `score` against the character `shift` positions later. Sets d, unless it is NULL, to
- * `scale` times the derivative. */
+/* Returns the cross entropy of the softmax of `score` against the character `shift` positions later. Sets d, unless it
+ * is NULL, to the derivative times `scale`. */
 static double cross_entropy(const gpt *m, const float *score, const uint8_t *const *seq, size_t n, size_t shift,
                             float scale, float *d) {
     const size_t vocab = m->s.vocab, c = m->s.context;
@@ -218,14 +218,14 @@ double gpt_loss(gpt *m, const uint8_t *const *seq, size_t batch) {
     return cross_entropy(m, m->score, seq, batch * m->s.context, 1, 0, NULL);
 }
 
-/* Backward of the scores, x times the embedding matrix: adds to the matrix's gradient and to dx. */
+/* Backward pass of the scores, which are x times the embedding matrix: adds to that matrix's gradient and to dx. */
 static void head_back(gpt *m, size_t n, const float *x, float *dx) {
     const size_t d = m->s.width, vocab = m->s.vocab;
     gemm(vocab, d, n, m->d_score, 1, vocab, x, d, 1, embedding(m)->grad, d);
     gemm(n, d, vocab, m->d_score, vocab, 1, embedding(m)->value, d, 1, dx, d);
 }
 
-/* The second head's forward and backward: adds to d_norm, the derivative by the last norm's output. */
+/* Forward and backward pass of the second head. Adds to d_norm, the derivative by the output of the last norm. */
 static void second_back(gpt *m, const uint8_t *const *seq, size_t n, float scale) {
     const size_t d = m->s.width;
     const float *x = m->l[m->s.layers].norm1;
@@ -250,7 +250,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
     if (ready) ready(user, 0);
     norm_back(n, d, l->x, last_norm(m), m->d_norm, m->dx);
     if (ready) ready(user, 1);
-    for (size_t at = m->s.layers; at-- > 0;) { /* turns dx from a derivative by the output to one by the input */
+    for (size_t at = m->s.layers; at-- > 0;) { /* dx becomes the derivative by the layer's input */
         param *p = of_layer(m, at, 0);
         const int first = (int)(p - m->p);
         l = &m->l[at];

@@ -8,14 +8,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char why[1200]; /* the last error's text */
+static char why[1200]; /* text of the last error */
 
 static const char *problem(const char *path, const char *what) {
     snprintf(why, sizeof why, "%s: %s (any plain text of 64 KB or more will do: --text FILE)", path, what);
     return why;
 }
 
-/* Adds the bytes of one file. */
+/* Adds the bytes of a file to the text. */
 static const char *read_file(text *t, const char *path) {
     FILE *f = fopen(path, "rb");
     if (!f) return problem(path, strerror(errno));
@@ -65,7 +65,7 @@ const char *text_open(text *t, const char *path) {
 
 double text_unigram_bits(const text *t) {
     double count[256], bits = 0;
-    for (size_t c = 0; c < t->vocab; c++) count[c] = 1; /* so that no character has probability 0 */
+    for (size_t c = 0; c < t->vocab; c++) count[c] = 1; /* 1, so that no character has probability 0 */
     for (size_t i = 0; i < t->n_train; i++) count[t->token[i]]++;
     for (size_t i = t->n_train; i < t->n; i++) bits -= log2(count[t->token[i]] / (double)(t->n_train + t->vocab));
     return bits / (double)(t->n - t->n_train);

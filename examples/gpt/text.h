@@ -1,4 +1,4 @@
-/* text.h: a text as numbers: each distinct character has a number. */
+/* text.h: reads a text and gives each distinct character a number. */
 #ifndef GPT_TEXT_H
 #define GPT_TEXT_H
 #include <stddef.h>
@@ -11,9 +11,9 @@ typedef struct text {
     uint64_t hash;            /* hash of the text's bytes */
 } text;
 
-/** Reads a file, or all regular files of a folder in the order of their names. Returns NULL on success, otherwise an
- *  error text. The memory is never freed. */
+/** Reads a file, or all regular files of a folder in the order of their names. Returns NULL, or an error text. The
+ * memory is never freed. */
 const char *text_open(text *t, const char *path);
-/** Bits per character of the held-out part under the character frequencies of the training part. */
+/** Returns the bits per character of the held-out text under the character frequencies of the training text. */
 double text_unigram_bits(const text *t);
 #endif

@@ -1,5 +1,5 @@
-/* hello.c: the smallest program: every rank pushes one gradient and receives the mean of all.
- * ./hello alone, or: espresso run -n 4 -- ./hello */
+/* hello.c: the smallest program that uses espresso: every rank pushes one gradient and gets the mean over all ranks.
+ * Run ./hello alone, or: espresso run -n 4 -- ./hello */
 #include "espresso.h"
 #include <stdio.h>
 
@@ -9,7 +9,7 @@ static int check(esp_status s, const esp_ctx *ctx) {
 }
 
 int main(void) {
-    const esp_config cfg = ESP_ZERO; /* rank, size and peers come from the launcher's environment */
+    const esp_config cfg = ESP_ZERO; /* the launcher's environment sets rank, size and peers */
     const esp_stream cpu = ESP_ZERO;
     esp_tensor_desc desc = ESP_ZERO;
     esp_ctx *ctx = NULL;

@@ -1,10 +1,10 @@
-/* plan.c: plans a strategy from C. The inputs are structs: three tensors, a codec and a cluster. The result is the
- * strategy's text, for esp_strategy_set or for a file that ESPRESSO_STRATEGY names. */
+/* plan.c: plans a strategy by C calls, from three tensors, a codec and a cluster. It prints the strategy's text, which
+ * you can pass to esp_strategy_set or save in a file that ESPRESSO_STRATEGY names. */
 #include "espresso.h"
 #include <stdio.h>
 
 int main(void) {
-    /* in backward order; times as measured on one machine */
+    /* tensors in backward order, with times measured on one machine */
     static const esp_plan_tensor tensors[] = {{"head.weight", 4000000, 5e6, NULL, NULL, 0, 0},
                                               {"body.weight", 30000000, 9e6, NULL, NULL, 0, 0},
                                               {"embed.weight", 1000, 1e6, "fp32", NULL, 0, 0}};
@@ -19,7 +19,7 @@ int main(void) {
     model.n_tensors = 3;
     model.tensors = tensors;
     model.forward_ns = 7e6;
-    codec.spec = "dgc:ratio=0.01"; /* 8 bytes for each element that it keeps */
+    codec.spec = "dgc:ratio=0.01"; /* 8 bytes per element that it sends */
     codec.unit_bytes = 8;
     codec.units = 0.01;
     codec.compress[ESP_ON_GPU].points = compress;

@@ -1,14 +1,14 @@
-/* data.c: reads IDX files: a big-endian header (0, 0, 8 for bytes, number of dimensions, each dimension), then
- * bytes. */
+/* data.c: reads IDX files, which have a big-endian header (two zeros, 8 for bytes, the number of dimensions, each
+ * dimension) and then bytes. */
 #include "data.h"
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char why[1200]; /* the last error's text */
+static char why[1200]; /* text of the last error */
 
-/* Opens the first file that matches (a plain one sorts before its .gz), through gzip, so that no library is needed. */
+/* Opens the first file that matches, preferably a plain one. Runs gzip for others, so that no library is needed. */
 static FILE *open_file(const char *dir, const char *part, const char *kind, char *path, size_t cap) {
     glob_t g;
     char command[1100];
@@ -25,8 +25,8 @@ static size_t big_endian(const unsigned char *h) {
     return (size_t)h[0] << 24 | (size_t)h[1] << 16 | (size_t)h[2] << 8 | h[3];
 }
 
-/* Reads one file of `n_dims` dimensions: the first `limit` images or labels, or all where limit is 0. Returns the
- * bytes, or NULL with `why` set. */
+/* Reads the first `limit` images or labels of a file with `n_dims` dimensions, or all if limit is 0. Returns the bytes,
+ * or NULL and an error text in `why`. */
 static uint8_t *read_idx(const char *dir, const char *part, const char *kind, size_t n_dims, size_t limit,
                          size_t *dim) {
     char path[1024];

@@ -1,12 +1,12 @@
 #!/bin/sh
-# demo.sh: four processes on two emulated machines train the same model on the same images, without compression (fp32) and with
-# the autopilot (auto), over three links: slow, fast, and as fast as this machine is. Prints a table. About four minutes.
+# demo.sh: compares training without compression (fp32) to training with the autopilot (auto): four processes on two emulated
+# machines train over three links (slow, fast, not emulated). It prints a table and takes about four minutes.
 #   make demo      or      sh examples/train/demo.sh [--quick] [--mpi] [flags for train, such as --epochs 1 --seed 2]
-# --quick: the slow link only and 50 steps, to see that everything works; under a minute.
-# --mpi: a rank on each of four hosts, with Open MPI over real TCP between them. The hosts are network namespaces on this machine
-# (tests/jobs/hosts), so this needs root. MPI_BACKEND: a backend instead of the library's choice under mpirun.
-# Variables: BUILD (build), OUT (BUILD/demo), CODECS (what auto may choose from), LINK (one link instead of the three; empty:
-# not emulated), DEMO=strategies (fp32, layerwise and demo.strategy on one link instead, with a timeline).
+# --quick runs 50 steps over the slow link only, to check that everything works, in less than a minute.
+# --mpi runs one rank on each of four hosts, with Open MPI over TCP. The hosts are network namespaces on this machine
+# (tests/jobs/hosts), which needs root. MPI_BACKEND names a backend for these runs.
+# Other variables: BUILD (build), OUT (BUILD/demo), CODECS (from which auto chooses), LINK (one link instead of three, or "" for
+# no emulation). DEMO=strategies instead compares fp32, layerwise and demo.strategy on one link, and writes a timeline.
 set -eu
 cd "$(dirname "$0")/../.."
 quick= mpi=
@@ -21,7 +21,7 @@ done
 BUILD=${BUILD:-build}
 OUT=${OUT:-$BUILD/demo}
 CODECS=${CODECS:-efsignsgd;topk:ratio=0.01}
-# these would override what the runs are about
+# these would override the strategies that the runs compare
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK
 
 [ -x "$BUILD/bin/espresso" ] || {
@@ -31,7 +31,7 @@ unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_
 mkdir -p "$OUT"
 rm -f "$OUT"/*.json
 
-start() { # LINK TRAIN...: the ranks
+start() { # LINK TRAIN...: starts the ranks
     link=$1
     shift
     if [ "$mpi" ]; then
@@ -53,12 +53,12 @@ run() { # LINK NAME FLAGS...
     [ -s "$OUT/$name.json" ] || { echo "demo: the run '$name' wrote no result to $OUT/$name.json" >&2; exit 1; }
 }
 
-field='function field(key, s) { # the number behind "key":
+field='function field(key, s) { # the number that follows "key":
     s = $0
     return sub(".*\"" key "\": *", "", s) ? s + 0 : 0
 }'
 
-# ---- --mpi: hosts on this machine. The link's rate is the network's; its latency is not emulated.
+# ---- --mpi: hosts on this machine. The network limits the link's rate; the link's latency is not emulated.
 up=
 hosts() { # RATE[,LATENCY] or none
     [ "$up" != "$1" ] || return 0
@@ -80,7 +80,7 @@ prepare_mpi() {
     export TESTBED ESPRESSO_PLUGIN_PATH OMP_NUM_THREADS OMP_WAIT_POLICY BUILD
     trap 'sh tests/jobs/hosts/hosts.sh down' EXIT
     trap 'exit 143' HUP INT TERM
-    hosts none # says at once where namespaces are not allowed
+    hosts none # fails at once if namespaces are not allowed
 }
 
 strategies() { # FLAGS...
@@ -120,7 +120,7 @@ about() { # [LINK]
     fi
 }
 
-pair() { # LINK ROUND FLAGS...: fp32, then auto; in round 2 the other way round
+pair() { # LINK ROUND FLAGS...: runs fp32 and then auto, in round 2 auto first
     link=$1 pair=${1:-unshaped}.$2
     shift 2
     case $pair in *.2) order="auto fp32" ;; *) order="fp32 auto" ;; esac
@@ -141,7 +141,7 @@ fly() { # FLAGS...
         pair "${LINK-100mbit,50us}" 1 $quick "$@"
     else
         pair 100mbit,50us 1 "$@"
-        # on these links the two are close, so they take turns
+        # On these links the two differ little, so each runs first once.
         for round in 1 2; do pair 1gbit,50us $round --max-steps 160 --eval 0 "$@"; done
         for round in 1 2; do pair "" $round --max-steps 160 --eval 0 "$@"; done
     fi

@@ -1,10 +1,10 @@
-/* gemm.c: one matrix product in plain C, fast enough that a step waits for the link and not for arithmetic. */
+/* gemm.c: a matrix product in plain C, so fast that a training step waits for the link and not for arithmetic. */
 #include "model.h"
 #include "../train/parallel.h"
 #include <string.h>
 
-/* A tile of MR x NR sums fits the registers, a panel of KC x NR of b the cache. A thread computes ROWS rows with a
- * panel. With fewer than LEAST multiplications, starting threads takes longer than the product. */
+/* A tile of MR x NR sums fits the registers, and a panel of KC x NR numbers of b fits the cache. A thread computes ROWS
+ * rows with a panel. Below LEAST multiplications, starting threads would take longer than the product. */
 enum { MR = 6, NR = 16, KC = 256, ROWS = 40 * MR, LEAST = 1 << 15 };
 typedef float row __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof(float))));
 
@@ -14,7 +14,7 @@ typedef float row __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof
 #define GEMM_KERNEL
 #endif
 
-/* sum[i][j] = over p of a_i[p * a_col] * panel[p][j]. */
+/* Computes sum[i][j] += a_i[p * a_col] * panel[p][j] over all p. */
 GEMM_KERNEL static void tile(size_t k, const float *const a[MR], size_t a_col, const float *panel, float *sum) {
     row s[MR];
     memset(s, 0, sizeof s);
@@ -28,7 +28,7 @@ GEMM_KERNEL static void tile(size_t k, const float *const a[MR], size_t a_col, c
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* c's columns [j0, j0 + nr) and rows [first, end). Every element is a sum of its own, always in the same order. */
+/* Computes columns [j0, j0 + nr) of rows [first, end) of c. Each element is added in the same order in every run. */
 static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, const float *a, size_t a_row,
                       size_t a_col, const float *b, size_t b_row, size_t b_col, float *c, size_t c_row) {
     float panel[KC * NR] = {0}, sum[MR * NR];
@@ -37,7 +37,7 @@ static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, 
         for (size_t p = 0; p < kc; p++)
             for (size_t j = 0; j < nr; j++) panel[p * NR + j] = b[(p0 + p) * b_row + (j0 + j) * b_col];
         for (size_t i0 = first; i0 < end; i0 += MR) {
-            const float *rows[MR]; /* repeats the last row; these sums are dropped */
+            const float *rows[MR]; /* rows past the end repeat the last one, unused */
             for (size_t i = 0; i < MR; i++) rows[i] = a + least(i0 + i, end - 1) * a_row + p0 * a_col;
             tile(kc, rows, a_col, panel, sum);
             for (size_t i = 0; i < least(MR, end - i0); i++)

@@ -1,5 +1,5 @@
-/* main.c: trains the network of model.h on many ranks, with all calls that espresso needs: open, add the
- * tensors, start, broadcast; in each step push during backward and wait before the update; at the end close. */
+/* main.c: trains the network of model.h on many ranks, and shows all calls of espresso that a trainer needs: open, add
+ * the tensors, start, broadcast; push during backward and wait before the update in each step; close at the end. */
 #include "espresso.h"
 #include "data.h"
 #include "model.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Flags, with their defaults. These names are indices into the list. */
+/* Flags with their defaults. Numeric flags come first. The enumerators are indices into flags[]. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, ELASTIC, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, GATHER, DATA, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
@@ -34,17 +34,17 @@ static flag flags[N_FLAGS] = {
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
+    uint32_t id[N_PARAMS]; /* espresso's ids of the parameters */
     model net;
     dataset train, test;
-    uint32_t *order;           /* of the training images in this epoch */
-    uint8_t *labels;           /* of one batch */
-    double *step_ms, *wait_ms; /* of each step: total, and waiting for gradients */
-    double *loss;              /* of each step */
-    double lr;                 /* learning rate for which residuals are scaled */
+    uint32_t *order;           /* the order of training images in this epoch */
+    uint8_t *labels;           /* labels of one batch */
+    double *step_ms, *wait_ms; /* per step: total time, and wait for gradients */
+    double *loss;              /* per step */
+    double lr;                 /* rate for which residuals are scaled now */
     size_t n_steps;
-    size_t state_bytes; /* of the optimizer's state on this rank */
-    int lost;           /* a rank was lost in this step (with --elastic 1) */
+    size_t state_bytes; /* bytes of the optimizer's state on this rank */
+    int lost;           /* a rank was lost in this step (--elastic 1) */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train", what, why); }
@@ -53,7 +53,7 @@ static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
 }
 
-/* As check, except that with --elastic 1 the program continues when a rank is lost. Returns 0 then. */
+/* Ends the program on an error. With --elastic 1 it goes on if a rank is lost, and then returns 0. */
 static int check_elastic(trainer *t, esp_status s, const char *what) {
     if (flags[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
         t->lost = 1;
@@ -62,7 +62,7 @@ static int check_elastic(trainer *t, esp_status s, const char *what) {
     return !t->lost;
 }
 
-/* Allocates the optimizer's state: for all parameters, or with --shard 1 for this rank's parts. */
+/* Allocates the optimizer's state for all parameters, or with --shard 1 for those parts that this rank updates. */
 static void open_state(trainer *t) {
     for (int i = 0; i < N_PARAMS; i++) {
         uint64_t begin, n;
@@ -92,22 +92,22 @@ static void join_ranks(trainer *t) {
     open_state(t);
 }
 
-/* Backward calls this when gradient i is complete. It is synchronised while backward continues. */
+/* Backward calls this when gradient i is complete. espresso averages gradient i while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = user;
     if (!t->lost) check_elastic(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
- * until the rate has changed by a tenth. */
+/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. Changes of less than
+ * a tenth do not matter, so this waits for a larger one. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
 }
 
-/* Continues without the ranks that were lost in or before step `s`. Broadcasts rank 0's parameters, optimizer state and
- * step, since the failed step may have succeeded on some ranks. Returns the step to repeat. */
+/* Goes on without the ranks that were lost in step `s` or earlier. The failed step may have succeeded on some ranks, so
+ * all take over rank 0's parameters, optimizer state and step. Returns the step to repeat. */
 static size_t shrink(trainer *t, size_t s) {
     uint64_t at;
     do {
@@ -125,7 +125,7 @@ static size_t shrink(trainer *t, size_t s) {
     return t->n_steps = (size_t)at;
 }
 
-/* One step on the images `pick`; returns the loss. */
+/* Runs one step on the images whose numbers are in `pick`. Returns the loss. */
 static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     const double start = run_now_ms();
     scale_feedback(t, lr);
@@ -137,21 +137,21 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     if (t->lost || !check_elastic(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
     t->wait_ms[t->n_steps] = run_now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
-    for (int i = N_PARAMS - 1; i >= 0 && flags[SHARD].number > 0; i--) /* the next forward's first layer first */
+    for (int i = N_PARAMS - 1; i >= 0 && flags[SHARD].number > 0; i--) /* next forward uses layer 0 first */
         check(t, esp_gather(t->ctx, t->id[i], t->net.p[i].value, (esp_stream){0}), "esp_gather");
     t->loss[t->n_steps] = (double)loss;
     t->step_ms[t->n_steps++] = run_now_ms() - start;
     return (double)loss;
 }
 
-/* Share of the test images that the model classifies correctly; each rank tests a part. Sets t->lost where a rank is
- * lost. */
+/* Returns the fraction of test images that the model classifies correctly. Each rank tests some of them. Sets t->lost
+ * if a rank is lost. */
 static double accuracy(trainer *t, size_t batch) {
     const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
     float right = 0;
     for (size_t i = (size_t)esp_rank(t->ctx) * batch; i < t->test.n; i += stride) {
         const size_t n = t->test.n - i < batch ? t->test.n - i : batch;
-        for (size_t j = 0; j < n; j++) t->order[j] = (uint32_t)(i + j); /* the next epoch makes a new order */
+        for (size_t j = 0; j < n; j++) t->order[j] = (uint32_t)(i + j); /* the next epoch computes a new order */
         data_batch(&t->test, t->order, n, t->net.x[0], t->labels);
         const float *score = model_forward(&t->net, n);
         for (size_t j = 0; j < n; j++, score += classes) {
@@ -191,7 +191,7 @@ static void train(trainer *t) {
         if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
         again = t->lost;
-        if (again) { /* repeats the last step, for a result */
+        if (again) { /* repeats the last step to get its result */
             s = shrink(t, last ? s : s + 1) - 1;
             continue;
         }
@@ -222,5 +222,5 @@ int main(int argc, char **argv) {
     join_ranks(&t);
     train(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory ends with the process */
+    return 0; /* other memory is freed when the process ends */
 }

@@ -1,4 +1,4 @@
-/* model.c: forward, backward and update of the network in model.h. */
+/* model.c: the forward pass, the backward pass and the update of the network in model.h. */
 #include "model.h"
 #include "parallel.h"
 #include <math.h>
@@ -16,7 +16,7 @@ uint64_t random_u64(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* The layer that parameter i belongs to. A layer's weight comes first, its bias next. */
+/* Returns the layer of parameter i. A layer has two parameters, its weight and then its bias. */
 static size_t layer_of(size_t i) { return N_LAYERS - 1 - i / 2; }
 static param *weight_of(model *m, size_t layer) { return &m->p[2 * (N_LAYERS - 1 - layer)]; }
 
@@ -35,7 +35,7 @@ int model_open(model *m, size_t pixels, size_t classes, size_t max_batch, uint64
     if (!at) return -1;
     for (size_t i = 0; i < N_PARAMS; at += m->p[i++].count) {
         m->p[i].value = at, m->p[i].grad = at + m->n_values, m->p[i].n = m->p[i].count;
-        const float bound = sqrtf(6.0f / (float)m->width[layer_of(i)]); /* He; biases are zero */
+        const float bound = sqrtf(6.0f / (float)m->width[layer_of(i)]); /* initial values after He; biases are 0 */
         for (size_t j = 0; i % 2 == 0 && j < m->p[i].count; j++)
             at[j] = bound * ((float)(random_u64(&seed) >> 40) * 0x1p-23f - 1.0f);
     }
@@ -56,7 +56,7 @@ const float *model_forward(model *m, size_t n) {
     return m->x[N_LAYERS];
 }
 
-/* Cross entropy of the softmax, and its derivative by the scores. */
+/* Returns the cross entropy of the softmax of `score`. Writes its derivative by the scores to d. */
 static float loss_of(const float *score, const uint8_t *labels, size_t n, size_t classes, float *d) {
     double loss = 0;
     for (size_t i = 0; i < n; i++, score += classes, d += classes) {

@@ -1,4 +1,4 @@
-/* report.c: see report.h. */
+/* report.c: implements report.h. */
 #include "report.h"
 #include "run.h"
 #include <stdio.h>
@@ -14,7 +14,7 @@ double report_bytes(esp_ctx *ctx, const char *program) {
 }
 
 void report_compare(esp_ctx *ctx, const char *program, const float *values, size_t n) {
-    float *first = malloc(n * sizeof *first + 1); /* rank 0's */
+    float *first = malloc(n * sizeof *first + 1); /* rank 0's parameters */
     if (!first) run_die(program, "parameters", "no memory to compare them");
     memcpy(first, values, n * sizeof *first);
     if (esp_broadcast(ctx, first, n * sizeof *first, 0)) run_die(program, "esp_broadcast", esp_last_error(ctx));

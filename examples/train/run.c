@@ -1,4 +1,4 @@
-/* run.c: see run.h. */
+/* run.c: implements run.h. */
 #include "run.h"
 #include "model.h"
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* main.cc: the trainer of examples/train with the network on a CUDA device. Forward, backward and update are enqueued
- * on one stream. esp_push follows the work for each gradient; esp_wait_on makes the update wait on the device for the
- * synchronised gradients. The host waits for a step (esp_wait_all) only after it has enqueued the next forward pass. */
+ * on one stream. esp_push waits on the device for the gradient; esp_wait_on makes the update wait there for the average
+ * of the ranks. The host calls esp_wait_all only after it has enqueued the next forward pass. */
 #include "espresso.h"
 #include "net.h"
 #include <math.h>
@@ -11,7 +11,7 @@ extern "C" {
 #include "../train/run.h"
 }
 
-/* Flags, with their defaults. These names are indices into the list. */
+/* Flags with their defaults. Numeric flags come first. The enumerators are indices into flags[]. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, LIMIT_TEST, SHARD, BF16, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
@@ -35,16 +35,16 @@ static flag flags[N_FLAGS] = {
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[N_PARAMS]; /* espresso's tensor ids of the parameters */
+    uint32_t id[N_PARAMS]; /* espresso's ids of the parameters */
     esp_stream stream;     /* the network's stream */
-    model host;            /* names, sizes, initial values            */
+    model host;            /* names, sizes and initial values */
     network net;
     dataset train, test;
     images train_images, test_images;
-    uint32_t *order, *order_here; /* of the training images: device, pinned memory */
-    double *loss, *loss_here;     /* of each step: device, host */
+    uint32_t *order, *order_here; /* order of training images: device, pinned host memory */
+    double *loss, *loss_here;     /* loss per step: on the device, on the host */
     double *step_ms;
-    double lr;     /* learning rate for which residuals are scaled */
+    double lr;     /* rate for which residuals are scaled now */
     size_t n_read; /* losses that were copied to the host */
     int open;      /* a step has not been waited for */
 } trainer;
@@ -77,7 +77,7 @@ static int choose_device(const trainer *t) {
     CUDA(cudaSetDevice(esp_rank(t->ctx) % n));
     return esp_rank(t->ctx) % n;
 }
-/* Adds the parameters in backward order, with the device that their gradients are on, and broadcasts rank 0's
+/* Adds the parameters in backward order, together with the device of their gradients, and broadcasts rank 0's
  * values. */
 static void add_tensors(trainer *t, int device) {
     t->stream.dev.kind = ESP_CUDA, t->stream.dev.ordinal = device, t->stream.native = t->net.stream;
@@ -100,7 +100,7 @@ static void add_tensors(trainer *t, int device) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
-/* Backward calls this when the work for gradient i is enqueued. It is synchronised while backward continues. */
+/* Backward calls this when it has enqueued the work for gradient i, which espresso averages while backward goes on. */
 static void push(void *user, int i) {
     trainer *t = (trainer *)user;
     check(t, esp_push(t->ctx, t->id[i], t->net.grad[i], t->stream), t->host.p[i].name);
@@ -109,8 +109,8 @@ static void end_step(trainer *t) {
     if (t->open) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->open = 0;
 }
-/* Residuals were computed at an earlier learning rate, so they must be scaled. Small changes do not matter: this waits
- * until the rate has changed by a tenth. */
+/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. Changes of less than
+ * a tenth do not matter, so this waits for a larger one. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
@@ -120,7 +120,7 @@ static void scale_feedback(trainer *t, double lr) {
 static void step(trainer *t, size_t s, size_t first, double lr) {
     const size_t batch = (size_t)flags[BATCH].number;
     net_forward(&t->net, &t->train_images, t->order + first, 0, batch);
-    end_step(t); /* the one before */
+    end_step(t); /* ends the previous step */
     scale_feedback(t, lr);
     t->open = 1;
     net_backward(&t->net, batch, t->loss + s, push, t);
@@ -128,10 +128,10 @@ static void step(trainer *t, size_t s, size_t first, double lr) {
     net_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
     if (flags[SHARD].number < 1) return;
     end_step(t);
-    for (int i = N_PARAMS - 1; i >= 0; i--) /* the next forward's first layer first */
+    for (int i = N_PARAMS - 1; i >= 0; i--) /* the next forward needs the first layer first */
         check(t, esp_gather(t->ctx, t->id[i], t->net.value[i], t->stream), "esp_gather");
 }
-/* Waits for the device, and copies the losses of the first n steps. Returns the mean of the new ones. */
+/* Waits for the device, copies the losses of the first n steps, and returns the mean of those that are new. */
 static double read_losses(trainer *t, size_t n) {
     double sum = 0;
     CUDA(cudaStreamSynchronize(t->net.stream));
@@ -143,7 +143,7 @@ static double read_losses(trainer *t, size_t n) {
     return sum;
 }
 
-/* Share of the test images that the model classifies correctly; each rank tests a part. */
+/* Returns the fraction of test images that the model classifies correctly. Each rank tests some of them. */
 static double accuracy(trainer *t) {
     const size_t batch = (size_t)flags[BATCH].number, stride = (size_t)esp_size(t->ctx) * batch;
     uint32_t right = 0;
@@ -159,7 +159,7 @@ static double accuracy(trainer *t) {
     check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
     return (double)sum / (double)t->test.n;
 }
-/* The order of the images in the epoch that begins with step s. */
+/* Draws a new order of the images for the epoch that begins with step s. */
 static void shuffle(trainer *t, size_t s) {
     CUDA(cudaStreamSynchronize(t->net.stream)); /* the stream may still read the last order */
     run_shuffle(t->order_here, t->train.n, (uint64_t)flags[SEED].number << 32 | s);
@@ -182,7 +182,7 @@ static void train(trainer *t) {
         if (at == 0) shuffle(t, s);
         const double begin = run_now_ms();
         step(t, s, (at * ranks + rank) * batch, run_lr(flags[LR].number, s, total));
-        t->step_ms[s] = run_now_ms() - begin; /* includes the wait for the step before */
+        t->step_ms[s] = run_now_ms() - begin; /* includes the wait for the previous step */
         if (at % 40 != 39 && at + 1 < per_epoch && !last) continue;
         loss = read_losses(t, s + 1);
         if (rank == 0) printf("step %zu of %zu: loss %.3f\n", s + 1, total, loss);
@@ -218,5 +218,5 @@ int main(int argc, char **argv) {
     add_tensors(&t, device);
     train(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory ends with the process */
+    return 0; /* other memory is freed when the process ends */
 }

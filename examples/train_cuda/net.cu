@@ -1,5 +1,5 @@
-/* net.cu: forward, backward and update of the network in net.h. Gradients are float or bf16, everything else is float.
- * Every sum has one order, so that equal inputs give equal bits. */
+/* net.cu: the forward pass, the backward pass and the update of the network in net.h. Gradients are float or bf16,
+ * everything else is float. Every sum has one fixed order, so that equal inputs give equal bits. */
 #include "net.h"
 #include <math.h>
 #include <stdio.h>
@@ -13,14 +13,14 @@ void cuda_must(cudaError_t e, const char *call) {
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
-/* SIDE x SIDE threads compute a tile of TILE x TILE results. */
+/* SIDE x SIDE threads compute a tile of TILE x TILE results, DEPTH products at a time. */
 enum { THREADS = 256, TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE };
 
-/* Number i of float or bf16 memory. */
+/* Reads number i of float or bf16 memory. */
 static __device__ float number(const void *p, int bf16, size_t i) {
     return bf16 ? __uint_as_float((unsigned)((const uint16_t *)p)[i] << 16) : ((const float *)p)[i];
 }
-/* Rounds to nearest, ties to even. */
+/* Writes number i of float or bf16 memory, rounded to nearest, ties to even. */
 static __device__ void put(void *p, int bf16, size_t i, float x) {
     const unsigned u = __float_as_uint(x);
     if (bf16)
@@ -29,24 +29,24 @@ static __device__ void put(void *p, int bf16, size_t i, float x) {
         ((float *)p)[i] = x;
 }
 
-/* Element (i, j) is at[i * row + j * col], so a transposed matrix needs only other strides. */
+/* Element (i, j) is at[i * row + j * col], so that a transposed matrix only needs other strides. */
 typedef struct matrix {
     const float *at;
     unsigned row, col;
 } matrix;
 
-/* Loads DEPTH columns of a tile, transposed, into shared memory; with zeros outside of the matrix. */
+/* Loads DEPTH columns of a tile into shared memory, transposed, with zeros outside of the matrix. */
 static __device__ void load_tile(float (*tile)[TILE + 1], matrix a, unsigned first, unsigned rows, unsigned p0,
                                  unsigned depth) {
-    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) { /* coalesced */
+    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) { /* neighbouring threads read neighbours */
         const unsigned i = a.col == 1 ? e / DEPTH : e % TILE, p = a.col == 1 ? e % DEPTH : e / TILE;
         const bool inside = first + i < rows && p0 + p < depth;
         tile[p][i] = inside ? a.at[(size_t)(first + i) * a.row + (size_t)(p0 + p) * a.col] : 0.0f;
     }
 }
 
-/* c (m x n, dense, float or bf16) = a (m x k) * b (k x n). Adds `bias` (n numbers) to every row unless it is NULL. With
- * `relu` negative results become zero. Results are zero where `mask` (m x n), unless it is NULL, is not positive. */
+/* Computes c (m x n, float or bf16) = a (m x k) * b (k x n), plus `bias` (n numbers) in each row unless bias is NULL.
+ * With `relu` negative results become zero. Unless mask (m x n) is NULL, results are zero where it is not positive. */
 static __global__ void __launch_bounds__(THREADS)
     product(unsigned m, unsigned n, unsigned k, matrix a, matrix b, const float *bias, int relu, const float *mask,
             int bf16, void *c) {
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
 }
 
-/* sum[j] = over i of a[i * n + j]. */
+/* Computes sum[j], the sum of column j of a. */
 static __global__ void __launch_bounds__(THREADS)
     column_sums(const float *a, unsigned m, unsigned n, int bf16, void *sum) {
     const unsigned j = blockIdx.x * THREADS + threadIdx.x;
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Cross entropy of the softmax (its mean, to *loss), and its derivative by the scores. One block. */
+/* Writes the mean cross entropy of the softmax to *loss, and its derivative by the scores to d. Runs as one block. */
 static __global__ void __launch_bounds__(THREADS)
     loss_of(const float *score, const uint8_t *label, unsigned count, unsigned classes, float *d, double *loss) {
     __shared__ float part[THREADS];
@@ -207,7 +207,7 @@ void net_backward(network *n, size_t count, double *loss, void (*ready)(void *us
         ready(user, (int)w);
         launch(n, blocks(out, THREADS), 1, column_sums, n->dx[l + 1], count, out, n->bf16, n->grad[w + 1]);
         ready(user, (int)w + 1);
-        if (l) multiply(n, count, in, out, dy, weight, NULL, 0, n->x[l], 0, n->dx[l]); /* the mask: ReLU's */
+        if (l) multiply(n, count, in, out, dy, weight, NULL, 0, n->x[l], 0, n->dx[l]); /* x masks like ReLU */
     }
 }
 

@@ -1,4 +1,4 @@
-/* model.c: see model.h. */
+/* model.c: implements model.h. */
 #include "model.h"
 #include <string.h>
 

@@ -1,23 +1,23 @@
-/* model.h: stands for your trainer's model: four layers y = W x. The first and the last share one W (tied, as
- * embeddings often are). Knows nothing of espresso. */
+/* model.h: a model that stands for your trainer's. It has four layers y = W x, of which the first and the last share
+ * one W (tied weights, as embeddings often are). It does not use espresso. */
 #ifndef WIRING_MODEL_H
 #define WIRING_MODEL_H
 
 enum { LAYERS = 4, PARAMS = 3, WIDTH = 16, WEIGHTS = WIDTH * WIDTH };
 extern const char *const param_names[PARAMS];
-extern const int param_of[LAYERS]; /* the parameter that a layer uses */
+extern const int param_of[LAYERS]; /* which parameter each layer uses */
 
 typedef struct model {
     float weights[PARAMS][WEIGHTS]; /* one buffer, parameter by parameter */
     float grads[PARAMS][WEIGHTS];   /* one buffer too; backward adds to it */
-    float input[LAYERS + 1][WIDTH]; /* of each layer; the last is the output */
-    float back[WIDTH];              /* derivative of the loss by the output of the present layer */
+    float input[LAYERS + 1][WIDTH]; /* input of each layer; the last entry is the output */
+    float back[WIDTH];              /* derivative of the loss by the current layer's output */
 } model;
 
 void model_init(model *m);
-/* One sample's forward pass; returns the loss. The gradients are zero afterwards. */
+/* Runs the forward pass for one sample, sets the gradients to zero, and returns the loss. */
 float model_forward(model *m, int sample);
-/* Adds one layer's share to the gradient of its parameter. Call it from the last layer to the first. */
+/* Adds one layer's contribution to the gradient of its parameter. Call it from the last layer to the first. */
 void model_backward(model *m, int layer);
 void model_update(model *m, float rate);
 #endif

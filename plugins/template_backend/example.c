@@ -1,9 +1,8 @@
-/* example.c: a backend to copy. Ranks exchange files in a shared directory, which is slow, but short, and correct for
- * any number of ranks. Replace example_send and example_receive by your network's calls.
- *
- * In every collective each rank sends each rank (also itself) a range of its source, and adds or copies what it
- * receives, in rank order. A file is written under another name and renamed, so it is complete or absent; its reader
- * deletes it. (Opening files allocates memory. A real backend allocates in open() only.) */
+/* example.c: a backend to copy as the start of your own. Ranks exchange files in a shared directory, which is slow but
+ * short, and correct for any number of ranks. Replace example_send and example_receive by calls of your network.
+ * In every collective each rank sends a range of its source to each rank, including itself, and adds or copies what it
+ * receives, in rank order. A file is written under another name and then renamed, so a reader never sees half of it.
+ * (Opening files allocates memory, which a real backend does in open() only.) */
 #include "espresso.h"
 #include "halves.h"
 #include <stdatomic.h>
@@ -16,23 +15,23 @@ static const char example_name[] = "example";
 
 typedef struct example_request {
     esp_coll c;
-    uint64_t number; /* of the collective, the same on all ranks */
-    int32_t next;    /* rank whose data are read next */
+    uint64_t number; /* number of the collective, equal on all ranks */
+    int32_t next;    /* rank whose data this rank reads next */
     int busy;
 } example_request;
 
 typedef struct example_comm {
     const esp_host *host;
     int32_t rank, size;
-    int32_t *other_machine; /* [size]: is the rank on another machine? */
+    int32_t *other_machine; /* [size]: nonzero for ranks on other machines */
     uint64_t started, intra_bytes, inter_bytes;
-    atomic_int aborted; /* set by any thread */
+    atomic_int aborted; /* any thread may set it */
     char dir[EXAMPLE_PATH];
     example_request requests[EXAMPLE_REQUESTS];
 } example_comm;
 
 typedef struct range {
-    uint64_t begin, end; /* in items */
+    uint64_t begin, end; /* the items [begin, end) */
 } range;
 
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
@@ -60,7 +59,7 @@ static esp_status example_send(const example_comm *e, uint64_t number, int32_t t
     return example_fail(e->host, ESP_E_COMM, "cannot write into the directory of parameter dir= (is the disk full?)");
 }
 
-/* Opens the data from one rank. Returns NULL while it has not arrived. */
+/* Opens the file that `from` has sent. Returns NULL until it has arrived. */
 static FILE *example_receive(const example_comm *e, uint64_t number, int32_t from) {
     char path[EXAMPLE_PATH + 64];
     FILE *f;
@@ -72,7 +71,7 @@ static FILE *example_receive(const example_comm *e, uint64_t number, int32_t fro
 
 /* ---- the data of each collective --------------------------------------------------------------------------------- */
 static uint64_t example_width(const esp_coll *c) { return c->width ? c->width : 1; }
-/* Bytes of an item: a payload slot, or `width` numbers. */
+/* Returns the bytes of an item, which is a payload slot or `width` numbers. */
 static uint64_t example_unit(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * example_width(c);
 }
@@ -89,7 +88,7 @@ static range example_part(uint64_t count, int32_t n, int32_t p) {
     return r;
 }
 
-/* The range of the whole buffer that `from` sends to `to`. */
+/* Returns the range of the whole buffer that rank `from` sends to rank `to`. */
 static range example_range(const esp_coll *c, int32_t n, int32_t from, int32_t to) {
     const range all = {0, c->count}, nothing = {0, 0};
     switch (c->op) {
@@ -98,11 +97,11 @@ static range example_range(const esp_coll *c, int32_t n, int32_t from, int32_t t
     case ESP_COLL_BROADCAST: return from == c->root ? all : nothing;
     case ESP_COLL_ALLGATHER: return example_part(c->count, n, from);
     case ESP_COLL_GATHER: return to == c->root ? example_part(c->count, n, from) : nothing;
-    default: return example_part(c->count, n, to); /* REDUCE_SCATTER, ALLTOALL */
+    default: return example_part(c->count, n, to); /* REDUCE_SCATTER and ALLTOALL */
     }
 }
 
-/* Where a range begins in the sender's source, and in the receiver's destination, in items. */
+/* These return where a range begins in the sender's source and in the receiver's destination, in items. */
 static uint64_t example_src_at(const esp_coll *c, range r) {
     return c->op == ESP_COLL_ALLGATHER || c->op == ESP_COLL_GATHER ? 0 : r.begin;
 }
@@ -126,7 +125,7 @@ static void example_store(esp_dtype t, unsigned char *p, float x) {
         memcpy(p, &half, 2);
 }
 
-/* Adds `count` numbers of each rank's file f[rank], in rank order. Halves are summed in f32 and rounded once. */
+/* Adds `count` numbers of each rank's file f[rank], in rank order. f16 and bf16 are summed in f32 and rounded once. */
 static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t count) {
     const size_t unit = (size_t)esp_dtype_bytes(c->dtype);
     const float scale = c->scale == 0 ? 1.0f : c->scale;
@@ -150,7 +149,7 @@ static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t c
 /* ---- the table's functions --------------------------------------------------------------------------------------- */
 static esp_status example_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = 1; /* lowest: any other backend is faster */
+    *score = 1; /* lowest, since any other backend is faster */
     return ESP_OK;
 }
 
@@ -184,7 +183,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     dirs = calloc((size_t)g->size, EXAMPLE_PATH);
     for (int32_t r = 0; e->other_machine && r < g->size; r++)
         e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
-    /* rank 0 of the group creates the directory, and all ranks exchange its name */
+    /* Rank 0 of the group creates the directory, and the others get its name in an exchange. */
     snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
     if (g->rank == 0 && !mkdtemp(e->dir)) e->dir[0] = 0;
     if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
@@ -200,7 +199,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     return ESP_OK;
 }
 
-/* Fails for calls that the table below excludes. The library makes none; other callers may. */
+/* Fails for calls that the table below excludes. The library makes no such calls, but other programs may. */
 static esp_status example_check(const example_comm *e, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return example_fail(e->host, ESP_E_ARG, "there is no such collective: use ESP_COLL_*");
@@ -217,11 +216,11 @@ static esp_status example_start(void *comm, const esp_coll *call, esp_stream s, 
     const esp_coll *c;
     uint64_t unit;
     esp_status status;
-    (void)s; /* work on a CPU stream has ended when this is called */
+    (void)s; /* work on a CPU stream has already ended */
     for (int i = 0; i < EXAMPLE_REQUESTS && !r; i++)
         if (!e->requests[i].busy) r = &e->requests[i];
     if (!r) return example_fail(e->host, ESP_E_STATE, "more than 64 collectives at once");
-    memset(&r->c, 0, sizeof r->c); /* a caller of an older version has a shorter struct */
+    memset(&r->c, 0, sizeof r->c); /* callers of older versions have a shorter struct */
     memcpy(&r->c, call, call->struct_size < sizeof r->c ? call->struct_size : sizeof r->c);
     c = &r->c;
     unit = example_unit(c);
@@ -239,7 +238,7 @@ static esp_status example_start(void *comm, const esp_coll *call, esp_stream s, 
     return status;
 }
 
-/* Copies what one rank sent to its place in the destination. Returns ESP_PENDING until it has arrived. */
+/* Copies the data from one rank to the destination. Returns ESP_PENDING until they have arrived. */
 static esp_status example_take(example_comm *e, const example_request *r, int32_t from) {
     const range in = example_range(&r->c, e->size, from, e->rank);
     const uint64_t unit = example_unit(&r->c), n = in.end - in.begin;
@@ -253,7 +252,7 @@ static esp_status example_take(example_comm *e, const example_request *r, int32_
     return ok ? ESP_OK : example_fail(e->host, ESP_E_COMM, "a file is shorter than it should be");
 }
 
-/* A sum reads all ranks' files together, so it waits until all of them have arrived. */
+/* Adds the data of all ranks. It needs all files at the same time, so it returns ESP_PENDING until all have arrived. */
 static esp_status example_take_sum(example_comm *e, example_request *r) {
     const range in = example_range(&r->c, e->size, 0, e->rank);
     char path[EXAMPLE_PATH + 64];

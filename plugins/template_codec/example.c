@@ -1,9 +1,7 @@
-/* example.c: a codec to copy: each element's sign in one bit, and one common magnitude.
- *
- *     s = gain * sum |x_i| / d          decoded: x_i < 0 ? -s : s            (Seide 2014, Karimireddy 2019)
- *
- * Body: s as f32, then ceil(d / 8) bytes of sign bits, element i in bit i % 8 of byte i / 8, set for negative elements.
- * The host computes the residual and adds it to the next step's gradient, since this codec does not set
+/* example.c: a codec to copy as the start of your own. It sends each element's sign in one bit, and one common
+ * magnitude s = gain * (mean of |x_i|), so that an element decodes to s or -s (Seide 2014, Karimireddy 2019).
+ * The body is s as f32, then ceil(d / 8) bytes: bit i % 8 of byte i / 8 is set if element i is negative. The host
+ * computes the residual and adds it to the next step's gradient, since this codec does not set
  * ESP_CODEC_FUSED_RESIDUAL. */
 #include "espresso.h"
 #include <math.h>
@@ -18,7 +16,7 @@ typedef struct example {
     float gain;
 } example;
 
-/* Logs an error, which the host keeps as the failing call's detail. Returns the status. */
+/* Logs an error, from which the host makes the failing call's message. Returns the status. */
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
     const esp_log_event ev = {sizeof ev, ESP_LOG_ERROR, status, 0, example_name, message, __FILE__};
     h->log(h->user, &ev);
@@ -58,11 +56,11 @@ static uint64_t example_body_bytes(uint64_t count) { return count ? 4 + (count +
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* one round, whose bodies are not summed */
+    (void)round, (void)n_reduced; /* one round, and its bodies are never summed */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_body_bytes(like->count)), 0,
-                         0}; /* no scratch, no state */
+                         0}; /* no scratch memory, no state */
     memcpy(out, &b,
-           out->struct_size < sizeof b ? out->struct_size : sizeof b); /* the caller may have an older version */
+           out->struct_size < sizeof b ? out->struct_size : sizeof b); /* an older caller has a shorter struct */
     return ESP_OK;
 }
 
@@ -76,9 +74,9 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     double sum = 0;
     float s;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
-    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* in a fixed order, so with the same bytes everywhere */
+    for (uint64_t i = 0; i < count; i++) sum += fabsf(x[i]); /* one fixed order, so all machines get the same bytes */
     s = count ? (float)(sum / (double)count) * c->gain : 0;
-    if (!isfinite(s)) { /* a value is NaN or Inf: set the flag, send no body */
+    if (!isfinite(s)) { /* an element is NaN or Inf: send the flag but no body */
         h.flags = ESP_PAYLOAD_NONFINITE;
         h.body_bytes = 0;
         return esp_payload_begin(a->payload, &h);
@@ -92,7 +90,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Reads s and the sign bits of one payload. Without signs, which are then NULL, it adds s to every element. */
+/* Reads s and the sign bits of a payload. Without sign bits, *signs is NULL, and the caller adds s to all elements. */
 static esp_status example_read(const esp_payload *p, uint64_t count, float *s, const unsigned char **signs) {
     esp_payload_header h;
     *s = 0;
@@ -112,7 +110,7 @@ static esp_status example_decompress(void *self, const esp_codec_args *a) {
     const float scale = a->scale == 0 ? 1.0f : a->scale;
     const unsigned char *signs;
     (void)self;
-    for (uint32_t p = 0; p < a->n_payloads; p++) /* checks all before it writes */
+    for (uint32_t p = 0; p < a->n_payloads; p++) /* check all payloads before writing */
         if (example_read(&a->payload[p], count, &s, &signs) != ESP_OK) return ESP_E_CORRUPT;
     if (a->mode == ESP_OUT_SET && count) memset(out, 0, count * sizeof *out);
     for (uint32_t p = 0; p < a->n_payloads; p++) {

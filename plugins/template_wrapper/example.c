@@ -1,8 +1,7 @@
-/* example.c: a codec to copy that wraps another one: example:every=4,of=(topk:ratio=0.01) sends in every 4th step.
- *
- * In the steps between it sends empty payloads, and the whole gradient remains in the residual, which the host
- * computes. Its payloads are those of the inner codec, which decodes them, also the empty ones, since every codec obeys
- * the header's flags. */
+/* example.c: a codec to copy that wraps another one. example:every=4,of=(topk:ratio=0.01) lets the inner codec topk
+ * send in every 4th step. In other steps it sends empty payloads, and the residual, which the host computes, keeps the
+ * whole gradient. The inner codec decodes all payloads, since every codec understands the header's flag for empty
+ * ones. */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@ typedef struct example {
     uint64_t every;
     const esp_codec *inner;
     void *inner_self;
-    esp_traits traits; /* of the inner codec */
+    esp_traits traits; /* the inner codec's traits */
 } example;
 
 static esp_status example_fail(const esp_host *h, esp_status status, const char *message) {
@@ -32,7 +31,7 @@ static void example_close(void *self) {
     c->host->free_(c->host->user, cpu, c, sizeof *c);
 }
 
-/* Reads the parameters. `of` is the inner codec's spec. */
+/* Reads the parameters. `of` receives the inner codec's spec. */
 static esp_status example_params(const esp_host *h, const char *params, uint64_t *every, char of[256]) {
     char key[32], val[256], text[128];
     int more;
@@ -64,7 +63,7 @@ static esp_status example_open_inner(example *c, const char *of) {
     c->traits.n_rounds = c->inner->n_rounds;
     c->traits.default_option = c->inner->default_option;
     if (ESP_HAS(esp_codec, c->inner, traits)) s = c->inner->traits(c->inner_self, &c->traits);
-    /* a wrapper's payloads may have the header of another codec, which an empty payload would need */
+    /* The empty payloads need the inner codec's header, but a wrapper may send headers of yet another codec. */
     if (!s && (c->traits.n_rounds != 1 || c->traits.caps & ESP_CODEC_WRAPPER))
         s = example_fail(c->host, ESP_E_UNSUPPORTED,
                          "of=: neither a codec of several rounds nor a wrapper can be used here");
@@ -90,11 +89,11 @@ static esp_status example_open(const esp_host *h, const char *params, void **sel
     return s;
 }
 
-/* The inner codec's traits, except that sizes change from step to step, so that payloads cannot be summed without
- * decoding. */
+/* Returns the inner codec's traits, but without the promise that collectives can sum payloads: their size changes from
+ * step to step. */
 static esp_status example_traits(void *self, esp_traits *out) {
     const example *c = self;
-    out->wire_version = EXAMPLE_WIRE + 16 * c->traits.wire_version; /* includes the inner one's */
+    out->wire_version = EXAMPLE_WIRE + 16 * c->traits.wire_version; /* includes the inner codec's version */
     out->caps =
         ESP_CODEC_WRAPPER | (c->traits.caps & (ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX));
     out->default_option = c->traits.default_option;
@@ -112,7 +111,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     const float *x = a->tensor[0]->data.ptr;
     int finite = 1;
     for (uint64_t i = 0; i < a->tensor[0]->count; i++) finite &= isfinite(x[i]) != 0;
-    /* a NaN or Inf must not remain in the residual */
+    /* A NaN or Inf must be sent now, or it would stay in the residual. */
     if (a->step % c->every == 0 || !finite) return c->inner->compress(c->inner_self, a);
     const esp_payload_header h = esp_payload_header_of(esp_name_hash(c->inner->name), (uint16_t)c->traits.wire_version,
                                                        ESP_PAYLOAD_EMPTY, a->tensor[0]->count, 0, 0);

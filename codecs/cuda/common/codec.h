@@ -1,15 +1,8 @@
-/* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file, from which it uses
- * parameters, sizes, the model and the per-element maths (ESP_ELEMENT). It adds kernels, and the calls that launch them
- * for the parts of a list:
- *
- *     #include "codecs/cuda/common/codec.h"
- *     #include "codecs/efsignsgd.c"
- *     __global__ void efsign_encode_kernel(cuda_parts parts, ...) { ... }
- *     static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) { ... cuda_each_part(...) ... }
+/* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file for parameters, sizes,
+ * model and per-element maths (ESP_ELEMENT), and adds kernels and calls that launch them for a list of parts. CUDA
+ * graphs can capture every call, since none waits for the device or allocates memory. A file ends with
  *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
- *
- * No call waits for the device, allocates memory or reads sizes back, so a call can be captured in a CUDA graph.
- * Kernels report corrupt payloads in the device's finding (device.h). Results do not depend on the number of blocks. */
+ * Results do not depend on the number of blocks. */
 #ifndef ESP_CUDA_CODEC_H
 #define ESP_CUDA_CODEC_H
 #include "espresso.h"
@@ -26,10 +19,10 @@ typedef struct cuda_call {
     const char *codec;
     const cuda_device *device;
     cudaStream_t stream;
-    esp_status status; /* the first error */
+    esp_status status; /* the call's first error */
 } cuda_call;
 
-/* Finds the open device of the call's stream. */
+/* Finds the open device to which the call's stream belongs. */
 static inline esp_status cuda_begin(cuda_call *c, const esp_host *h, const char *codec, const esp_codec_args *a) {
     const esp_device_table *table = NULL;
     void *self = NULL;
@@ -48,15 +41,15 @@ static inline esp_status cuda_check(cuda_call *c, const char *what, cudaError_t 
     return c->status;
 }
 
-/* The grid for `parts` parts, where a block processes `per_block` items at a time and the largest part has `items`. No
- * more blocks than fit the SMs that codecs may use; kernels loop over the rest. */
+/* Returns a grid for `parts` parts, of which the largest has `items` items. A block processes `per_block` items at
+ * a time. The grid has no more blocks than fit the SMs that codecs may use, so kernels must loop. */
 static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_block, uint32_t parts) {
     const uint64_t want = items / per_block + (items % per_block != 0);
     uint64_t most = (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM / (parts ? parts : 1);
     if (most == 0) most = 1;
     return dim3((unsigned)(want == 0 ? 1 : want < most ? want : most), parts ? parts : 1);
 }
-/* Launches a kernel of CUDA_THREADS threads a block, unless a launch before it failed. */
+/* Launches a kernel with CUDA_THREADS threads per block, unless an earlier launch of this call failed. */
 template <typename... P, typename... A>
 static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), dim3 grid, A &&...arguments) {
     cudaLaunchConfig_t config;
@@ -69,36 +62,36 @@ static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), di
 }
 
 /* ---- compress: the parts of a list, up to CUDA_PARTS a launch ---------------------------------------------------- */
-/* A kernel's block processes the part with index blockIdx.y. */
+/* Arguments for one part. A block processes the part with index blockIdx.y. */
 typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
-    const unsigned char *reduced; /* the sum of the round before, or NULL */
+    const unsigned char *reduced; /* summed payload of the round before, or NULL */
     unsigned char *payload;
     unsigned char *scratch; /* begins with cuda_flags */
     uint64_t *used;
     uint64_t count, capacity;
     uint64_t first; /* index of the first element in the whole tensor */
-    uint64_t key;   /* of the tensor */
+    uint64_t key;   /* the tensor's key */
 } cuda_part;
 typedef struct cuda_parts {
     uint32_t n;
     float beta, gamma;
     cuda_part part[CUDA_PARTS];
 } cuda_parts;
-/* State of a part that the kernels of one compress share. It is zero when the first one begins. */
+/* State of a part that the kernels of one compress share. It is zero when the first kernel begins. */
 typedef struct cuda_flags {
     uint32_t bad;     /* phi has a NaN or Inf */
-    uint32_t own[15]; /* for the codec */
+    uint32_t own[15]; /* free for each codec's own use */
 } cuda_flags;
 
 static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) {
     return (cuda_flags *)(void *)p->scratch;
 }
 
-/* Returns nonzero, in all threads, in the last of a part's blocks that calls it. That block sees what the others wrote
- * before. */
+/* Returns nonzero, in all threads, in the block of a part that calls this last. That block sees what the part's
+ * other blocks wrote before their calls. */
 static __device__ __forceinline__ int cuda_last(uint32_t *done) {
     int last = 0;
     __threadfence();
@@ -112,22 +105,22 @@ static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
     return cuda_last(&cuda_flags_of(p)->own[0]);
 }
 
-/* The compensated gradient, or without feedback the gradient. Has the same bits as dense_phi_body, since products with
- * 1 are exact. */
+/* Returns phi, the gradient plus the residual, or without error feedback the gradient. The bits equal those of
+ * dense_phi_body, which skips products with 1. */
 static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
     const float g = cuda_get(p->g + i);
     return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
 }
 
-/* Part t's share of the scratch memory. *stride is the size of a share. */
+/* Returns the scratch memory of part t. *stride receives the size of each part's scratch memory. */
 static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t, uint64_t *stride) {
     *stride = a->scratch ? a->scratch->bytes / a->n_tensors / 64 * 64 : 0;
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Calls launch(parts, longest) for the list's parts, CUDA_PARTS at a time, after it has zeroed the first `zero` bytes
- * of each part's scratch memory. `longest` is the number of elements of the largest of these parts. most(count) is the
- * largest body of a part, which must fit the payload. */
+/* Calls launch(parts, longest) for CUDA_PARTS parts at a time, where `longest` is the element count of the largest.
+ * Before that, zeroes the first `zero` bytes of each part's scratch memory. most(count) is the size of a part's
+ * largest body; the call fails if a payload has no room for it. */
 template <typename Most, typename Launch>
 static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch,
                                  uint64_t zero = CUDA_FLAGS) {
@@ -175,7 +168,7 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
 }
 
 /* ---- headers ----------------------------------------------------------------------------------------------------- */
-/* As esp_payload_header_of() and esp_payload_begin(). One thread calls it. */
+/* Writes the payload's header and size, as esp_payload_begin() does on the CPU. One thread calls it. */
 static __device__ __forceinline__ void cuda_write_header(const cuda_part *p, uint32_t codec, uint32_t wire,
                                                          uint32_t flags, uint64_t body, uint64_t aux) {
     uint64_t *w = (uint64_t *)(void *)p->payload;
@@ -199,19 +192,19 @@ typedef struct cuda_sum {
     float *out;
     const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
-    uint64_t body;      /* bytes of a full body, or another limit of the codec */
-    uint32_t *decision; /* CUDA_NAN, CUDA_CORRUPT: of all the part's payloads */
-    uint32_t first, n;  /* the part's payloads in source[] */
+    uint64_t body;      /* size of a full body, or another limit */
+    uint32_t *decision; /* CUDA_NAN or CUDA_CORRUPT if any payload is */
+    uint32_t first, n;  /* source[first] is the first of n payloads */
 } cuda_sum;
 typedef struct cuda_sums {
-    uint32_t n, set; /* parts; nonzero where out is overwritten */
+    uint32_t n, set; /* n parts; set is nonzero to overwrite `out` */
     float scale;
     cuda_finding *finding;
     cuda_sum part[CUDA_PARTS];
     cuda_source source[CUDA_SOURCES];
 } cuda_sums;
 enum { CUDA_NAN = 1, CUDA_CORRUPT = 2 };
-/* All threads of a part set its result to x. */
+/* Sets a part's whole result to x. All threads of the part call it. */
 static __device__ __forceinline__ void cuda_fill(const cuda_sum *d, float x) {
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, x);
 }
@@ -228,11 +221,11 @@ static __device__ __forceinline__ cuda_header cuda_read_header(const cuda_source
     h.count = cuda_get(w + 1), h.body = cuda_get(w + 2), h.aux = cuda_get(w + 3);
     return h;
 }
-/* Is the header one of this codec's, for `count` elements, with a body within the buffer? */
+/* Is this a valid header of the codec for `count` elements, whose body fits the buffer? */
 static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const cuda_source *s, uint32_t codec,
                                                      uint32_t wire, uint64_t count) {
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
-           h->flags < 3u; /* NONFINITE or EMPTY or neither */
+           h->flags < 3u; /* no flag, NONFINITE or EMPTY */
 }
 static __device__ __forceinline__ void cuda_found(cuda_finding *f, uint32_t codec) {
     f->codec = codec;
@@ -244,7 +237,7 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
-/* Checks payloads and scratch memory of a decompress, and zeroes the parts' flags where `clear`. */
+/* Checks the payloads and scratch memory of a decompress, and zeroes the parts' flags if `clear`. */
 static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, bool clear) {
     const esp_host *h = c->device->host;
     uint64_t stride = 0;
@@ -264,9 +257,8 @@ static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, 
                       cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
 }
 
-/* Calls check(sums, longest) for all payloads, if `checks`, then add(sums, longest) for all, in order, with at most
- * CUDA_SOURCES payloads a launch. full(count) is the member `body` of cuda_sum. Decisions are zero when the first check
- * begins. */
+/* Launches check(sums, longest) for all payloads if `checks`, then add(sums, longest) for all in order, at most
+ * CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body. Decisions are zero before the first check. */
 template <typename Full, typename Check, typename Add>
 static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add,
                                 int checks = 1) {
@@ -276,7 +268,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
     if (cuda_begin_sums(c, a, checks) != ESP_OK) return c->status;
     for (int adds = !checks; adds < 2; adds++) {
-        uint32_t t = 0, p = 0; /* the next payload: p of part t */
+        uint32_t t = 0, p = 0; /* next is payload p of part t */
         while (t < a->n_tensors && c->status == ESP_OK) {
             cuda_sums sums;
             uint64_t longest = 0;
@@ -285,7 +277,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
             sums.set = a->mode == ESP_OUT_SET && p == 0;
             sums.scale = a->scale == 0 ? 1 : a->scale;
             sums.finding = c->device->finding;
-            /* a part whose payloads do not fit is alone in its launches */
+            /* A part with more payloads than fit one launch gets launches of its own. */
             while (t < a->n_tensors && sums.n < (uint32_t)CUDA_PARTS &&
                    (used == 0 || used + per <= (uint32_t)CUDA_SOURCES)) {
                 cuda_sum *d = &sums.part[sums.n++];
@@ -317,7 +309,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
 }
 
 /* ---- the codec's table ------------------------------------------------------------------------------------------- */
-/* The CPU codec's bound(), with scratch memory for the flags and `scratch` bytes. */
+/* Computes the CPU codec's bound(), and adds scratch memory for the flags and `scratch` more bytes. */
 static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_tensor *like, uint32_t round,
                                     uint32_t n_reduced, uint64_t scratch, esp_bound *out) {
     const esp_status s = cpu->bound(self, like, round, n_reduced, out);
@@ -325,7 +317,7 @@ static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_
         out->scratch_bytes = (CUDA_FLAGS + scratch + 63) / 64 * 64;
     return s;
 }
-/* A copy of the CPU codec's table, to which CUDA_CODEC adds the calls for the device. */
+/* Returns a copy of the CPU codec's table for CUDA, to which CUDA_CODEC adds the calls. */
 static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     esp_codec t = *cpu;
     t.devices = ESP_BIT(ESP_CUDA);
@@ -335,8 +327,8 @@ static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
 }
 /* For codecs that need no scratch memory except the flags. */
 static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
-/* Defines the table of codec `name`. scratch(self, like) returns the bytes of scratch memory beside the flags. Further
- * arguments are statements that set other members of the table, such as t.open = my_open. */
+/* Defines the table of codec `name`. scratch(self, like) returns the bytes of scratch memory that it needs besides
+ * the flags. Further arguments are statements that set other members, for example t.open = my_open. */
 #define CUDA_CODEC(name, cpu, scratch, compress_, decompress_, ...)                                                    \
     static esp_status cuda_bound_##name(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,        \
                                         esp_bound *out) {                                                              \

@@ -1,24 +1,22 @@
-/* dense.h: kernels that the CUDA implementations of dense codecs share. A codec's format is a small struct with
- * functions.
- *
- * compress:    with feedback cuda_dense_check, since the residual must not change where phi has a NaN or Inf; then the
- *              codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish.
- * decompress:  cuda_dense_check_payloads, then cuda_dense_add. Where a format checks headers only, cuda_dense_add does
- *              that too. */
+/* dense.h: kernels for codecs that send every element. A small struct describes a codec's format. A compress with
+ * error feedback first launches cuda_dense_check, since the residual must not change if phi has a NaN or Inf; then
+ * it launches the codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish. A
+ * decompress launches cuda_dense_check_payloads and cuda_dense_add, or only the latter if headers are all there is
+ * to check. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
 #include "codecs/common/dense.h"
 
-/* Elements that a block processes at a time: 4 for each thread, so that 4 loads are in flight. */
+/* A block processes 4 elements per thread at a time, so that each thread has 4 loads in flight. */
 enum { CUDA_DENSE_EACH = 4 * CUDA_THREADS };
 
-/* Element k of this thread, of those that its block processes from `at` on. */
+/* Returns the index of this thread's element k among those that its block processes from `at` on. */
 static __device__ __forceinline__ uint64_t cuda_dense_at(uint64_t at, int k) {
     return at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
 }
-/* phi of this thread's elements, or 0 behind the part's end. Kernels call it before they write, so that all loads are
- * in flight. */
+/* Loads phi of this thread's elements, 0 beyond the end of the part. Kernels call it before they write anything, so
+ * that all loads are in flight. */
 static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, const cuda_part *p, uint64_t at,
                                                       float phi[4]) {
     CUDA_UNROLL
@@ -42,9 +40,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
-/* The header, and the body where phi is not finite. A codec whose bodies may be summed then sends a body of numbers
- * `nan` of nan_bytes bytes; where nan_bytes is 0, it sends none. A full body has `whole` bytes for every started `per`
- * elements, and unless per2 is 0, whole2 bytes for every started per2. */
+/* Describes the payload for cuda_dense_finish. A full body has `whole` bytes per `per` elements (rounded up) plus,
+ * unless per2 is 0, whole2 bytes per per2 elements. If phi is not finite, the body is filled with the number `nan`
+ * of nan_bytes bytes, or absent if nan_bytes is 0. */
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
@@ -58,7 +56,7 @@ ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
-/* Writes the body of a part that is not finite. Thread `from` of `step` threads calls it. */
+/* Fills the body of a part that is not finite. This is thread `from` of `step` threads. */
 static __device__ __forceinline__ void cuda_dense_nan(const cuda_part *p, const cuda_dense_end &f, uint64_t from,
                                                       uint64_t step) {
     const uint64_t n = f.nan_bytes ? cuda_dense_body(&f, p->count) / f.nan_bytes : 0;
@@ -73,15 +71,15 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
     cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
                       bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
 }
-/* Where cuda_dense_check has found a NaN or Inf, writes the payload and returns 1: the kernel then ends. All threads
- * call it. */
+/* If cuda_dense_check has found a NaN or Inf, writes the payload and returns 1, and the kernel must end. All
+ * threads call it. */
 static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
     if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
 }
-/* All threads of all blocks call this at their end, and the last block writes the header. `bad` is nonzero where this
+/* All threads of all blocks call this at their end, and the last block writes the header. `bad` is nonzero if this
  * thread has found a NaN or Inf. */
 static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
     if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
@@ -90,7 +88,7 @@ static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, con
     if (threadIdx.x == 0) cuda_dense_header(p, f, bad);
     if (bad) cuda_dense_nan(p, f, threadIdx.x, blockDim.x);
 }
-/* The kernel of a codec that encodes elements independently: code.put() writes one element's code and residual. */
+/* The kernel of codecs that encode elements independently. code.put() writes an element's code and residual. */
 template <typename Code>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all, Code code, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -110,7 +108,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all
     }
     cuda_dense_finish(p, end, any >> 31 != 0);
 }
-/* Runs one compress. encode(call, parts, longest) launches the codec's kernel. */
+/* Runs a compress. encode(call, parts, longest) launches the codec's kernel. */
 template <typename Encode>
 static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
                                          const cuda_dense_end &f, Encode encode) {
@@ -134,15 +132,15 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* A format F is passed to kernels by value and has
+/* A format F is passed to kernels by value and has these members. piece_ok() checks one of pieces() pieces of a body,
+ * if BODIES is 1; with 0, only headers are checked. value() returns element i times scale, with the CPU's bits; a NaN
+ * is always returned as 0x7FC00000, since NaN bits differ between CPU and device.
  *     uint32_t codec, wire, nan_body;
- *     enum { BODIES };               1 where pieces() and piece_ok() check bodies, 0 where only headers are checked
- *     int header_ok(const cuda_header *h, const cuda_sum *d) const;       is aux one that compress writes?
- *     uint64_t pieces(uint64_t count) const;                              number of a body's pieces
+ *     enum { BODIES };
+ *     int header_ok(const cuda_header *h, const cuda_sum *d) const;
+ *     uint64_t pieces(uint64_t count) const;
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
- *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const;
- * value() returns element i times scale, with the CPU's bits. Results that are NaN are always 0x7FC00000, since
- * arithmetic on the device returns other NaNs than the CPU's. */
+ *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const; */
 /* Has the payload a full body? */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F>
@@ -163,7 +161,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
             const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
             for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
                 CUDA_UNROLL
-                for (int k = 0; k < 4; k++) { /* without branches, so that 4 loads are in flight */
+                for (int k = 0; k < 4; k++) { /* branch-free, so that 4 loads are in flight */
                     const uint64_t i = at + (uint64_t)k * cuda_threads();
                     ok &= i < pieces ? f.piece_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, i) : 1;
                 }
@@ -173,11 +171,12 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* Adds the payloads of a part. With checks_headers, first checks the headers, which must then all be in this launch. */
+/* Adds the payloads of a part. With checks_headers it also checks the headers, and all payloads of the part must be
+ * in this launch. */
 template <typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int checks_headers) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    __shared__ cuda_header head[CUDA_SOURCES]; /* read once a block */
+    __shared__ cuda_header head[CUDA_SOURCES]; /* read once per block */
     int nan;
     if (F::BODIES || !checks_headers) {
         const uint32_t decision = cuda_get_same(d->decision);
@@ -226,7 +225,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F 
         }
     }
 }
-/* Runs one decompress. full(count) is the size of a full body. */
+/* Runs a decompress. full(count) is the size of a full body. */
 template <typename F, typename Full>
 static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
                                         const F &f) {

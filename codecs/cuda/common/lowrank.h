@@ -1,13 +1,7 @@
-/* lowrank.h: products of a matrix with a few vectors, on CUDA: phi Q, phi^T P, P Q, and an orthonormal basis. Every sum
- * has the order of codecs/common/lowrank.h, so the bits are the CPU's.
- *
- * Those orders allow enough parallel work: a row's product with a column of Q is 16 independent sums, a column's with P
- * up to 16, each of a few hundred numbers. All threads of a block load a tile of phi into shared memory, with 8 loads
- * of a thread in flight, and then each thread adds for its sums. Only the inner products of the basis are long, with 4
- * sums of m / 4 numbers: four threads add, and the others compute the products ahead of them.
- *
- * All threads of a block call these functions. A thread has the sums of K columns of P or Q, where 4 K is at least
- * r. */
+/* lowrank.h: for powersgd on CUDA, the products phi Q, phi^T P and P Q of a matrix with few vectors, and an
+ * orthonormal basis. Every sum has the order of additions of codecs/common/lowrank.h, so that the bits equal the
+ * CPU's. A block loads a tile of phi into shared memory, and then each thread adds for its own sums. All threads of
+ * a block call these functions. A thread has the sums of K columns of P or Q, where 4 K is at least r. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
 #include "codecs/cuda/common/codec.h"
@@ -18,12 +12,12 @@ enum {
     CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* phi Q: numbers of a tile */
     CUDA_LOWRANK_SIDE = 64,                         /* phi^T P: rows and columns of a tile */
     CUDA_LOWRANK_ROWS = 32,                         /* P Q: rows of a tile of 64 columns */
-    CUDA_LOWRANK_PIECE = 1024,                      /* products in a piece of a sum */
-    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute them */
+    CUDA_LOWRANK_PIECE = 1024,                      /* products that are computed ahead of the adding */
+    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute products */
     CUDA_LOWRANK_ROOM = 2 * CUDA_LOWRANK_PIECE + 4
 };
 
-/* phi = beta e + gamma g, or g where e is NULL, is m x n. P and Q have r columns. */
+/* Describes phi = beta e + gamma g (or g if e is NULL), an m x n matrix. P and Q have r columns. */
 typedef struct cuda_lowrank {
     const float *g, *e;
     float beta, gamma;
@@ -34,7 +28,7 @@ static __device__ __forceinline__ float cuda_lowrank_phi(const cuda_lowrank *x, 
     const float g = cuda_get(x->g + i);
     return x->e ? x->beta * cuda_get(x->e + i) + x->gamma * g : g;
 }
-/* Loads a tile: tile[row * pitch + column] = phi[top + row][left + column], for `rows` rows of `width` numbers. */
+/* Loads a tile of `rows` rows of `width` numbers: tile[row * pitch + column] = phi[top + row][left + column]. */
 static __device__ __forceinline__ void cuda_lowrank_load(const cuda_lowrank *x, uint64_t top, uint64_t left,
                                                          uint32_t rows, uint32_t width, uint32_t pitch, float *tile) {
     for (uint32_t at = threadIdx.x; at < rows * width; at += 8 * CUDA_THREADS) {
@@ -53,15 +47,15 @@ static __device__ __forceinline__ void cuda_lowrank_load(const cuda_lowrank *x, 
 }
 
 /* ---- phi Q ------------------------------------------------------------------------------------------------------- */
-/* The distance between rows of a tile. A warp reads 16 numbers from each of two rows, which then are in different
- * banks. */
+/* Returns the distance between rows of a tile. It is odd in units of 16 numbers, so that a warp, which reads 16
+ * numbers of two rows, uses different memory banks. */
 ESP_ELEMENT uint32_t cuda_lowrank_pitch(uint64_t n) {
     return ((uint32_t)((n < CUDA_LOWRANK_WIDE ? n : CUDA_LOWRANK_WIDE) + 15) / 16 | 1u) * 16;
 }
-/* The rows of a tile: a multiple of four, the more the shorter a row is. */
+/* Returns the number of rows of a tile, a multiple of four. Short rows allow more of them. */
 ESP_ELEMENT uint32_t cuda_lowrank_rows(uint64_t n) { return 4 * ((CUDA_LOWRANK_WIDE + 16) / cuda_lowrank_pitch(n)); }
-/* p = phi Q, m x r. q is r rows of n. Bit 31 of the result is set where one of this thread's numbers is not finite.
- * `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
+/* Computes p = phi Q, m x r, where q holds r rows of n numbers. Bit 31 of the result is set if a number of this
+ * thread is not finite. `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
 template <int K>
 static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x, const float *q, float *p,
                                                           float *tile) {
@@ -74,10 +68,10 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
         for (uint64_t left = 0; left < x->n; left += CUDA_LOWRANK_WIDE) {
             const uint32_t width =
                 x->n - left < CUDA_LOWRANK_WIDE ? (uint32_t)(x->n - left) : (uint32_t)CUDA_LOWRANK_WIDE;
-            __syncthreads(); /* all threads have read the tile before */
+            __syncthreads(); /* the last tile is no longer read */
             cuda_lowrank_load(x, top, left, have, width, pitch, tile);
             __syncthreads();
-            for (uint32_t four = 0; four < have; four += 4) { /* once where n is more than a tile's width */
+            for (uint32_t four = 0; four < have; four += 4) { /* runs once if n exceeds a tile's width */
                 const float *row = tile + (four + own) * pitch;
                 CUDA_UNROLL
                 for (int i = 0; i < K; i++) sum[i] = left ? sum[i] : 0;
@@ -103,8 +97,8 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
 }
 
 /* ---- phi^T P ----------------------------------------------------------------------------------------------------- */
-/* sums[s] = (phi^T p)^T over the s-th range of rows, r x n. tile and ps are shared memory for CUDA_LOWRANK_SIDE squared
- * numbers each. */
+/* Computes partial sums of (phi^T p)^T, r x n numbers for each range of rows. tile and ps are shared memory for
+ * CUDA_LOWRANK_SIDE squared numbers each. */
 template <int K>
 static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, const float *p, float *sums, float *tile,
                                                        float *ps) {
@@ -138,8 +132,7 @@ static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, co
         }
     }
 }
-/* out = the sums of the ranges, added in order. Bit 31 of the result is set where a number of this thread is not
- * finite. */
+/* Adds the partial sums in order. Bit 31 of the result is set if a number of this thread is not finite. */
 static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sums, uint64_t m, uint64_t n, uint64_t r,
                                                                 float *out) {
     const uint32_t n_sums = (uint32_t)lowrank_n_sums(m);
@@ -158,8 +151,8 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sum
 }
 
 /* ---- P Q --------------------------------------------------------------------------------------------------------- */
-/* Calls use(row, column, rows, p) for tiles of 32 x 64. A thread has `rows` rows of a column, 8 or fewer at the end,
- * and p points to those rows of P in ps, shared memory for CUDA_LOWRANK_ROWS * 64 numbers. */
+/* Calls use(row, column, rows, p) for tiles of 32 x 64 numbers. Each thread gets one column and up to 8 rows; p
+ * points to those rows of P in ps, which is shared memory for CUDA_LOWRANK_ROWS * 64 numbers. */
 template <typename Use>
 static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n, uint32_t r, const float *p, float *ps,
                                                           Use use) {
@@ -177,7 +170,7 @@ static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n
             use(top + own, column, rows - own < EACH ? rows - own : (uint32_t)EACH, ps + own * r);
     }
 }
-/* y = the thread's 8 rows of P Q. q points to the first of the column's r numbers, which are n apart. */
+/* Computes 8 numbers of a column of P Q. q points to the column's first number of Q; its r numbers are n apart. */
 static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, const float *q, uint64_t n, uint32_t r,
                                                             float y[8]) {
     const float first = cuda_get(q);
@@ -191,15 +184,15 @@ static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, con
 }
 
 /* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
-/* The sum of value(0) to value(n - 1) in 4 partial sums: number i < even is added to partial sum i % 4, later ones to
- * the first. value(i) is called once, always by the same thread for the same i. `room` is shared memory for
- * CUDA_LOWRANK_ROOM numbers. */
+/* Returns value(0) + ... + value(n - 1) in the CPU's order, which has 4 partial sums: number i < even goes to
+ * partial sum i % 4, later ones to the first. The same thread always calls value(i) for a given i, once. `room` is
+ * shared memory for CUDA_LOWRANK_ROOM numbers. Four threads add while the others compute the next values. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t even, double *room, Value value) {
     enum { PIECE = CUDA_LOWRANK_PIECE };
     const uint64_t pieces = (n + PIECE - 1) / PIECE;
     double sum = 0;
-    for (uint64_t c = 0; c <= pieces; c++) { /* computes piece c while it adds piece c - 1 */
+    for (uint64_t c = 0; c <= pieces; c++) { /* computes piece c while adding piece c - 1 */
         const uint64_t done = (c - 1) * PIECE;
         if (c < pieces && threadIdx.x >= 32)
             for (uint64_t i = threadIdx.x - 32; i < PIECE && c * PIECE + i < n; i += CUDA_LOWRANK_MAKERS)
@@ -225,20 +218,21 @@ static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t e
     __syncthreads();
     return (room[2 * PIECE] + room[2 * PIECE + 2]) + (room[2 * PIECE + 1] + room[2 * PIECE + 3]);
 }
-/* As lowrank_inner, with value(i) in place of a[i] * b[i]. */
+/* Adds value(0) to value(n - 1) in the order in which lowrank_inner adds products on the CPU. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
     return cuda_lowrank_sum(n, n / 4 * 4, room, value);
 }
-/* As lowrank_length. */
+/* Returns the bits of the CPU's lowrank_length. */
 static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uint64_t n, double *room) {
     return sqrt(cuda_lowrank_sum(n, n, room, [&](uint64_t i) {
         const double x = (double)cuda_get(q + i);
         return x * x;
     }));
 }
-/* As lowrank_orthonormal, by one block, from p, m x r, to `out`. `columns` has room for r columns of m numbers. One
- * pass subtracts a projection and computes the inner product with the next column. */
+/* One block computes, bit for bit, what lowrank_orthonormal does on the CPU, from p (m x r) to `out`. `columns` has
+ * room for r columns of m numbers. To save passes, one pass subtracts a projection and computes the next inner
+ * product. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
     for (uint64_t k = 0; k < r; k++) {

@@ -1,11 +1,8 @@
-/* norm.h: the sum of |phi| of a part in the order of codecs/common/norm.h, so with the same bits.
- *
- * A tile's 16 partial sums are 16 chains of 256 additions. All threads of a block load the tile into shared memory, and
- * then 16 threads add. The last block of a part (cuda_last_block) adds the sums of the tiles.
- *
- * That sum, of doubles, also has one order. But multiples of one power of two are added without rounding, in any order,
- * while their sum is below 2^53 times that power. So each warp adds 512 sums, and one thread checks whether that was
- * exact. Where it was not, the thread adds these 512 in order. */
+/* norm.h: computes the sum of |phi| of a part with the bits of codecs/common/norm.h. A block loads a tile into shared
+ * memory, and 16 threads add its 16 partial sums. The last block of the part adds the sums of the tiles.
+ * The CPU adds these in order, which would be slow. But as long as no addition of doubles rounds, every order gives
+ * the same bits. So each warp adds 512 sums in parallel, and a thread checks that nothing was rounded. If something
+ * was, the thread adds those 512 in order. */
 #ifndef ESP_CUDA_NORM_H
 #define ESP_CUDA_NORM_H
 #include "codecs/cuda/common/tile.h"
@@ -15,14 +12,14 @@
 static_assert((int)NORM_BLOCK == (int)CUDA_TILE, "a tile is a block of the norm");
 enum { CUDA_NORM_WARPS = CUDA_THREADS / 32, CUDA_NORM_ZERO = 127 };
 
-/* Shared memory of a kernel that calls the functions below. */
+/* Shared memory that a kernel provides for these functions. */
 typedef struct cuda_norm_room {
     float tile[CUDA_TILE];
     double sum[CUDA_NORM_WARPS];
     int32_t unit[CUDA_NORM_WARPS];
 } cuda_norm_room;
 
-/* The sums of tiles are in the part's scratch memory. */
+/* Returns the array of the tiles' sums, which is in the part's scratch memory. */
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
@@ -30,11 +27,11 @@ static inline uint64_t cuda_norm_scratch(uint64_t count) {
     return (count + NORM_BLOCK - 1) / NORM_BLOCK * sizeof(float);
 }
 
-/* Sets sums[tile] to the sum of |phi| of a tile. All threads of the block call it. */
+/* Sets sums[tile] to the tile's sum of |phi|. All threads of the block call it. */
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,
                                                       const float phi[CUDA_TILE_EACH]) {
     float *at = room->tile + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane();
-    __syncthreads(); /* the additions of the tile before are done */
+    __syncthreads(); /* all threads have added the last tile */
     CUDA_UNROLL
     for (int k = 0; k < CUDA_TILE_EACH; k++) at[k * 32] = bits_float(float_bits(phi[k]) & 0x7FFFFFFFu);
     __syncthreads();
@@ -46,7 +43,7 @@ static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, floa
     if (threadIdx.x == 0) cuda_put(sums + tile, sum);
 }
 
-/* The exponent of a power of two that divides x. For 0 it is higher than for any other number. */
+/* Returns the exponent of a power of two that divides x; for 0 it is higher than for any other number. */
 static __device__ __forceinline__ int32_t cuda_norm_unit(float x) {
     const int32_t exponent = (int32_t)(float_bits(x) >> 23 & 0xFFu);
     return float_bits(x) << 1 == 0 ? (int32_t)CUDA_NORM_ZERO : (exponent ? exponent : 1) - 150;
@@ -63,7 +60,7 @@ static __device__ __forceinline__ double cuda_norm_power(int32_t exponent) {
     return x;
 }
 
-/* The sum of the tiles' sums, which thread 0 returns. All threads of the last block call it. */
+/* Returns, in thread 0, the sum of the tiles' sums. All threads of the last block call it. */
 static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, const float *sums, uint64_t n) {
     const uint32_t warp = threadIdx.x / 32;
     double total = 0;
@@ -75,7 +72,7 @@ static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, c
         CUDA_UNROLL
         for (int k = 0; k < CUDA_TILE_EACH; k++) {
             const uint64_t i = cuda_tile_at(first, k);
-            x[k] = i < n ? *(const volatile float *)(sums + i) : 0; /* volatile: other blocks wrote it */
+            x[k] = i < n ? *(const volatile float *)(sums + i) : 0; /* volatile, since other blocks wrote it */
         }
         CUDA_UNROLL
         for (int k = 0; k < CUDA_TILE_EACH; k++) {

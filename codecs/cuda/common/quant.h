@@ -1,8 +1,8 @@
-/* quant.h: shared by codecs with a unit for each block: computes units, then levels. A warp processes 512 neighbouring
- * elements (1024 where a unit has as many), and therefore whole units; a thread's elements are 32 apart. A format F has
+/* quant.h: kernels for codecs with a unit per block of elements. A warp processes 512 neighbouring elements (1024 if a
+ * unit has as many), and thus whole units; a thread's elements are 32 apart. All lanes call put(), even if i >= count.
+ * A format F has
  *     float most;                                                                       the highest level
- *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const;
- * All lanes call put(), also with i >= count. */
+ *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const; */
 #ifndef ESP_CUDA_QUANT_H
 #define ESP_CUDA_QUANT_H
 #include "codecs/cuda/common/dense.h"
@@ -17,7 +17,7 @@ static __device__ __forceinline__ uint32_t cuda_warp_max(uint32_t x) {
 }
 static __device__ __forceinline__ uint32_t cuda_magnitude(float x) { return float_bits(x) & 0x7FFFFFFFu; }
 
-/* A thread has PER elements of each unit, so a block of the codec has 32 PER. */
+/* A thread has PER elements of each unit, so a unit covers 32 PER elements. */
 template <int PER, typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_quant_encode(cuda_parts all, F f, cuda_dense_end end) {
     enum { EACH = PER < 16 ? 16 : PER, UNITS = EACH / PER };
@@ -60,7 +60,7 @@ static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t lo
     const uint64_t each = (uint64_t)CUDA_THREADS * (PER < 16 ? 16 : PER);
     cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f, end);
 }
-/* Runs one compress with a unit for each `block` elements, a power of two from 32 to 1024. */
+/* Runs a compress with a unit for each `block` elements, a power of two from 32 to 1024. */
 template <typename F>
 static esp_status cuda_quant_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &end, uint64_t block, const F &f) {
@@ -75,7 +75,7 @@ static esp_status cuda_quant_compress(const esp_host *h, const char *name, const
         }
     });
 }
-/* The unit of element i, where a block has 1 << shift elements. */
+/* Returns the unit of element i, if a block has 1 << shift elements. */
 static __device__ __forceinline__ float cuda_quant_unit(const unsigned char *body, uint64_t i, uint32_t shift) {
     return cuda_get_same((const float *)(const void *)body + (i >> shift));
 }

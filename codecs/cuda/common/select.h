@@ -1,29 +1,13 @@
-/* select.h: selects exactly the k elements of largest |phi| of each part, ties to the lower index, on the device.
- * Writes the body of sparse.h, and updates the feedback memory. The bits do not depend on the grid, on the order of
- * blocks, or on the sample.
- *
- *   1. sample  computes a threshold a little too low, from up to 65536 elements (only for parts larger than the list)
- *   2. filter  reads the input once: checks for NaN and Inf, and lists the elements that reach the threshold. Elements
- *              of a tile are in order, tiles in any order
- *   3. digit   finds the exact threshold, by 11, 11 and 9 bits: from the list, or, where it is too short or overflowed,
- *              from the input
- *   4. count   counts each tile's elements above the threshold, and equal to it; then computes where each tile's values
- *              go in the body
- *   5. write   writes values, places and feedback memory: from the input; without feedback and with places (not a
- *              bitmap) from the list
- *
- * 6 launches for up to 32 parts: sample, filter, two digits of the list, count, write; 7 with the digit that only a
- * failed sample needs. Where no part has more than 4096 elements there is 1 launch, select_small: a block has a whole
- * part in registers, and runs all steps. Bytes per element: without feedback 4, with a residual 8 + 12, with dgc's
- * memory 12 + 20; where the sample failed, up to four more passes. In addition 6 bytes for each listed element (at most
- * 4 k + 16384 of them), read three times.
- *
- * A struct M defines how phi is loaded and how feedback memory is updated:
- *     M::BLOCKS                                             blocks of `write` on an SM, for which registers suffice
- *     M::item                                               phi, and what else keep() needs
- *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
- *     int keeps(const cuda_part *) const;                   has the part feedback memory?
- *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
+/* select.h: on the device, selects exactly the k elements of largest |phi| of each part (ties to the lower index),
+ * writes the body of sparse.h, and updates the feedback memory. Five kernels:
+ *   1. sample  guesses a threshold, a little too low, from up to 65536 elements
+ *   2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
+ *   3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
+ *   4. count   computes where the values of each tile (4096 elements) go in the body
+ *   5. write   writes values, their indices, and feedback memory
+ * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 parts, 7
+ * without a list, and 1 (select_small) if no part has more than 4096 elements. The bits of the result depend on neither
+ * grid nor sample. */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
@@ -31,30 +15,37 @@
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
+/* Kernels have a parameter M, a struct that loads phi and updates feedback memory:
+ *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
+ *     M::item                                               phi, and what else keep() needs
+ *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
+ *     int keeps(const cuda_part *) const;                   has the part feedback memory?
+ *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
 enum {
     CUDA_SPAN_TILES = (int)SELECT_SPAN / (int)CUDA_TILE,
-    CUDA_SAMPLE = 65536,     /* most elements of a sample */
-    CUDA_SAMPLE_BITS = 12,   /* highest bits that the sample's histogram uses */
-    CUDA_SELECT_ROOM = 16384 /* the list has room for this many beyond 4 k */
+    CUDA_SAMPLE = 65536,     /* largest sample */
+    CUDA_SAMPLE_BITS = 12,   /* leading bits that the sample's histogram uses */
+    CUDA_SELECT_ROOM = 16384 /* the list holds 4 k elements and this many more */
 };
-/* Where later kernels read elements. CUDA_TIES means the input, with threshold 0. */
+/* Where the kernels after filter read elements. CUDA_TIES means the input, with a threshold of 0. */
 enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 };
 
-/* State of a part that its kernels share. In scratch memory after the flags; zero when the first kernel begins. */
+/* State of a part that its kernels share, in scratch memory after the flags. It is zero when the first kernel
+ * begins. */
 typedef struct cuda_select {
     uint32_t done[8]; /* finished blocks of each kernel */
-    uint64_t used;    /* elements that reached the first threshold */
-    uint64_t left;    /* of the elements that begin with digits t, how many are sent */
-    uint32_t lo;      /* the first threshold */
-    uint32_t t;       /* the digits found of the exact threshold */
-    uint32_t from;    /* CUDA_FROM_LIST and so on */
+    uint64_t used;    /* elements that reached the guessed threshold */
+    uint64_t left;    /* how many elements whose high bits are t are sent */
+    uint32_t lo;      /* the guessed threshold */
+    uint32_t t;       /* the exact threshold's digits found so far */
+    uint32_t from;    /* CUDA_FROM_LIST or another source */
     uint32_t unused[17];
     uint64_t hist[1 << CUDA_SAMPLE_BITS];
 } cuda_select;
 /* Bytes of a part's scratch memory that must be zero. */
 enum { CUDA_SELECT_ZERO = CUDA_FLAGS + sizeof(cuda_select) };
 
-/* The number of elements that each part sends. */
+/* How many elements each part sends. */
 typedef struct cuda_picks {
     uint32_t codec, wire;
     uint64_t k[CUDA_PARTS];
@@ -65,18 +56,18 @@ ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
 ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return count / CUDA_TILE + (count % CUDA_TILE != 0); }
-/* A tie is an element whose magnitude equals the threshold. */
+/* A tie is an element whose magnitude equals the threshold. A span is 65536 elements, a tile 4096. */
 typedef struct cuda_span {
     uint64_t at;   /* where the span's values go in the body */
     uint64_t left; /* most ties of the span that are sent */
 } cuda_span;
 typedef struct cuda_tile {
-    uint64_t at;          /* its first element in the list */
-    uint32_t n;           /* its elements in the list */
-    uint32_t above, ties; /* of the span's tiles before it */
-    uint32_t own;         /* its own ties */
+    uint64_t at;          /* the tile's first element in the list */
+    uint32_t n;           /* how many elements of the tile the list has */
+    uint32_t above, ties; /* in the span's earlier tiles */
+    uint32_t own;         /* ties of this tile */
 } cuda_tile;
-/* Offsets in scratch memory. The list is val and idx. */
+/* Offsets in scratch memory. The list consists of val and idx. */
 typedef struct cuda_select_at {
     uint64_t span, tile, val, idx, bytes;
 } cuda_select_at;
@@ -90,7 +81,7 @@ ESP_ELEMENT cuda_select_at cuda_select_layout(uint64_t count, uint64_t k) {
     a.bytes = a.idx + 2 * cap;
     return a;
 }
-/* A kernel's view of its part. */
+/* Where a kernel finds the data of its part. */
 typedef struct cuda_job {
     const cuda_part *p;
     cuda_select *s;
@@ -117,8 +108,8 @@ static __device__ __forceinline__ cuda_job cuda_job_of(const cuda_parts *all, co
 }
 
 /* ---- 1. sample --------------------------------------------------------------------------------------------------- */
-/* The rank in the sample whose magnitude at least k elements of the part probably reach: the expected rank plus four
- * standard deviations. */
+/* Returns a rank in the sample. At least k elements of the part very probably reach the magnitude with that rank,
+ * since it is the expected rank plus four standard deviations. */
 ESP_ELEMENT uint64_t cuda_sample_rank(uint64_t k, uint64_t count, uint64_t n) {
     const uint64_t rank = k * n / count + 1;
     uint64_t root = 1;
@@ -133,7 +124,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     const cuda_job j = cuda_job_of(&all, &want);
     if (j.cap == j.count) return; /* all elements fit the list */
     const uint64_t lines = j.count / 64 < CUDA_SAMPLE / 16 ? j.count / 64 : CUDA_SAMPLE / 16;
-    const uint64_t stride = (j.count / 16 / lines - 1) | 1; /* odd: rows of a matrix are often a power of two */
+    const uint64_t stride = (j.count / 16 / lines - 1) | 1; /* odd, as rows of matrices are often powers of 2 */
     cuda_hist_clear<BINS>(hist);
     for (uint64_t at = (uint64_t)blockIdx.x * 4 * CUDA_THREADS; at < 16 * lines;
          at += (uint64_t)gridDim.x * 4 * CUDA_THREADS) {
@@ -151,18 +142,19 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     if (!cuda_last(&j.s->done[0])) return;
     const uint64_t rank = cuda_sample_rank(j.k, j.count, 16 * lines);
     const cuda_bin b = cuda_hist_pick<BINS>(j.s->hist, rank < 16 * lines ? rank : 16 * lines, warps, found);
-    /* at least 1, so that zeros are not listed, which are often too many */
+    /* The threshold is at least 1, so that zeros, which may be very many, are not listed. */
     if (threadIdx.x == 0) j.s->lo = b.bin ? b.bin << SHIFT : 1;
 }
 
 /* ---- 2. filter --------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
-/* The number of elements from this thread's first one to the tile's end. The thread has its element q where this is
- * above 32 q. */
+/* Returns how many elements follow in the tile from this thread's first one. The thread has an element q if the
+ * result exceeds 32 q. */
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
     return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
-/* The last block of `filter` decides where the threshold is found, and finds its first digit in the list. */
+/* The last block of `filter` decides whether later kernels use the list, and finds the threshold's first digit in
+ * it. */
 static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64_t *warps, uint64_t *found) {
     const uint64_t used = cuda_fresh(&j->s->used);
     const int listed = used <= j->cap && used >= j->k;
@@ -170,7 +162,7 @@ static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64
     if (!j->k) return;
     if (used) b = cuda_hist_pick<2048>(j->s->hist, j->k < used ? j->k : used, warps, found);
     if (threadIdx.x) return;
-    const int ties = used < j->k && j->s->lo <= 1; /* fewer than k elements are not 0 */
+    const int ties = used < j->k && j->s->lo <= 1; /* all elements that are not listed are 0 */
     j->s->from = listed ? CUDA_FROM_LIST : ties ? CUDA_TIES : CUDA_FROM_INPUT;
     j->s->t = listed ? b.bin : 0;
     j->s->left = listed ? b.left : ties ? j->k - used : j->k;
@@ -205,9 +197,9 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             cuda_put(&j.tile[tile].n, fits ? total : 0);
         }
         __syncthreads();
-        /* base changes only after the barriers of the next tile */
+        /* `base` changes only after the next tile's barriers */
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
-        if (to == UINT64_MAX) continue; /* all lanes of the warp */
+        if (to == UINT64_MAX) continue; /* true for all lanes of a warp or for none */
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
             const int is = hits >> q & 1u;
@@ -227,7 +219,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
 }
 
 /* ---- 3. digits of the exact threshold ---------------------------------------------------------------------------- */
-/* Counts the next digit of x where its higher digits are t. All lanes call it. */
+/* Counts the next digit of x if its higher digits are t. All lanes call it. */
 template <int SHIFT, int BITS>
 static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x, uint32_t t, int is) {
     const uint32_t b = select_bits(x);
@@ -264,7 +256,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_digit(cuda_parts all, 
 }
 
 /* ---- 4. count ---------------------------------------------------------------------------------------------------- */
-/* One warp counts how many of the numbers get(begin) to get(end - 1) have magnitudes above t (x) and equal to t (y). */
+/* One warp counts how many of get(begin) to get(end - 1) have magnitudes above t (result x) and equal to t (result
+ * y). */
 template <typename Get>
 static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t end, uint32_t t, Get get) {
     uint2 n = {0, 0};
@@ -279,8 +272,7 @@ static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t
     n.y = cuda_warp_all(n.y, [](uint32_t a, uint32_t b) { return a + b; });
     return n;
 }
-/* The last block computes from each span's counts where its values go, and writes to the body how many each span
- * has. */
+/* The last block computes where each span's values go in the body, and writes each span's count to the body. */
 static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_t quota, uint64_t *warps) {
     const uint64_t each = (j->spans + CUDA_THREADS - 1) / CUDA_THREADS, first = threadIdx.x * each;
     const uint64_t end = first + each < j->spans ? first + each : j->spans;
@@ -343,21 +335,21 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
 typedef struct cuda_tile_plan {
     uint64_t at;   /* where the tile's values go in the body */
     uint32_t ties; /* ties in the tile */
-    uint32_t sent; /* ties that are sent */
+    uint32_t sent; /* how many of these are sent */
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
     const cuda_span *span = &j->span[tile / CUDA_SPAN_TILES];
     const cuda_tile *x = &j->tile[tile];
     const uint64_t left = cuda_get(&span->left);
     const uint32_t before = cuda_get(&x->ties);
-    const uint32_t given = left < before ? (uint32_t)left : before; /* sent ties of the tiles before */
+    const uint32_t given = left < before ? (uint32_t)left : before; /* sent ties of earlier tiles */
     cuda_tile_plan plan;
     plan.at = cuda_get(&span->at) + cuda_get(&x->above) + given;
     plan.ties = cuda_get(&x->own);
     plan.sent = left - given < plan.ties ? (uint32_t)(left - given) : plan.ties;
     return plan;
 }
-/* One warp writes values and places of a tile from the list. */
+/* One warp writes a tile's values and indices from the list. */
 static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint32_t t, uint64_t tile) {
     const cuda_tile_plan plan = cuda_plan_of(j, tile);
     const uint64_t from = cuda_get(&j->tile[tile].at);
@@ -383,7 +375,7 @@ static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint
         ties += (uint32_t)__popc(eq);
     }
 }
-/* A block finds which elements of a tile are sent: bit q of the result is this thread's element q. */
+/* A block finds out which elements of a tile are sent: bit q of the result is set if this thread's element q is. */
 template <typename Item>
 static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan, uint32_t t, uint32_t room,
                                                       const Item *x, uint32_t *warps) {
@@ -405,8 +397,8 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     return above;
 }
-/* A block writes feedback memory, values and places of a tile. x and `taken` are this thread's elements. The tile's
- * values go to the body from index `begin` on. */
+/* A block writes feedback memory, values and indices of a tile. x and `taken` describe this thread's elements. The
+ * tile's values go to the body from index `begin` on. */
 template <typename M>
 static __device__ __forceinline__ void cuda_send_tile(const cuda_job *j, const M &m, uint64_t first,
                                                       const typename M::item *x, uint32_t taken, uint64_t begin,
@@ -459,7 +451,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
 }
 
 /* ---- all steps in one kernel, for parts of one tile -------------------------------------------------------------- */
-/* A block finds the next digit of the threshold. Of the elements that begin with digits *t, *left are sent. */
+/* A block finds the next digit of the threshold. *left is how many of the elements whose high digits are *t are
+ * sent. */
 template <int SHIFT, int BITS, typename Item>
 static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
                                                         uint32_t *hist, uint64_t *warps, uint64_t *found) {
@@ -497,17 +490,17 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
     cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<0, 9>(x, room, &t, &left, hist, sums, found);
-    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* the number of ties is unknown */
+    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* UINT32_MAX stands for an unknown number of ties */
     if (threadIdx.x == 0) cuda_put((uint32_t *)(void *)(cuda_body(j.p) + 4 * j.k), (uint32_t)j.k);
     cuda_send_tile(&j, m, first, x, cuda_taken(&plan, t, room, x, warps), 0, warps);
 }
 
 /* ---- for codecs -------------------------------------------------------------------------------------------------- */
-/* Scratch memory of a part of `count` elements, beside the flags. */
+/* Returns the scratch memory that a part of `count` elements needs besides the flags. */
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
-/* Runs one compress, which sends k_of(count) elements of each part. */
+/* Runs a compress that sends k_of(count) elements of each part. */
 template <typename M, typename K>
 static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, uint32_t codec, uint32_t wire, const M &m,
                                        K k_of) {

@@ -1,25 +1,21 @@
-/* sparse.h: decompress for codecs with the body of codecs/common/sparse.h, in 2 launches.
- *
- *   1. check  checks all payloads: sizes, counts, places in ascending order, bitmaps, values
- *   2. add    a block processes a span of the tensor, and adds the span's values of each payload, in the order of the
- *             payloads, on which the bits of sums depend
- *
- * check reads the payloads once; add reads them again, and for each value reads and writes a sector of 32 bytes of the
- * tensor. Where the tensor is overwritten, add first sets it to zero. */
+/* sparse.h: decompress for topk and dgc on CUDA, in 2 launches. `check` checks all payloads. In `add` a block
+ * processes a span (65536 elements of the tensor), and adds each payload's values in the order of the payloads, on
+ * which the bits of sums depend. For each value it reads and writes a sector of 32 bytes. To overwrite the tensor,
+ * `add` first sets it to zero. */
 #ifndef ESP_CUDA_SPARSE_H
 #define ESP_CUDA_SPARSE_H
 #include "codecs/cuda/common/block.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* least[] is the least number of values that a payload of each part may have. cuda_sum.body is the largest. */
+/* A payload of part i must have least[i] to cuda_sum.body values. */
 typedef struct cuda_sparse {
     uint32_t codec, wire;
     uint64_t least[CUDA_PARTS];
 } cuda_sparse;
 static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
 
-/* A body whose size has been checked. held is NULL where the payload has no body. */
+/* A body whose size has been checked. held is NULL if the payload has no body. */
 typedef struct cuda_sparse_body {
     const float *val;
     const uint32_t *held;
@@ -48,8 +44,8 @@ static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_
 }
 
 /* ---- check ------------------------------------------------------------------------------------------------------- */
-/* Do the places of a span ascend, and are they below len? One warp calls this, and all lanes get the answer; so for
- * cuda_map_ok. */
+/* Do the indices of a span's values ascend, and are all below len? One warp calls this, and all lanes get the
+ * answer. */
 static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint32_t n, uint64_t len) {
     int bad = 0;
     CUDA_UNROLL_BY(4)
@@ -59,7 +55,7 @@ static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint
     }
     return !__any_sync(0xFFFFFFFFu, bad);
 }
-/* Are n bits of the span's bitmap set, all below len? */
+/* Are exactly n bits of the span's bitmap set, all below len? One warp calls this, and all lanes get the answer. */
 static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t n, uint64_t len) {
     const uint64_t words = (len + 31) / 32;
     uint32_t set = 0, bad = 0;
@@ -72,7 +68,7 @@ static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t 
     set = cuda_warp_all(set, [](uint32_t x, uint32_t y) { return x + y; });
     return !__any_sync(0xFFFFFFFFu, bad) && set == n;
 }
-/* All of the part's warps call this, and each checks its share of the spans. */
+/* All warps of the part call this, and each checks some of the spans. */
 static __device__ __forceinline__ int cuda_spans_ok(const cuda_sparse_body *b, uint64_t count) {
     const uint64_t spans = sparse_spans(count), each = (spans + cuda_warps() - 1) / cuda_warps();
     const uint64_t first = cuda_warp() * each, end = first + each < spans ? first + each : spans;
@@ -119,11 +115,10 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_check(cuda_sums al
 static __device__ __forceinline__ void cuda_sparse_put(float *out, float x, float scale) {
     cuda_put(out, cuda_get(out) + scale * x);
 }
-/* A block adds the values of a bitmap. Each warp has a range of the bitmap, and adds 32 neighbouring elements at a
- * time. */
+/* A block adds the values that a bitmap describes. Each warp takes a range of the bitmap, 32 elements at a time. */
 static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const float *val, float *out, uint64_t len,
                                                     float scale, uint32_t *warps) {
-    enum { EACH = SELECT_SPAN / 32 / CUDA_WARPS }; /* words for a warp */
+    enum { EACH = SELECT_SPAN / 32 / CUDA_WARPS }; /* words of the bitmap per warp */
     const uint32_t words = (uint32_t)((len + 31) / 32), first = threadIdx.x / 32 * EACH;
     uint32_t mine = 0, total;
     for (uint32_t i = 0; i < EACH; i += 32) {
@@ -144,7 +139,7 @@ static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const f
         }
     }
 }
-/* Adds one span of all payloads in order. before[] has the number of values of each payload before the span. */
+/* Adds one span of all payloads in order. before[p] is the number of values that payload p has in earlier spans. */
 static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const cuda_sum *d, uint64_t span,
                                                      const uint64_t *before, uint32_t *warps) {
     const uint64_t len = sparse_span_len(d->count, span);
@@ -188,11 +183,11 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
         if (all.set)
             for (uint64_t i = threadIdx.x; i < len; i += CUDA_THREADS) cuda_put(d->out + span * SELECT_SPAN + i, 0.0f);
         __syncthreads();
-        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier where it has read before[] */
+        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier after reading before[] */
     }
 }
 
-/* Runs one decompress. A payload of a part of n elements has k_min(n) to k_max(n) values. */
+/* Runs a decompress. A payload of a part of n elements must have k_min(n) to k_max(n) values. */
 template <typename Least, typename Most>
 static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, uint32_t wire, const esp_codec_args *a,
                                          Least k_min, Most k_max) {
