@@ -1,7 +1,7 @@
 /* op_time.c: computes the time, bytes and memory of an op for a unit of a given size and shape. */
 #include "planner/problem/problem.h"
 
-static const double esp__op_longest = 5e12; /* ns; a longer op counts as impossible */
+static const double esp__op_longest = 5e12; /* ns; longer times are cut to it, so that no sum overflows */
 
 static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUTS]) {
     for (uint32_t k = 0; k < p->n_cuts; k++) {
