@@ -1,4 +1,4 @@
-/* keys.h: the keys that each kind of file may have. The schemas in docs/plan/schema list the same. */
+/* keys.h: the keys that each kind of file may have. The schemas in docs/plan/schema list the same keys. */
 #ifndef ESP__FILES_KEYS_H
 #define ESP__FILES_KEYS_H
 #include <stddef.h>
