@@ -56,7 +56,7 @@ typedef struct esp__calibration_codec {
     esp__codec *codec;
     /* Time by elements. On the CPU, all ranks of a machine call at once and share its cores. A point is then the
      * slowest rank's time divided by the number of ranks. On a device it is not divided. */
-    esp__calibration_curve compress, decompress, decompress_more; /* more: a further payload in the same call */
+    esp__calibration_curve compress, decompress, decompress_more; /* the last: a further payload in a call */
     double header_bytes, unit_bytes, units, error;                /* as in esp_plan_codec, from real payloads */
     /* Elements and payload bytes of the smallest and of the largest call. */
     double sizes[2], used[2];
