@@ -66,7 +66,7 @@ typedef struct esp__op_template {
     uint8_t parts;    /* cut of each payload's content after the op */
     uint8_t flows;    /* which ranks run it, ESP__FLOWS_* */
     uint32_t on_cpu;  /* ranks of one machine that run it on the same CPU */
-    uint32_t on_link; /* collective: ranks that share its innermost link */
+    uint32_t on_link; /* for a collective, ranks that share its innermost link */
     bool reverse;     /* true for copies from the host and for unpacks */
     /* The rounds that the unit runs of a codec with bound(), whose payload sizes depend on round and shape; else 0. */
     uint8_t n_rounds;
@@ -79,7 +79,7 @@ typedef struct esp__op_template {
 
 /* The sizes of the parts into which each cut divides a unit. */
 typedef struct esp__shape {
-    uint64_t size[ESP__CUTS]; /* by cut: elements of the largest part */
+    uint64_t size[ESP__CUTS]; /* for each cut, elements of the largest part */
     uint64_t elements, cols;  /* of the whole unit; cols is 0 for a vector */
 } esp__shape;
 /* `codec` may be NULL. */
@@ -161,7 +161,7 @@ typedef struct esp__schedule {
     const esp__path **paths;
     uint32_t *sequence;
     uint64_t makespan;                  /* from the start of backward to the end of the last op */
-    uint32_t room_units, room_sequence; /* entries for which there is memory */
+    uint32_t room_units, room_sequence; /* allocated entries of the arrays */
 } esp__schedule;
 
 /* ---- problem.c --------------------------------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ struct esp__problem {
     const esp__extent *whole;             /* every tensor as a unit; schedule.c fills it */
     esp__extent *cut_units;               /* scratch of regroup.c */
     struct esp__incremental *incremental; /* scratch of simulate/incremental.c */
-    esp__schedule spare[4];               /* scratch: initial.c uses [0], [1]; urgency.c uses [2] */
+    esp__schedule spare[4];               /* scratch of initial.c ([0], [1]) and urgency.c ([2]) */
     struct esp__timing *timing;           /* scratch of candidates.c */
     struct esp__prefix **heads;           /* scratch of candidates.c, one entry per node of a tree */
     const esp__schedule *fp32;            /* plan without compression; NULL until it is made */
@@ -230,7 +230,7 @@ ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__e
  * NULL if the option cannot run on this system. */
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__extent *u, const char *option, uint32_t codec);
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, const esp__option *o, uint32_t codec);
-/* Returns the bytes that one rank holds before op `k`. A collective sends them; a codec, copy or pack handles them. */
+/* Returns the bytes that one rank holds before op `k`: the bytes that a collective sends, or another op processes. */
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k);
 
 /* Adds the bytes that op `k` sends: out[0] gets those of one rank, out[1] those through one machine's network card,
@@ -353,8 +353,7 @@ ESP__FN uint64_t esp__bound_any(esp__problem *p);
 typedef struct esp__scheme {
     const char *name, *summary, *source; /* `source` names the section of the paper, or a program */
     void (*make)(esp__problem *p, esp__schedule *d);
-    /* The only codec that the strategy uses. If the caller gives no costs for it, built-in ones count. NULL: any
-     * codec. */
+    /* The only codec that the strategy uses, with built-in costs if the caller gives none. NULL allows any codec. */
     const char *codec;
 } esp__scheme;
 /* Whether the caller's costs lack the codec that the strategy uses. */

@@ -22,7 +22,7 @@ enum { TENSORS = 8, COUNT = 1 << 19, STEPS = 25 };
 
 typedef struct scene {
     const char *name, *codec;
-    int passes; /* passes over a tensor's numbers before its push; 0: none */
+    int passes; /* how often computing passes over a tensor before its push */
 } scene;
 static const scene scenes[] = {
     {"alone", "efsignsgd", 0},

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* The paper's six models come first. */
+/* The six models of the paper come first; quality.h uses only these. */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};

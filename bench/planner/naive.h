@@ -21,7 +21,7 @@ static const tree_list *tree_options(uint32_t devices) {
     return &every_option;
 }
 
-/* A problem with its own arena. */
+/* A problem and the arena that owns its memory. */
 typedef struct bench_problem {
     jmp_buf no_memory;
     esp__arena arena;
@@ -50,7 +50,7 @@ static const esp__path **paths_all(esp__problem *p, const esp__extent *u, const 
 }
 
 typedef struct naive_result {
-    double ms, step_ms; /* of the whole pass; of the step that it finds (0: no end) */
+    double ms, step_ms; /* times of the pass and of its step, 0 if unfinished */
     uint32_t done, n;   /* tensors evaluated, of n; if fewer, ms is extrapolated */
     uint32_t options;
 } naive_result;

@@ -7,10 +7,10 @@ typedef struct quality_case {
     double scheme[SCHEMES_MAX];    /* step in ms by esp__schemes(), including "espresso" */
     double espresso_given;         /* Algorithms 1 and 2, whole tensors only */
     double given[2], any[2];       /* espresso+ [usual, thorough]; given: whole tensors only */
-    double upper_given, upper;     /* the paper's Upper Bound: compression takes no time */
+    double upper_given, upper;     /* step if compression took no time (paper: Upper Bound) */
     double bound_given, bound;     /* lower bounds for whole tensors and for all plans */
     double plan_given[2], plan[2]; /* planning time in ms */
-    double no_merge, no_split;     /* espresso+ thorough without merging, without splitting */
+    double no_merge, no_split;     /* step of espresso+ (thorough) without merges, splits */
     double alone;                  /* the step without synchronisation, on one GPU */
     uint32_t units, compressed, tensors;
     char why_given[TEXT], why[TEXT]; /* why the thorough plans exceed their bounds */

@@ -123,12 +123,12 @@ static void bias_back(const net_param *bias, const float *dy, size_t rows) {
     memset(bias->grad, 0, bias->count * sizeof(float));
     for (size_t i = 0; i < rows * bias->count; i++) bias->grad[i % bias->count] += dy[i];
 }
-/* grad = x^T dy. */
+/* Sets the weight's gradient to x^T dy. */
 static void weight_back(const net_param *w, const float *x, const float *dy, size_t rows) {
     memset(w->grad, 0, w->count * sizeof(float));
     gemm(w->rows, w->cols, rows, x, 1, w->rows, dy, w->cols, 1, w->grad, w->cols);
 }
-/* dx = dy w^T. */
+/* Sets the input's gradient, dx, to dy w^T. */
 static void input_back(const net_param *w, const float *dy, float *dx, size_t rows) {
     memset(dx, 0, rows * w->rows * sizeof(float));
     gemm(rows, w->rows, w->cols, dy, w->cols, 1, w->value, 1, w->cols, dx, w->rows);

@@ -34,7 +34,7 @@ typedef struct net {
 /* A model. Its input is `batch` pieces of `length` characters; it predicts the character after each of them. */
 typedef struct net_kind {
     const char *name;
-    size_t width, hidden, length, batch; /* defaults */
+    size_t width, hidden, length, batch; /* default sizes of the model */
     int (*open)(net *n, uint64_t seed);  /* n's five sizes are set; returns -1 without memory */
     /* Returns the mean loss, in nats per character, of seq[b][1 .. length] given the characters before each. With
      * `ready`, also computes all gradients, and calls `ready` as soon as gradient i is complete. */

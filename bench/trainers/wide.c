@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRAMS = 4, TABLE = 16384 }; /* rows that one piece of text uses; rows of each table */
+enum { GRAMS = 4, TABLE = 16384 }; /* longest n-gram, and rows of each table */
 enum { WIDE, OUT, DENSE, DEEP };   /* parameters, in backward order */
 
 typedef struct wide {
-    size_t n, table;                       /* places in the text; rows of a table */
+    size_t n, table;                       /* n is the number of places in the text */
     uint32_t *row;                         /* for each place, GRAMS rows of the tables */
     uint8_t *right;                        /* the character after each place */
     float *x, *hidden, *score, *d_h, *d_x; /* for each place */

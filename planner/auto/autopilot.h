@@ -55,7 +55,7 @@ typedef struct esp__auto_word {
     uint64_t step_ns, spread_ns; /* median and quartile distance since the phase began */
     uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
     uint64_t exchange_ns;        /* shortest exchange so far */
-    uint64_t cpu_ns, compute_ns; /* the trainer's computing: processor time, wall time */
+    uint64_t cpu_ns, compute_ns; /* processor and wall time of the trainer's computing */
     /* How much longer a trial's steps were than the previous strategy's: in total, and for the first step. */
     double over_ns, first_ns;
     double waiting; /* the part after the last push, as a share of the step */
@@ -91,13 +91,13 @@ typedef struct esp__effect {
 /* The budget of trials in training steps; equal on all ranks. */
 typedef struct esp__budget {
     int open;
-    uint64_t step;  /* the step up to which credit was added */
+    uint64_t step;  /* credit was last added at this step */
     double step_ns; /* last measured time of a training step */
     double credit;  /* negative if a trial cost more than there was */
     double measure; /* steps that the last measuring and planning cost */
     /* Measured / predicted step time of the last trial that lost, for plans without [0] and with compression [1]. */
     double misjudged[2];
-    double spent, lost; /* steps that the autopilot spent, and that trials lost */
+    double spent, lost; /* total cost of the autopilot, and of lost trials */
 } esp__budget;
 
 /* Input and result of the planning thread. No other thread uses them until `done`. */
@@ -116,12 +116,12 @@ typedef struct esp__auto_job {
     int kept; /* whether some tensor has a prescribed codec */
     esp_plan_config config;
     char *active;   /* text of the active strategy */
-    double base_ns; /* its measured step time */
+    double base_ns; /* measured step time of the active strategy */
     double min_gain;
     int forced;          /* another strategy must be chosen, even a slower one */
     uint64_t refuse;     /* hash of a plan that lost its trial; 0 if there is none */
     double exposed;      /* exposed communication as a share of a measured step */
-    double misjudged[2]; /* as in esp__budget; predicted gains must exceed it */
+    double misjudged[2]; /* as in esp__budget; predicted gains are divided by it */
     /* result */
     uint32_t decision;
     esp_plan *plan;
@@ -162,7 +162,7 @@ typedef struct esp__auto_source {
     int tries_second;                                         /* whether layerwise gets a trial if a plan disappoints */
 } esp__auto_source;
 
-/* What samples showed of a tensor's errors. */
+/* A tensor's compression errors, as samples showed them. */
 typedef struct esp__auto_tensor {
     double feedback_seen;  /* largest feedback so far; 0 if there was none */
     uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
@@ -173,7 +173,7 @@ typedef struct esp__auto_tensor {
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays; /* stays: no plan was predicted to win */
+    int phase, stays; /* stays is set if no plan was predicted to win */
     /* Hashes of the strategy that the autopilot activated last, and of fp32. */
     uint64_t active, fp32;
     uint32_t phase_steps;
@@ -203,21 +203,21 @@ typedef struct esp__autopilot {
     esp__auto_job *job;
     /* Step times of the active strategy and the previous one. */
     double base_ns, base_spread_ns; /* of the previous strategy, measured */
-    double predicted_ns;            /* of the active strategy */
-    /* Of strategy layerwise, which may get a trial after this one; 0 if it may not. */
+    double predicted_ns;            /* predicted for the active strategy */
+    /* Predicted for strategy layerwise, which may get a trial after this one; 0 if it may not. */
     double second_ns;
     int tried_layerwise; /* rank 0 only */
     double gain;
     /* Of the active strategy, measured before the previous one is timed again. */
     double tried_ns;
-    double again_ns;     /* of the previous strategy, timed again; 0: not yet */
+    double again_ns;     /* previous strategy, timed again; 0 until then */
     char *before, *next; /* texts of the previous and of the next strategy */
     uint32_t check_steps;
     /* The current trial: time of all its steps and of the first one; number of steps. */
     uint64_t tries_ns, first_try_ns, tries;
     int compresses; /* whether the strategy on trial compresses */
     esp__budget budget;
-    int forced, lossy; /* as in the job; whether lossy codecs are allowed */
+    int forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
     uint64_t refuse;   /* rank 0: hash of a plan that lost its trial */
     /* watching */
     double reference_ns;
@@ -225,13 +225,13 @@ typedef struct esp__autopilot {
     uint64_t settled_step; /* step of the last decision */
     int said_waiting;
     /* Losses. The first three members are this rank's and need lanes.lock. */
-    double losses[ESP__AUTO_LOSSES]; /* the last ones since they were cleared */
+    double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
     uint32_t n_losses, bad_losses;
-    esp__losses before_losses; /* before the change, or lower ones since */
+    esp__losses before_losses; /* losses before the change of strategy, or lower ones since */
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
     /* fallback */
-    esp__auto_tensor *tensors; /* [n_tensors] */
+    esp__auto_tensor *tensors; /* one entry for each tensor */
     /* A bit for each tensor whose error is too large, on this rank and on all ranks. */
     uint8_t *bits, *all_bits;
 } esp__autopilot;
@@ -260,7 +260,7 @@ ESP__FN void esp__budget_drifted(esp__budget *b);
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
 ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* largest quartile distance of all ranks */
 ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* largest median of all ranks */
-ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* whether steps wait too little for the least gain */
+ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* whether no plan can bring the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
@@ -286,7 +286,7 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
-ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* checks that make a window, at least two */
+ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* number of checks in opt.window steps, at least two */
 /* ---- safety.c ---- */
 /* Whether the codec changes every number only a little. `error` counts if its model has none. */
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error);

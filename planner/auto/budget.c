@@ -4,7 +4,7 @@
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
-static const double esp__budget_share = 0.01; /* of the training time */
+static const double esp__budget_share = 0.01; /* share of the training time that trials may cost */
 /* In steps: the credit before the first trial, and the least credit that a later one needs. */
 static const double esp__budget_start = 0.75;
 /* In steps: the largest credit, so that no trial is very expensive after a long time. */

@@ -39,7 +39,7 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         x->rows = t->rows, x->cols = t->cols;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_override(t) ? "fp32" : esp__auto_keep(ctx, i);
-        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* two levels */
+        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
         plain &= t->dtype == ctx->model.tensors[0].dtype && t->device == ctx->model.tensors[0].device &&
                  !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_override(t);
     }

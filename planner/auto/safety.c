@@ -4,14 +4,14 @@
 
 /* How a codec treats gradients, in classes for which the measured runs differed. */
 enum {
-    ESP__KEEPS_ALL,  /* every element, finely rounded */
-    ESP__KEEPS_MUCH, /* 3 bits an element or more, and a residual */
-    ESP__KEEPS_SOME, /* 0.2 bits an element or more */
+    ESP__KEEPS_ALL,  /* sends every element, finely rounded */
+    ESP__KEEPS_MUCH, /* sends 3 bits an element or more, keeps the residual */
+    ESP__KEEPS_SOME, /* sends 0.2 bits an element or more */
     ESP__KEEPS_LITTLE,
-    ESP__LOW_RANK,   /* of a matrix */
-    ESP__DRAWN,      /* random elements, or no residual for all others */
-    ESP__TWICE,      /* its own momentum beside the trainer's */
-    ESP__UNMEASURED, /* it declares nothing */
+    ESP__LOW_RANK,   /* sends a low-rank approximation of a matrix */
+    ESP__DRAWN,      /* sends random elements, or keeps no residual */
+    ESP__TWICE,      /* applies momentum, as the trainer does too */
+    ESP__UNMEASURED, /* the codec declares nothing */
     ESP__TREATMENTS
 };
 enum { ESP__MOMENTUM_LOW, ESP__MOMENTUM_HIGH, ESP__ADAM_HIGH, ESP__OPTIMIZERS };
@@ -45,7 +45,7 @@ static double esp__safety_bits(const esp__codec *c) {
 
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
     if (!esp__codec_lossy(c)) return 1;
-    /* A codec of matrices describes other tensors here, which it does not compress. */
+    /* A codec of matrices describes vectors here, which it does not compress, so its model counts for nothing. */
     const int knows = c->model.error >= 0.0 && !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX);
     return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
 }

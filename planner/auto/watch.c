@@ -132,7 +132,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     if (a->all[0].decision == ESP__DECISION_SWITCH) {
         esp__auto_loss_before(ctx);
         s = esp__auto_switch(ctx);
-        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
+        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks rejected the text */
             if (ctx->job.rank == 0)
                 esp__log(ctx, ESP_LOG_WARN, "autopilot",
                          "the plan could not be activated, the previous strategy stays: %s", esp_last_error(ctx));

@@ -85,7 +85,7 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    /* 3 ns of the fixed cost are left out, because ops without fixed cost get a slightly negative `fixed`. */
+    /* 3 ns of the fixed cost are left out: rounding makes `fixed` slightly negative for ops without fixed cost. */
     if (r.least >= 4.0) {
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
@@ -148,7 +148,7 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
         r.fixed = -esp__rounding;
         r.each = 4000.0 / w->p->system.host_bytes_per_us / esp__cut_parts(w->p, op->cut);
     }
-    r.each *= 1.0 - 1e-7; /* products like 0.01 * e are not exact in binary */
+    r.each *= 1.0 - 1e-7; /* keeps it a lower bound: 0.01 * e is inexact in binary */
     return r;
 }
 

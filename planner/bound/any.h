@@ -19,8 +19,8 @@ typedef struct esp__any {
     const esp_plan_codec *codec;
     double elements;      /* sum over all tensors, the largest possible unit */
     esp__shape shape;     /* shape of a unit with all `elements` */
-    esp__rate *rates;     /* by op template; `least` < 0 if the op cannot run */
-    esp__rate *cores;     /* by op template: core time of a collective */
+    esp__rate *rates;     /* for each op template; least < 0 if it cannot run */
+    esp__rate *cores;     /* for each op template, core time of a collective */
     esp__any_path *paths; /* paths that no other one dominates */
     uint32_t n, room;
     double least; /* ns that every option takes, even for the smallest unit */

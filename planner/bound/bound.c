@@ -163,7 +163,7 @@ static int esp__bound_refutes(esp__bounding *b, double t) {
     return 0;
 }
 
-/* Raises `proven` until the next time cannot be refuted. */
+/* Raises `proven`, the proven lower bound in ns, until it cannot refute the next higher time. */
 static void esp__bound_push(esp__bounding *b) {
     double hopeless = 0.0, step = 3e-4;
     for (int round = 0; round < 24 && b->work < b->work_max; round++) {
@@ -301,7 +301,7 @@ static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *o
 static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     uint16_t *choice = b->choice[esp__column_place(b)];
     double f = esp__bound_at(b, b->lambda, choice);
-    int chain = f < 0.9 * b->proven; /* one unit's path determines the bound */
+    int chain = f < 0.9 * b->proven; /* a single unit's path determines the bound */
     esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];

@@ -17,9 +17,9 @@ typedef struct esp__game {
 } esp__game;
 
 /* ---- rows.c ---------------------------------------------------------------------------------------------------- */
-/* A path's work on one lane. */
+/* The work of one path on one lane, called p, and the path's time before (head) and after it (tail). */
 typedef struct esp__stay {
-    double p, head, tail; /* its time, and the path's time before and after it */
+    double p, head, tail; /* all in ns */
     uint32_t path;
 } esp__stay;
 /* The candidate options of a unit, with their work on each lane. */
@@ -30,7 +30,7 @@ typedef struct esp__lanes_candidates {
     double *total;                /* total time of each path */
     uint32_t *first[ESP__LANES];  /* index in `stays` of each path's first entry */
     esp__stay *stays[ESP__LANES]; /* sorted by path */
-    double head[ESP__LANES];      /* the largest head + p of any path */
+    double head[ESP__LANES];      /* for each lane, the largest head + p of any path */
     uint32_t low, high, rows;     /* the last choice, for other units with equal prices */
     uint32_t best, call;
     double cost;
@@ -38,8 +38,8 @@ typedef struct esp__lanes_candidates {
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
-    double base; /* s + q + the work of backward ops */
-    /* For each unit, the work of each of its paths in the row. Units with equal values share an array. */
+    double base; /* fixed part: s + q + the work of backward ops */
+    /* For each unit and path, the work that must run in the row's interval. Units with equal values share an array. */
     const double **w;
 } esp__row;
 
@@ -51,11 +51,11 @@ typedef struct esp__bounding {
     esp__problem *p;
     const esp__extent *units;                         /* if NULL, each tensor is a unit */
     bool pieces;                                      /* whether units may be split, as in any.c */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
+    uint32_t n, n_tensors, n_candidate_sets, largest; /* `largest` is the most paths of a unit */
     /* The time of each backward, its earliest start, and the least time after its end. */
     double *compute, *start, *tail;
     uint32_t *candidates; /* for each unit, an index in candidate_sets */
-    /* Scratch of esp__row_fill: by set, the values of units that are ready after s; and zeros for units before it. */
+    /* Scratch of esp__row_fill: values of units that are ready after s, for each set; zeros for earlier units. */
     const double **same, *zeros;
     double *ready;
     /* For each unit, rows as bits: `early` has those before whose s all of its work may run, `late` those whose s is
@@ -69,10 +69,10 @@ typedef struct esp__bounding {
     uint32_t call;
     double *cost;  /* [largest] scratch */
     double scale;  /* converts ns to the game's values */
-    double proven; /* ns; no plan is faster */
+    double proven; /* ns; it is proven that no plan is faster */
     /* The best weights of the rows for the allowed paths, and their value in ns. */
     double best, lambda[ESP__GAME_ROWS];
-    uint64_t work, work_max; /* path prices computed so far, and their limit */
+    uint64_t work, work_max; /* number of computed path prices, and its limit */
 } esp__bounding;
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);

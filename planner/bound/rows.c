@@ -44,7 +44,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
         if (on) end = done + (double)esp__kept(time, lane);
         done += (double)time->ns;
     }
-    /* On compute and cpu, sets do not keep the best times before and after. */
+    /* ESP__WIDTH_ENDS compares times before and after ops on links only, so on cores they count as 0. */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
         esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
@@ -54,7 +54,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
 static int esp__shorter(const void *a, const void *b) {
     const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
-    return x < y ? -1 : x > y; /* both point into one array */
+    return x < y ? -1 : x > y; /* equal times: keep the order of the array */
 }
 
 ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates,
@@ -146,7 +146,7 @@ static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from
         double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
         double size = esp__min2(at[i].p, far - other);
         if (size <= 0.0 || end <= x0) continue;
-        for (int k = 0; k < 2; k++, end -= size) { /* max(0, end - x) - max(0, end - size - x) */
+        for (int k = 0; k < 2; k++, end -= size) { /* w * min(max(0, end - x), size) as a difference */
             double bin = (end - x0) * bins, w = k ? -at[i].w : at[i].w;
             if (bin <= 0.0) break;
             uint32_t to = bin < ESP__BINS ? (uint32_t)bin : (uint32_t)ESP__BINS;
@@ -282,7 +282,7 @@ ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* rows must outlive the rewind */
+    esp__arena_rewind(b->p->arena, mark); /* rows live longer than the scratch memory */
     for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

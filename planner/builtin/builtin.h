@@ -9,7 +9,7 @@
 typedef struct esp__known_system {
     esp_plan_system system;
     const char *accelerator; /* such as "V100"; NULL if training runs on CPUs */
-    uint32_t cpu_workers;    /* threads per machine that compress */
+    uint32_t cpu_workers;    /* threads that compress on each machine */
     const char *source;      /* origin of the numbers */
 } esp__known_system;
 /* Returns the i-th system, in the order of display, or NULL after the last. */

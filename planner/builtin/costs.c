@@ -13,7 +13,7 @@ typedef struct esp__known_accelerator {
     bool published;             /* whether the times of v100.c were measured on it */
     double cpu_bytes_per_us;    /* all workers of its host together; 0 if not known */
 } esp__known_accelerator;
-/* The rate of the V100's host is that of the published sign compression, which moves 20.1 bytes per element. */
+/* The V100's host has the rate at which published sign compression moves its 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, true, 19.3e3}, {"H100", 3350e3, false, 0},      {"H200", 4800e3, false, 0},
     {"A100", 2039e3, false, 0},    {"A100-40GB", 1555e3, false, 0}, {"P100", 732e3, false, 0},
@@ -117,7 +117,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
                                    esp__costs *out) {
     const esp_payload_size *size = &c->model.sent;
     esp_codec_model gpu;
-    esp__codec *on_gpu = NULL; /* the codec's own GPU table, if it has one */
+    esp__codec *on_gpu = NULL; /* the codec's own GPU implementation, if it has one */
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "codec '%s' has no model() of its costs: measure it with espresso profile, "

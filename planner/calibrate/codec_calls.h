@@ -11,8 +11,8 @@ enum { ESP__CALIBRATION_COMPRESS, ESP__CALIBRATION_DECOMPRESS, ESP__CALIBRATION_
  * that they do not find what the previous call left in the cache. */
 typedef struct esp__calibration_bench {
     esp_ctx *ctx;
-    const esp__codec *codec; /* the codec's implementation on the device */
-    uint32_t device;         /* as in esp__calibration */
+    const esp__codec *codec; /* its implementation on the CPU or device */
+    uint32_t device;         /* 0 is the CPU, as in esp__calibration */
     const float *data;
     float *residual, *out, *phi;
     uint8_t *payload, *other; /* `other` is a copy of `payload` */
@@ -20,7 +20,7 @@ typedef struct esp__calibration_bench {
     uint64_t payload_bytes, used, elements, max, calls;
     uint32_t first_round;
     esp_tensor like; /* the array or matrix that is compressed */
-    /* On a device, the host does not know a payload's size when it enqueues the next round. */
+    /* The host does not know a payload's size when it enqueues the next round, so the device keeps it here. */
     uint64_t *device_used;           /* [ESP_ROUNDS_MAX] in the device's memory */
     uint64_t at[ESP_ROUNDS_MAX + 1]; /* where each round's payload begins, at its largest size */
 } esp__calibration_bench;

@@ -16,7 +16,7 @@
 typedef struct esp__probe {
     uint64_t median_ns;
     uint64_t spread_ns; /* from the first to the third quartile */
-    uint64_t core_ns;   /* median core time of a run on this rank */
+    uint64_t core_ns;   /* median core time of a run */
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
 /* Returns the outermost level with costs, ESP__INTER or ESP__OUTER. A job has three levels of costs if it has three
@@ -57,7 +57,7 @@ typedef struct esp__calibration_codec {
     /* Time by elements. On the CPU, all ranks of a machine call at once and share its cores. A point is then the
      * slowest rank's time divided by the number of ranks. On a device it is not divided. */
     esp__calibration_curve compress, decompress, decompress_more; /* the last: a further payload in a call */
-    double header_bytes, unit_bytes, units, error;                /* as in esp_plan_codec, from real payloads */
+    double header_bytes, unit_bytes, units, error; /* as in esp_plan_codec, computed from real payloads */
     /* Elements and payload bytes of the smallest and of the largest call. */
     double sizes[2], used[2];
 } esp__calibration_codec;
@@ -74,7 +74,7 @@ typedef struct esp__calibration {
     /* Cores that computing keeps busy on one rank: 1 unless the caller changes it, 0 if ranks compute on devices. */
     double load;
     double noise; /* median spread of all points so far */
-    void *room;   /* room_bytes for the buffers of collectives */
+    void *room;   /* memory of room_bytes for the buffers of collectives */
     uint64_t room_bytes, max_bytes, max_elements;
     uint32_t device;    /* where codecs are measured; 0 is the CPU */
     float *device_data; /* a copy of `data` in the device's memory */

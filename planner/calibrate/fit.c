@@ -30,7 +30,7 @@ static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8
     *link = level != ESP__FLAT ? level : esp__calibration_outermost(ctx);
     if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
     const double sharing = esp__calibration_sharing(ctx, *link);
-    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks behind the uplink send at once */
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine or rack send at once */
     if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__calibration_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }

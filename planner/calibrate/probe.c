@@ -64,7 +64,7 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     memset(out, 0, sizeof *out);
     if (esp__calibration_ranks(ctx, level) < 2 || !ctx->job.comms[esp__calibration_scope(ctx, level)].handle)
         return ESP_OK;
-    for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run waits for the other ranks */
+    for (uint32_t i = 0; i <= repeats && !s; i++) { /* run 0 waits for other ranks and does not count */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
         /* With a root, a rank may end before another begins, so runs back to back would overlap and seem too fast. */
         if (esp__coll_rooted(coll)) s = esp_barrier(ctx);

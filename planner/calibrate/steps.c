@@ -16,9 +16,9 @@ static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* Sets out[n] to the time of each of the n collectives: the shortest time in a group, for the slowest group, or 0 if
- * a rank has no time. A rank that starts early waits, so its time is too long. all[size][2n] has the times of all
- * ranks, in the first n of each row. */
+/* Sets out[n] to the time of each of the n collectives. Ranks that start early wait for the last one, so a group's
+ * time is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. all[size][2n] has the ranks'
+ * times in the first n columns. */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;

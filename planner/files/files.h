@@ -21,7 +21,7 @@ typedef struct esp__files_log {
 /* How the numbers of a file were measured. */
 typedef struct esp__measured {
     uint32_t ranks, cores; /* ranks that ran at once, on this many cores */
-    /* The quartile distance divided by the median of a point's times; of all points, the median. */
+    /* Each point's spread is quartile distance / median of its times; this is the median over the points. */
     double spread;
     bool has_spread;
     bool noisy; /* other work ran on the machine at the same time */
@@ -43,7 +43,7 @@ ESP__FN void esp__model_free(esp__model_file *f);
 typedef struct esp__gc_file {
     esp_plan_codec codec; /* input of esp_plan_make; its spec has the feedback too */
     const char *spec;     /* the value of the file's key "codec" */
-    const char *feedback; /* as in a spec: "none", "own", ... */
+    const char *feedback; /* error feedback as in a spec: "none", "own", ... */
     const char *source;
     esp__measured measured;
     esp__arena arena;
@@ -55,7 +55,7 @@ ESP__FN void esp__gc_free(esp__gc_file *f);
 typedef struct esp__system_file {
     esp_plan_system system; /* input of esp_plan_make */
     const char *accelerator, *source;
-    uint32_t cpu_workers; /* threads per machine that compress */
+    uint32_t cpu_workers; /* threads that compress on each machine */
     esp__measured measured;
     esp__arena arena;
 } esp__system_file;
@@ -78,7 +78,7 @@ ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const
 ESP__FN void esp__costs_free(esp__costs_file *f);
 /* The texts of the files that a costs file contains, each NULL if the costs file lacks it. */
 typedef struct esp__costs_texts {
-    const char *host, *inter; /* inter: the emulated link */
+    const char *host, *inter; /* inter describes the emulated link */
     const char *system, *codecs[ESP__COSTS_CODECS], *model;
     uint32_t n_codecs;
 } esp__costs_texts;
@@ -89,7 +89,7 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *te
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
 /* Reads a whole file. The caller frees the text. */
 ESP__FN esp_status files_input_load(const char *path, char **text, size_t *len);
-ESP__FN void files_silent(void *user, const char *text); /* drops a warning; for esp__files_log.warn */
+ESP__FN void files_silent(void *user, const char *text); /* an esp__files_log.warn that ignores the warning */
 
 /* ---- reading from memory (error messages call the file `name`) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,

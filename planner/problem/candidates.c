@@ -24,7 +24,7 @@ typedef struct esp__timing {
     esp__op_time cost[ESP__TEMPLATE_ROOM]; /* time of each op template, or esp__unknown */
     esp__prefix **heads;
     esp__prefix *used, *spare; /* prefixes that belong to the set, and free ones */
-    uint64_t most;             /* most payload bytes that an op may hold; 0: no limit */
+    uint64_t most;             /* most payload bytes that an op may hold, or 0 */
     /* Whether memory, volume and error are compared too. Then a path that compresses never dominates a raw one. */
     bool limited;
 } esp__timing;
@@ -358,7 +358,7 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
-    /* Paths that do not compress are the same for all codecs: only the first codec adds them. */
+    /* Paths that do not compress are the same for all codecs, so only the first codec adds them. */
     bool raw = true;
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);

@@ -1,4 +1,4 @@
-/* problem.c: checks the caller's inputs and makes the problem from them. */
+/* problem.c: checks the caller's inputs and makes the planner's state (esp__problem) from them. */
 #include "planner/problem/problem.h"
 #include <math.h>
 #include <fnmatch.h>
@@ -261,7 +261,7 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
 
 /* The texts of all constraints so far, by number, while each tensor gets the number of its constraint. */
 typedef struct esp__keeping {
-    const char **texts, **shards; /* [room] */
+    const char **texts, **shards; /* arrays with `room` entries */
     uint32_t room;
 } esp__keeping;
 

@@ -218,7 +218,7 @@ typedef struct esp__planting {
     bool no_comp;
     /* If not 0, only options are added that compress with a codec that runs this many rounds. */
     uint32_t n_rounds;
-    uint32_t codec; /* as in esp__tree */
+    uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
     /* Hash table from op templates to index + 1; 0 marks an empty place. */
     uint32_t memo[1u << 14], n_memo;
 } esp__planting;

@@ -19,7 +19,7 @@ typedef struct esp__offloading {
     esp__schedule *d;
     esp__offload *groups;
     esp__change *changes;
-    const esp__path **wanted; /* [n_units] scratch of esp__offload_changes */
+    const esp__path **wanted; /* scratch of esp__offload_changes */
     uint32_t n;
     uint64_t best;
 } esp__offloading;

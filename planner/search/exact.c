@@ -20,7 +20,7 @@ typedef struct esp__small_job {
     const esp__plan_op *ops;
     uint32_t n, next;                       /* number of ops, index of the next one */
     uint32_t after;                         /* number of backwards that must end before the job starts */
-    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest: time from an op to the job's end */
+    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest[k] is the time from op k to the job's end */
 } esp__small_job;
 
 typedef struct esp__small {
@@ -30,7 +30,7 @@ typedef struct esp__small {
     uint64_t nodes, nodes_end, nodes_max; /* visited nodes; limits of this leaf and of the search */
     uint32_t n, n_leaves, n_jobs, tries;
     const double *order_cost[ESP__SMALL_UNITS]; /* price of each path, at the best weights of rows */
-    uint16_t *order[ESP__SMALL_UNITS];          /* paths by rising price */
+    uint16_t *order[ESP__SMALL_UNITS];          /* paths, sorted by price */
     double least[ESP__SMALL_UNITS + 1];         /* sum of the lowest prices of this unit and all later ones */
     double row_least[ESP__SMALL_UNITS + 1][ESP__GAME_ROWS];
     double use_least[ESP__SMALL_UNITS + 1][ESP__LIMITS], may[ESP__LIMITS];
@@ -290,7 +290,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         uint32_t now = changes + (x != s->base[u]);
         int out = now > s->reach || s->b->ready[u] + (double)path->total > best;
         if (cost + s->order_cost[u][x] + s->least[u + 1] > best) break;
-        s->nodes += !(++s->tries & 15u); /* trying a path costs about 1/16 of a node */
+        s->nodes += !(++s->tries & 15u); /* counts 16 tried paths as a node, which they cost */
         esp__uses(path, uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) {
             uses[k] += used[k];

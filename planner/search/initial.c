@@ -64,8 +64,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Several times, raises the prices of lanes with much load and lowers the prices of all others. Keeps the shortest
- * schedule and its factors. */
+/* Several times, raises the prices of busy lanes and lowers the prices of idle ones. Keeps the shortest schedule and
+ * its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];

@@ -27,8 +27,8 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    /* For each unit: the current path; the path of the cheapest choice within the limits, if `fits`; and the path of
-     * the choice that exceeds the limits least. */
+    /* Paths of each unit: the current ones; the cheapest within the limits, if `fits`; and those that exceed the
+     * limits least. */
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
@@ -140,7 +140,7 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     esp__fit_keep(f);
 }
 
-/* Computes `used` for `paths`. */
+/* Sums what the current paths use of each limit. */
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     for (uint32_t u = 0; u < f->from->n_units; u++) {

@@ -63,7 +63,7 @@ static void esp__uncompressed(esp__problem *p, esp__schedule *d) {
     esp__generate(p, d);
 }
 
-/* Searches with each tensor as one unit. */
+/* Searches without merging and splitting. */
 static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);

@@ -67,7 +67,7 @@ typedef struct esp__swap {
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A schedule that is prepared for trials. */
+/* A schedule on which trials replace units. */
 typedef struct esp__incremental {
     esp__problem *p;
     esp__schedule *d;
@@ -87,7 +87,7 @@ typedef struct esp__incremental {
     uint32_t *fill, *sequence;
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__schedule before, other; /* scratch of esp__incremental_move */
+    esp__schedule before, other; /* schedules that esp__incremental_move compares */
     uint64_t memory, volume;     /* sums over all units, for the limits */
     double error, elements;
     uint64_t trials;
