@@ -68,7 +68,7 @@ typedef struct esp__auto_word {
     uint32_t done, decision, compresses;
     uint64_t text_bytes;
     double pushed_ns;                     /* from a step's begin to its last push: mean of the phase */
-    double gain, predicted_ns, second_ns; /* second_ns as in esp__auto_job */
+    double gain, predicted_ns, second_ns; /* second_ns: predicted for strategy layerwise */
 } esp__auto_word;
 
 enum { ESP__DECISION_STAY = 1, ESP__DECISION_SWITCH = 2 };
@@ -206,7 +206,7 @@ typedef struct esp__autopilot {
     double predicted_ns;            /* predicted for the active strategy */
     /* Predicted for strategy layerwise, which may get a trial after this one; 0 if it may not. */
     double second_ns;
-    int tried_layerwise; /* rank 0 only */
+    int tried_layerwise; /* set on rank 0 only */
     double gain;
     /* Of the active strategy, measured before the previous one is timed again. */
     double tried_ns;

@@ -63,8 +63,8 @@ ESP__FN void esp__budget_pay(esp__budget *b, double over_ns) {
     b->lost += over_ns / b->step_ns;
 }
 
-/* Called when a plan lost its trial. The next plan that compresses (or does not) as this one must then be predicted
- * to win by as much more as the prediction for this one was wrong. */
+/* Called when a plan lost its trial. From the next plan of this kind (with or without compression), a larger gain is
+ * demanded: by the factor by which this plan took longer than predicted. */
 ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns) {
     double ratio = predicted_ns > 0.0 ? measured_ns / predicted_ns : 1.0;
     b->misjudged[compresses != 0] = ratio < 1.0 ? 1.0 : ratio > esp__budget_worst ? esp__budget_worst : ratio;

@@ -1,7 +1,7 @@
 /* any.c: computes a lower bound that holds for every way to merge and split tensors.
  * Merging and splitting make no tensor ready earlier, so they can only save fixed costs. Let t(e) be an op's time
- * for a unit of e elements, and let its rate be the minimum of t(e) / e over all e. Then the op takes at least rate
- * * e, so the lanes carry at least the sum of the rates, however the elements are divided. So the bound treats
+ * for a unit of e elements, and let its rate be the minimum of t(e) / e over all e. Then the op takes at least e times
+ * its rate, so the lanes carry at least the sum of the rates, however the elements are divided. So the bound treats
  * tensors as units and a path as a set of rates. A row (rows.c) counts a tensor's work in full if the tensor is
  * ready after the row's s, else not at all, because chunks may have different options and only linear terms can be
  * added over them. */

@@ -1,4 +1,5 @@
-/* bound.h: what the files of the lower bound share: a linear program (game), inequalities (rows), and the state. */
+/* bound.h: what the files of the lower bound share. A row is an inequality that bounds the step time. A column is a
+ * choice of one path for each unit. The game weighs rows against columns, and a high value is a good bound. */
 #ifndef ESP__BOUND_H
 #define ESP__BOUND_H
 #include "planner/plan.h"
@@ -7,11 +8,10 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* the value of row j for column i, about 1 */
-    double value;                                /* the largest value that some weights have for every column */
-    double row[ESP__GAME_ROWS];                  /* these weights of the rows, which sum to 1 */
-    /* The weights of the columns at which no weights of the rows have a larger value. */
-    double column[ESP__GAME_COLUMNS];
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value (bound) of row j for column i, about 1 */
+    double value;                                /* the best value that weighted rows reach for all columns */
+    double row[ESP__GAME_ROWS];                  /* the weights of rows that reach it; they sum to 1 */
+    double column[ESP__GAME_COLUMNS];            /* weights of columns against which rows reach no more */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;

@@ -27,7 +27,7 @@ typedef struct esp__small {
     esp__problem *p;
     esp__schedule *d; /* the best known schedule */
     esp__bounding *b;
-    uint64_t nodes, nodes_end, nodes_max; /* visited nodes; limits of this leaf and of the search */
+    uint64_t nodes, nodes_end, nodes_max; /* nodes so far, most for this leaf, most for the search */
     uint32_t n, n_leaves, n_jobs, tries;
     const double *order_cost[ESP__SMALL_UNITS]; /* price of each path, at the best weights of rows */
     uint16_t *order[ESP__SMALL_UNITS];          /* paths, sorted by price */
@@ -217,7 +217,6 @@ static void esp__small_job_set(esp__small_job *job, const esp__plan_op *ops, uin
     for (uint32_t k = n; k-- > 0;) job->rest[k] = job->rest[k + 1] + ops[k].time.ns;
 }
 
-/* Sets the jobs to the paths of the current leaf. */
 static void esp__small_jobs(esp__small *s) {
     uint32_t tensors = (uint32_t)s->p->n_tensors;
     for (uint32_t t = 0; t < tensors; t++) {

@@ -1,4 +1,5 @@
-/* schedule.h: what the files that time a schedule share: the clock and the trials of incremental.c. */
+/* schedule.h: the clock, which computes when ops start, and trials, which compute how other units would change a
+ * step (incremental.c). An op's tail is the longest path from its start to the end of the step. */
 #ifndef ESP__SCHEDULE_H
 #define ESP__SCHEDULE_H
 #include "planner/plan.h"
