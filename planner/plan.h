@@ -127,8 +127,7 @@ typedef struct esp__candidates {
     bool limited;            /* paths were also compared by memory, volume and error */
     uint32_t n;
     double (*core)[ESP__LANES + 1]; /* loads and total time of each core path */
-    /* The first n_core paths are the core: no path is faster than one of them everywhere (on all lanes and in total).
-     */
+    /* The first n_core paths are the core: no path is faster than one of them on all lanes and in total. */
     uint32_t n_core;
     const esp__path *paths;       /* each of the two parts is sorted by total time */
     struct esp__candidates *next; /* next entry in the same bucket of the hash table */

@@ -62,7 +62,7 @@ ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t
 /* A heap holds the ops that are ready, sorted by ready time and then by key. The key of a unit's op is
  * unit << 8 | (op + 1), that of a backward is the next unit << 8. */
 
-/* Puts the unit's next op into the heap. With `fixed_links`, an op on a link is left out: its turn is given. */
+/* Puts the unit's next op into the heap, unless it is on a link whose order is given (`fixed_links`). */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
