@@ -221,7 +221,7 @@ ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model,
     esp_status s;
     if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
     *out = NULL;
-    /* A caller's allocator need not clear memory, so its blocks are cleared here. Without one, calloc clears them. */
+    /* Without an allocator of the caller, calloc is faster: esp__alloc would clear memory that is already zero. */
     if (ctx && !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) ctx = NULL;
     plan = ctx ? esp__alloc(ctx, sizeof *plan) : calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");

@@ -68,12 +68,13 @@ typedef struct esp__op_template {
     uint32_t on_cpu;  /* ranks of one machine that run it on the same CPU */
     uint32_t on_link; /* for a collective, ranks that share its innermost link */
     bool reverse;     /* true for copies from the host and for unpacks */
-    /* The rounds that the unit runs of a codec with bound(), whose payload sizes depend on round and shape; else 0. */
+    /* Rounds that the unit runs with a codec that has bound(), so that payload sizes depend on round and shape; else 0.
+     */
     uint8_t n_rounds;
     uint8_t early; /* number of rounds that follow this op's round */
     /* A collective of a round before the last comes this many steps after its Comp in the option. */
     uint8_t ahead;
-    /* The scopes over which the op's round sums payload bodies (payloads without headers), as bits. */
+    /* The scopes (bits) over which the op's codec round sums payload bodies, which are payloads without headers. */
     uint16_t reduced;
 } esp__op_template;
 
@@ -143,7 +144,7 @@ enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
  * second in MiB. */
 enum { ESP__WASTE_TIMES = 16, ESP__WASTE_MIB = 256 };
 
-/* size of the largest of n parts */
+/* Returns the size of the largest of n parts of e. */
 static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
 
 #define ESP__SHARD_ANY "any"        /* value of esp_plan_tensor.shard that allows every cut */
@@ -341,7 +342,7 @@ typedef struct esp__bound {
     uint64_t ns;                   /* no strategy with these units has a smaller makespan */
     double lane_price[ESP__LANES]; /* weight of each lane in the bound; the sum is at most 1 */
     double (*price)[ESP__LANES];   /* for each unit, price of 1 ns on each lane */
-    /* For each unit, the price of 1 ns of its path's total time, on whatever lane. */
+    /* For each unit, the price of 1 ns of its path's total time, on any lane. */
     double *chain_price;
 } esp__bound;
 /* Computes a lower bound on the makespan of all strategies with these units. */

@@ -64,7 +64,7 @@ typedef struct esp__auto_word {
     /* Numbers of reported losses since the last clearing: of the newest finite ones, and of all others. */
     uint32_t losses, bad_losses;
     double loss, loss_spread; /* median and quartile distance of the finite ones */
-    /* only rank 0 sets the members below */
+    /* Only rank 0 sets the members from here on. */
     uint32_t done, decision, compresses;
     uint64_t text_bytes;
     double pushed_ns;                     /* from a step's begin to its last push: mean of the phase */
@@ -80,7 +80,7 @@ typedef struct esp__losses {
     double median, spread;
 } esp__losses;
 
-/* How a codec affects the loss with an optimizer. */
+/* How a codec affects the loss if training uses a given optimizer. */
 typedef struct esp__effect {
     /* Steps to the same loss, relative to fp32; 1 if the codec is safe or nothing is known. */
     double slower;
@@ -144,7 +144,7 @@ typedef struct esp__auto_job {
     double bound, plan_ns; /* bound: (plan - lower bound) / lower bound, or < 0 */
     char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
     char passed_over[ESP__AUTO_TEXT * 2]; /* a faster plan with which training needs more steps */
-    /* the thread */
+    /* the planning thread */
     pthread_t thread;
     pthread_mutex_t lock;
     int running, done;
@@ -182,7 +182,7 @@ typedef struct esp__autopilot {
     uint32_t n_times;
     uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] ready times */
     uint32_t n_ready;
-    /* exchange */
+    /* exchanges between ranks */
     esp__auto_word mine, *all;
     uint32_t every; /* steps between exchanges, except while watching */
     /* measuring */
@@ -208,7 +208,7 @@ typedef struct esp__autopilot {
     double second_ns;
     int tried_layerwise; /* set on rank 0 only */
     double gain;
-    /* Of the active strategy, measured before the previous one is timed again. */
+    /* Measured for the active strategy, before the previous one is timed again. */
     double tried_ns;
     double again_ns;     /* previous strategy, timed again; 0 until then */
     char *before, *next; /* texts of the previous and of the next strategy */
@@ -232,7 +232,7 @@ typedef struct esp__autopilot {
     int trust;
     /* fallback */
     esp__auto_tensor *tensors; /* one entry for each tensor */
-    /* A bit for each tensor whose error is too large, on this rank and on all ranks. */
+    /* Bit sets of the tensors whose error is too large, on this rank and on all ranks. */
     uint8_t *bits, *all_bits;
 } esp__autopilot;
 

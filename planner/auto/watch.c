@@ -7,7 +7,7 @@ enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 
 static const double esp__auto_longer = 1.03; /* a measured time this many times the prediction is longer */
 /* Predictions are wrong by about 5%, so only a time below this share of a prediction is faster for sure. */
 static const double esp__auto_tolerance = 0.95;
-/* below this share of the previous time, no noise explains it */
+/* A step time below this share of the previous strategy's is faster for sure. */
 static const double esp__auto_clear = 0.85;
 
 /* ---- settling ---------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- fp16_compress_hook: the same buckets, each cast to half precision, summed in half precision, and cast back -- */
-/* The times are those of codec fp16 if the caller gives its costs, else those of a cast at memory speed. */
+/* The costs of codec fp16, unless the caller gives them, are those of a cast at memory speed. */
 static const char esp__fp16_name[] = "fp16";
 
 /* A launch takes 10 us. Each element reads 4 bytes and writes 2, at 800 GB/s (8/9 of the V100's memory bandwidth). */

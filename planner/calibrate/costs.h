@@ -22,8 +22,8 @@ enum { ESP__PROBE_REPEATS = 64 };
 /* Returns the outermost level with costs, ESP__INTER or ESP__OUTER. A job has three levels of costs if it has three
  * levels with several members each. Else it has two, and inter is everything beyond the innermost level. */
 ESP__FN uint8_t esp__calibration_outermost(const esp_ctx *ctx);
-/* Return the scope of a level of costs (or ESP__SCOPES) and the ranks in its groups (or 0); the values in brackets
- * stand for a level that does not exist. */
+/* esp__calibration_scope returns the scope of a level of costs, or ESP__SCOPES if the level does not exist;
+ * esp__calibration_ranks returns the ranks in one of its groups, or 0. */
 ESP__FN uint8_t esp__calibration_scope(const esp_ctx *ctx, uint8_t level);
 ESP__FN int32_t esp__calibration_ranks(const esp_ctx *ctx, uint8_t level);
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);

@@ -5,7 +5,7 @@
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-/* Most ops between two exchanged ops, and most ops on its own lanes that a moved op may pass. */
+/* Limits: ops between two exchanged ops, and ops on its own lanes that a moved op may pass. */
 enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 };
 
 /* A new order for the places [from, from + n) of the sequence. */

@@ -83,7 +83,7 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        /* All lanes but compute are idle until the first tensor is ready. */
+        /* All lanes but compute are idle until the first tensor is ready, which counts as load. */
         for (uint32_t k = 1; k < p->n_lanes; k++) load[k] += (double)p->compute[0];
         double sum = 0.0;
         for (uint32_t k = 0; k < p->n_lanes; k++)

@@ -106,7 +106,7 @@ static void esp__fit_prices(esp__fitting *f) {
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* At first, using all that a limit allows costs a hundredth of the time. */
+    /* In the first round, using all that a limit allows has the price of a hundredth of the step time. */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;

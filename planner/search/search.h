@@ -3,7 +3,7 @@
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
 
-/* The paths that one unit may have. */
+/* The paths among which the search chooses for one unit. */
 typedef struct esp__choices {
     const esp__path **paths;
     uint32_t n;

@@ -5,7 +5,7 @@
 #include "planner/plan.h"
 
 /* ---- simulate.c ------------------------------------------------------------------------------------------------ */
-/* The state of a simulation. */
+/* The state of a simulation that runs one op after the other. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
     uint64_t *ready; /* when each unit's next op has its input */
