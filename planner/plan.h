@@ -121,7 +121,7 @@ typedef struct esp__path {
 #define ESP__NO_CODEC 0xffffffffu
 typedef struct esp__candidates {
     uint64_t elements, cols; /* cols is 0 if no codec needs a matrix */
-    uint32_t n_pieces;       /* tensors in the unit; several are packed first */
+    uint32_t n_pieces;       /* tensors in the unit; if several, they are packed */
     uint32_t keep;           /* number of the unit's constraint; 0 if it has none */
     uint32_t width;          /* ESP__WIDTH_* with which the paths were compared */
     bool retimed;            /* paths come from a similar size, with new times */

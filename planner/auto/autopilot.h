@@ -73,7 +73,7 @@ typedef struct esp__auto_word {
 
 enum { ESP__DECISION_STAY = 1, ESP__DECISION_SWITCH = 2 };
 
-/* Losses that the trainer reported, as means over the ranks. */
+/* Statistics of the losses that all ranks reported. */
 typedef struct esp__losses {
     uint64_t n;       /* number of reports */
     int32_t bad_rank; /* a rank whose loss was not finite; -1 if there is none */
@@ -105,7 +105,7 @@ typedef struct esp__auto_job {
     /* input */
     esp_ctx *ctx; /* only for its allocator, because training goes on */
     esp_plan_model model;
-    /* free_tensors has no `keep`, to predict the active strategy. */
+    /* free_tensors has no `keep`, so that the planner can also predict the active strategy. */
     esp_plan_tensor *tensors, *free_tensors;
     esp_plan_system system;
     esp_plan_codec codecs[ESP__CALIBRATION_CODECS],

@@ -18,7 +18,7 @@ ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
         a->bad_losses++;
 }
 
-/* Copies the losses since they were last cleared to this rank's word. */
+/* Copies the losses since they were last cleared to what this rank sends in the next exchange (its word). */
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -38,7 +38,7 @@ static void esp__auto_loss_forget(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* Combines the words of all ranks; the result is the same on all ranks. */
+/* Combines the losses that all ranks sent; the result is the same on all ranks. */
 static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses all = {0, -1, 0.0, 0.0};

@@ -10,8 +10,8 @@ ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec
     return s;
 }
 
-/* Returns the step time to expect from a plan: the measured step, less what the plan saves of the time that costs
- * explain. All other time stays after the change. */
+/* Returns the step time to expect from a plan: the measured step time, minus what the plan saves by prediction. Time
+ * that the prediction of the active strategy does not explain stays after the change. */
 ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
     return job->base_ns > job->explained_ns ? job->base_ns - (job->explained_ns - plan_ns) : plan_ns;
 }

@@ -4,8 +4,8 @@
  * both directions: alltoall, sum, compress again, allgather. */
 #include "planner/baselines/baselines.h"
 
-/* Returns the time of a tensor in k chunks. The first chunk passes all lanes; each further chunk takes as long as
- * the busiest lane needs for it. */
+/* Returns the time of a tensor in k chunks. The first chunk takes the time of all its ops. Chunks overlap, so each
+ * further one adds only its time on the busiest lane. */
 static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
     uint64_t pace = 0;
     for (uint32_t lane = 0; lane < ESP__LANES; lane++)

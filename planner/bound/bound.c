@@ -27,8 +27,8 @@ static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *r
     return low + best;
 }
 
-/* Chooses the cheapest paths at the rows' weights `lambda`. Returns their value, a bound on all plans with allowed
- * paths. */
+/* Chooses each unit's cheapest path at the rows' weights `lambda`. Returns the value of this choice, which is a lower
+ * bound for all plans that use allowed paths. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
     double sum = 0.0, least;
     uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;

@@ -9,9 +9,9 @@ enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
     double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value (bound) of row j for column i, about 1 */
-    double value;                                /* the best value that weighted rows reach for all columns */
-    double row[ESP__GAME_ROWS];                  /* the weights of rows that reach it; they sum to 1 */
-    double column[ESP__GAME_COLUMNS];            /* weights of columns against which rows reach no more */
+    double value;                                /* bound that the best weighted sum of rows gives */
+    double row[ESP__GAME_ROWS];                  /* weights of the rows in this sum; they total 1 */
+    double column[ESP__GAME_COLUMNS];            /* weights of the columns that allow no better sum */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;

@@ -54,8 +54,8 @@ typedef struct esp__calibration_curve {
 typedef struct esp__calibration_codec {
     char spec[ESP__SPEC_MAX];
     esp__codec *codec;
-    /* Time by elements. On the CPU, all ranks of a machine call at once and share its cores. A point is then the
-     * slowest rank's time divided by the number of ranks. On a device it is not divided. */
+    /* Curves of time by number of elements. On the CPU, all ranks of a machine call at once and share its cores. A
+     * point is then the slowest rank's time divided by the number of ranks. On a device it is not divided. */
     esp__calibration_curve compress, decompress, decompress_more; /* the last: a further payload in a call */
     double header_bytes, unit_bytes, units, error; /* as in esp_plan_codec, computed from real payloads */
     /* Elements and payload bytes of the smallest and of the largest call. */

@@ -8,8 +8,8 @@
  * buffers for tensor fusion. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* Returns the number of chunks with which the tensor alone would be synchronised soonest. The first chunk passes all
- * lanes; each further chunk takes as long as the busiest lane needs for it. */
+/* Returns the number of chunks with which the tensor alone would be synchronised soonest. The first chunk takes the
+ * time of all its ops. Chunks overlap, so each further one adds only its time on the busiest lane. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;

@@ -104,7 +104,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
         }
         if (head > most) most = head;
     }
-    /* The tail of a backward includes the units that it makes ready. */
+    /* A backward's tail, the least time after its end, includes the units that it makes ready. */
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;

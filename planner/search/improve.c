@@ -58,8 +58,8 @@ ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     return r;
 }
 
-/* Makes passes over all units until a pass improves none: first with the core of their candidate options, then with
- * all. */
+/* Makes passes over all units until a pass improves none, first with the best of their candidate options (the core),
+ * then with all. */
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
     for (int core = 1; core >= 0; core--)
         for (int better = 1; better && !esp__out_of_time(k->p);) {

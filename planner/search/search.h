@@ -1,4 +1,4 @@
-/* search.h: what Algorithms 1 and 2, the strategies built on them, and the whole search share. */
+/* search.h: what the files of the search share: choices of paths, Algorithms 1 and 2, prices, partitions, limits. */
 #ifndef ESP__SEARCH_H
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
@@ -40,7 +40,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
-enum { ESP__PRICINGS = 7 }; /* ways to price paths */
+enum { ESP__PRICINGS = 7 }; /* number of ways to price paths */
 
 /* ---- regroup.c ---- */
 /* Groups and chunks to start from, and the makespan with paths chosen by price. */

@@ -3,7 +3,7 @@
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
-/* Queues of one lane: ops that become ready later, by that time, and ready ops, by urgency. */
+/* Queues of one lane: `coming` has ops that become ready later, by that time; `waiting` has ready ops, by urgency. */
 typedef struct esp__lane_queue {
     esp__heap coming, waiting;
 } esp__lane_queue;
