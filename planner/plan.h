@@ -43,8 +43,8 @@ ESP__FN char *esp__arena_text(esp__arena *arena, const char *text);
 /* ---- problem/templates.c: the options that one system allows, as ops without sizes ------------------------------- */
 /* The most ops that an option can have. Each codec round repeats steps; host copies and packs are ops too. */
 enum { ESP__MAX_OPS = ESP__CHAIN_MAX + ESP__MAX_STEPS };
-/* A cut divides a unit among ranks along a set of scopes that have no level in common. The largest part has the unit's
- * size, divided by the ranks of each scope (inner scopes first) and rounded up. Cut 0 leaves the unit whole. */
+/* A cut is one way to divide a unit among ranks, by a set of scopes that share no level. Its largest part has the size
+ * of the unit divided by the ranks of each scope, inner scopes first, rounded up each time. Cut 0 leaves it whole. */
 enum { ESP__CUTS = 16 };
 /* Which ranks of a machine run an op. ALL: every rank. ONE: only the machine's root. SPREAD: the ranks that are roots
  * of groups that span machines; the roots of different groups are on different machines. */

@@ -54,7 +54,7 @@ typedef struct esp__auto_probe {
 typedef struct esp__auto_word {
     uint64_t step_ns, spread_ns; /* median and quartile distance since the phase began */
     uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
-    uint64_t exchange_ns;        /* shortest exchange so far */
+    uint64_t exchange_ns;        /* time of the shortest exchange so far */
     uint64_t cpu_ns, compute_ns; /* processor and wall time of the trainer's computing */
     /* How much longer a trial's steps were than the previous strategy's: in total, and for the first step. */
     double over_ns, first_ns;
@@ -182,13 +182,13 @@ typedef struct esp__autopilot {
     uint32_t n_times;
     uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] ready times */
     uint32_t n_ready;
-    /* exchanges between ranks */
+    /* used for exchanges between ranks */
     esp__auto_word mine, *all;
     uint32_t every; /* steps between exchanges, except while watching */
-    /* measuring */
+    /* used while measuring */
     esp__calibration calibration;
     int calibration_open, have_costs;
-    uint8_t stale[ESP__CALIBRATION_CODECS]; /* the codec's points are from an earlier phase */
+    uint8_t stale[ESP__CALIBRATION_CODECS]; /* whether the codec's points are from an earlier phase */
     esp__auto_probe probes[ESP__AUTO_PROBES];
     uint32_t n_probes;
     uint8_t pass;       /* the pass whose probes are listed next */
@@ -199,7 +199,7 @@ typedef struct esp__autopilot {
     /* Sums over the phase: of step times, and of their parts after the last push. */
     uint64_t steps_ns, waiting_ns;
     uint64_t *ready_max; /* rank 0: ready times of the slowest rank, per tensor */
-    /* planning, on rank 0 */
+    /* used on rank 0 while planning */
     esp__auto_job *job;
     /* Step times of the active strategy and the previous one. */
     double base_ns, base_spread_ns; /* of the previous strategy, measured */
@@ -219,10 +219,10 @@ typedef struct esp__autopilot {
     esp__budget budget;
     int forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
     uint64_t refuse;   /* rank 0: hash of a plan that lost its trial */
-    /* watching */
+    /* used while watching the active strategy */
     double reference_ns;
     uint32_t interval, over, under;
-    uint64_t settled_step; /* step of the last decision */
+    uint64_t settled_step; /* training step of the last decision */
     int said_waiting;
     /* Losses. The first three members are this rank's and need lanes.lock. */
     double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
@@ -230,7 +230,7 @@ typedef struct esp__autopilot {
     esp__losses before_losses; /* losses before the change of strategy, or lower ones since */
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
-    /* fallback */
+    /* used if a tensor's error is too large */
     esp__auto_tensor *tensors; /* one entry for each tensor */
     /* Bit sets of the tensors whose error is too large, on this rank and on all ranks. */
     uint8_t *bits, *all_bits;
@@ -258,8 +258,8 @@ ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns);
 ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* largest quartile distance of all ranks */
-ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* largest median of all ranks */
+ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* largest quartile distance of any rank's step times */
+ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* largest median step time of any rank */
 ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* whether no plan can bring the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);

@@ -4,8 +4,8 @@
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 
-/* An option for several machines with several ranks each, and the closest option for all other systems. The text
- * names no devices. */
+/* A form has the text of an option for several machines with several ranks each, and of the closest option for all
+ * other systems. Neither text names a device. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -27,7 +27,7 @@ static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.redu
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
-/* A small hash table, so that equal units with equal forms share a path. */
+/* A small hash table of the paths made so far, so that equal units with equal forms share a path. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__extent unit[64];

@@ -109,7 +109,7 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
         double f = esp__bound_at(b, lambda, b->choice[place]), predicted = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) predicted += b->game.row[j] * b->game.g[place][j];
-        /* If the new column does not constrain the game, the next weights are closer to the game's. */
+        /* If the new column changes nothing, the next weights keep less of the best so far and more of the game's. */
         keep = predicted / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5;
         if (f > b->best) {
             b->best = f;

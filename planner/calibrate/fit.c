@@ -64,7 +64,7 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
     return l;
 }
 
-/* Fits all points of a level's link. Flat collectives count for the outermost link if it has no points of its own. */
+/* Fits a latency and a rate to a level's points, or to those of flat collectives for an outermost level without. */
 static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const esp__calibration *s, uint8_t want) {
     esp__calibration_sums own, flat;
     memset(&own, 0, sizeof own);

@@ -273,8 +273,7 @@ static void esp__small_leaf_add(esp__small *s) {
     }
 }
 
-/* Branches over the paths of unit u and all later ones. rows, cost, used and changes are sums over the earlier units.
- */
+/* Branches over the paths of units u and later. rows, cost, used and changes are sums over the earlier units. */
 static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, double cost, const double used[ESP__LIMITS],
                              uint32_t changes) {
     uint32_t n_rows = s->b->game.n_rows;
@@ -336,7 +335,7 @@ static void esp__small_open(esp__small *s) {
 
 static void esp__small_base(esp__small *s) {
     for (uint32_t u = 0; u < s->n; u++) {
-        s->base[u] = UINT16_MAX; /* marks a path that is not a candidate option */
+        s->base[u] = UINT16_MAX; /* stays if the path is not a candidate option */
         for (uint32_t x = 0; x < s->b->candidate_sets[s->b->candidates[u]].n; x++)
             if (esp__small_path(s, u, x) == s->d->paths[u]) s->base[u] = (uint16_t)x;
     }
