@@ -122,7 +122,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
             esp__auto_probe_add(esp__autopilot_of(ctx), 0, flat[i].level, flat[i].coll, bytes);
 }
 
-/* Lists the probes in passes from coarse to fine, so that those matter least for which no time is left. */
+/* Lists the probes in passes from coarse to fine, so that those that find no time left matter least. */
 static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     static const struct {
         uint8_t bytes_log, elements_log;
@@ -211,8 +211,8 @@ static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     return all > own ? all - own : 0;
 }
 
-/* Allocates memory for probes before training begins, and runs the coarse ones, for which a few short steps have no
- * time. All ranks call it. */
+/* Allocates memory for probes before training begins, and runs the coarse ones, because a few short steps leave no
+ * time for them. All ranks call it. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = esp__auto_elements(ctx) * 4;

@@ -2,7 +2,7 @@
  * numbers are those of the table in docs/use/codecs.md. */
 #include "planner/auto/autopilot.h"
 
-/* How a codec treats gradients, in classes for which the measured runs differed. */
+/* How a codec treats gradients, in classes between which the measured runs differed. */
 enum {
     ESP__KEEPS_ALL,  /* sends every element, finely rounded */
     ESP__KEEPS_MUCH, /* sends 3 bits an element or more, keeps the residual */

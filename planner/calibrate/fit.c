@@ -104,7 +104,7 @@ static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t le
     return best;
 }
 
-/* Estimates points of `coll` from those of the reference collective. At sizes for which both move the same bytes,
+/* Estimates points of `coll` from those of the reference collective. At sizes where both move the same bytes,
  * their times differ only by the hops. Returns the number of points in `out`. */
 static uint32_t esp__calibration_estimate_points(const esp_ctx *ctx, const esp__calibration *s,
                                                  const esp__calibration_lines *lines, uint8_t level, uint32_t coll,

@@ -1,4 +1,4 @@
-/* costs.c: reads and writes costs files, each of which may contain a system file, codec files and a model file. */
+/* costs.c: reads and writes costs files. A costs file may contain a system file, codec files and a model file. */
 #include "planner/files/keys.h"
 #include "planner/files/read.h"
 #include "planner/files/write.h"

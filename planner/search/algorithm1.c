@@ -125,7 +125,7 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     return 1;
 }
 
-/* Makes passes, each of which improves one unit after the other, until a whole pass changes none. */
+/* Improves one unit after the other, in passes over all units, until a whole pass changes none. */
 static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const esp__ranked *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;

@@ -124,8 +124,8 @@ static int esp__unconstrained(const esp__problem *p) {
     return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-/* Searches from the result of Algorithms 1 and 2. It does so for few tensors, for which they are fast, for two
- * devices, and in thorough mode. */
+/* Searches from the result of Algorithms 1 and 2. It does so for few tensors, because they are fast then,
+ * for two devices, and in thorough mode. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
     esp__schedule d = {0};
