@@ -1,5 +1,6 @@
 /* measure.c: times steps while training runs, and measures links and codecs between steps, in at most 4% of the
- * steps' time. All ranks choose the same probes, because they choose by numbers that they exchanged. */
+ * steps' time. All ranks choose the same probes, because they choose by numbers that they exchanged.
+ * A probe is one microbenchmark; its result is a point: the time of an op for one size. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <time.h>
@@ -74,7 +75,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     a->mine.spent_ns = 0;
     uint64_t step = esp__auto_step_ns(ctx);
     esp__budget_update(&a->budget, ctx->steps.step, a->phase == ESP__AUTO_CHECK ? 0.0 : (double)step, (double)most);
-    /* The shorter the steps, the fewer exchanges, because an exchange takes time itself. */
+    /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
     a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
@@ -318,7 +319,7 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
     if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
         s = esp__auto_exchange(ctx);
-        int points = a->phase_steps / every % 2 == 0 || last; /* some steps' own collectives give points */
+        int points = a->phase_steps / every % 2 == 0 || last; /* observe every second time */
         if (!s && points && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);

@@ -1,5 +1,6 @@
 /* watch.c: carries out a decision: all ranks change the strategy at the same step, compare it with the previous
- * strategy, and afterwards watch whether step times drift. */
+ * strategy, and afterwards watch whether step times drift.
+ * A gain is the previous step time divided by the new one. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 

@@ -196,8 +196,8 @@ ESP__FN void esp__bounding_candidates(esp__bounding *b) {
     }
 }
 
-/* Sets the least time after each backward: the later backwards, and the fastest path of a unit that becomes ready
- * then. */
+/* Sets each backward's tail, the least time after its end. Every unit that is ready then or later needs the backwards
+ * up to that time and then its fastest path; the longest of these counts. */
 static void esp__bounding_backward(esp__bounding *b) {
     double sum = 0.0, after = 0.0;
     for (uint32_t i = 0; i < b->n_tensors; i++) {

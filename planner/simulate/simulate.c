@@ -191,7 +191,7 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
     if (q->next[lane] == q->n[lane]) return -1;
     uint32_t u = q->unit[lane][q->next[lane]], lanes;
-    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* the unit's gradient does not exist yet */
+    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* unit not ready yet, or all its ops ran */
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
     if (!(lanes >> lane & 1u)) return -1; /* an earlier op of the unit must run first */
     return esp__links_lead(q, lanes, u) ? (int)u : -1;
