@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
-static const double esp__auto_share = 0.04; /* of the steps' time, for probes and exchanges */
+static const double esp__auto_share = 0.04; /* share of the steps' time for probes and exchanges */
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
 /* Returns the median step time since the phase began, or 0 if there was no step. Sets *spread to the quartile

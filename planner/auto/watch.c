@@ -340,8 +340,8 @@ ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
 }
 
 /* ---- drift ------------------------------------------------------------------------------------------------------- */
-/* Returns the steps between two checks of step times: half a window, or more if a check would take over a thousandth
- * of the time. */
+/* Returns the number of training steps between two checks of step times: opt.window / 2, or more if the checks would
+ * take over a thousandth of the time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = a->opt.window / 2;
@@ -358,7 +358,7 @@ ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
     return looks < 2 ? 2 : looks;
 }
 
-/* Counts consecutive checks at which steps were too long, or too short. Returns 1 if this lasted for a whole window. */
+/* Counts consecutive checks at which steps were too long, or too short. Returns 1 if this lasted opt.window steps. */
 static int esp__auto_drifts(esp__autopilot *a, double now) {
     const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
