@@ -1,4 +1,4 @@
-/* head.h: the comment lines that begin a result's CSV: what was measured, when, and on which machine. */
+/* head.h: writes the comment lines at the start of a CSV: what was measured, when, and on which machine. */
 #ifndef BENCH_HEAD_H
 #define BENCH_HEAD_H
 #include "espresso_impl/base/machine.h"

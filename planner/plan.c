@@ -1,5 +1,5 @@
-/* plan.c: esp_plan_make and esp_plan_simulate: make a strategy's text, a timeline and a report from the caller's
- * structs. */
+/* plan.c: esp_plan_make and esp_plan_simulate. From the caller's structs they make the text of a strategy, a timeline
+ * and a report. */
 #include "planner/search/search.h"
 #include "planner/simulate/schedule.h"
 #include "planner/plan.h"
@@ -22,11 +22,11 @@ static int esp__event_before(const void *a, const void *b) {
     return x->unit != y->unit ? (x->unit < y->unit ? -1 : 1) : (int)x->step - (int)y->step;
 }
 
-/* ---- exposed time: a sweep over starts and ends ------------------------------------------------------------------ */
+/* ---- exposed time: walks over all starts and ends in order of time ---------------------------------------------- */
 typedef struct esp__edge_of_op {
     uint64_t at;
-    int32_t delta; /* +1 start, -1 end */
-    uint32_t what; /* 0 backward, 1 an op on a link, 2 compression */
+    int32_t delta; /* +1 at a start, -1 at an end */
+    uint32_t what; /* 0: backward, 1: an op on a link, 2: a codec */
 } esp__edge_of_op;
 
 static int esp__edge_before(const void *a, const void *b) {
@@ -34,8 +34,8 @@ static int esp__edge_before(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The exposed times, in which no backward runs: with a link busy (communication); with only codecs busy
- * (compression). */
+/* Sums the time outside of backward in which a link is busy (exposed communication), and in which only codecs are busy
+ * (exposed compression). */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
     esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
@@ -103,7 +103,7 @@ static void esp__report_schedule(esp_plan *plan) {
         plan->units[u].elements = x->elements;
         plan->units[u].codec = esp__codec_word(p, path);
         plan->units[u].option = esp__arena_text(p->arena, option);
-        if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a chunked tensor counts once */
+        if (path->codec != ESP__NO_CODEC && x->first != counted) { /* a tensor in several chunks counts once */
             r->compressed += x->n;
             counted = x->first;
         }
@@ -120,7 +120,7 @@ static void esp__report_schedule(esp_plan *plan) {
     esp__exposed(plan, d->n_sequence);
 }
 
-/* The step without compression, each tensor on its own. */
+/* Returns the makespan without compression, groups and chunks. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
     esp__schedule *d = esp__arena_get(p->arena, sizeof *d);
     esp__scheme_find("fp32")->make(p, d);
@@ -128,7 +128,7 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
     return d->makespan;
 }
 
-/* A hash of what a plan was made for: tensors with their times, codecs and system. */
+/* Returns a hash of the inputs: tensors with their times, codecs and system. */
 static uint64_t esp__plan_hash(const esp__problem *p) {
     const esp_plan_system *s = &p->system;
     const double numbers[] = {
@@ -165,7 +165,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__schedule d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
     plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->approximate) return; /* too many sizes for the bound of whole tensors */
+    if (p->approximate) return; /* too many sizes to bound whole tensors */
     esp__schedule_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
@@ -173,7 +173,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
-/* The paper's Upper Bound: the best plan that is found when compression takes no time. */
+/* Computes the paper's Upper Bound: the best plan that the search finds if compression takes no time. */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
@@ -221,13 +221,13 @@ ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model,
     esp_status s;
     if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
     *out = NULL;
-    /* the default allocator clears memory itself, where calloc need not */
+    /* Without an allocator of the caller, calloc is faster: esp__alloc would clear memory that is already zero. */
     if (ctx && !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) ctx = NULL;
     plan = ctx ? esp__alloc(ctx, sizeof *plan) : calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
     plan->arena.ctx = ctx;
     plan->arena.on_failure = &plan->no_memory;
-    *out = plan; /* locals may be lost after a longjmp */
+    *out = plan; /* set now, because a longjmp may lose locals */
     if (setjmp(plan->no_memory)) {
         esp_plan_free(*out);
         *out = NULL;

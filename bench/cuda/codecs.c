@@ -1,11 +1,9 @@
-/* codecs.c: what codecs on CUDA cost, by their own tables: no context, no peers. Prints CSV, a row for each codec, size
- * and call.
+/* codecs.c: measures codecs on CUDA by direct calls of their tables, without a context. It prints CSV with a row for
+ * each codec, size and call. `copy` is the device's own copy of 4 bytes per element, with which all others compare.
  *
- *     build/bench/cuda [SPEC...]            on a GPU: median time of 21 calls after 5, by the device's own events
- *     build/bench/cuda-counted [SPEC...]    on the host runtime of tests/cuda: counts launches and the bytes that
- *                                           kernels move; their time is computed at 3.35 TB/s (an H100's memory)
- *
- * `copy` is the device's own copy, which reads and writes 4 bytes an element: the measure of the others. */
+ *     build/bench/cuda [SPEC...]            on a GPU: median of 21 calls after 5, timed by events of the device
+ *     build/bench/cuda-counted [SPEC...]    on the CPU runtime of tests/cuda: counts launches and the bytes that
+ *                                           kernels move, and computes their time at 3.35 TB/s (an H100's memory) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +14,7 @@ const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 typedef struct cuda_host_counts {
     uint64_t launches, fills, copies, read, written;
 } cuda_host_counts;
-cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* of tests/cuda; NULL on a GPU */
+cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* defined in tests/cuda; NULL on a GPU */
 
 #define H100_BYTES_PER_NS 3350.0
 enum { WARM = 5, RUNS = 21 };
@@ -82,7 +80,8 @@ static int by_size(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-/* Nanoseconds of one call. The last runs end to end give what a call costs where calls follow each other. */
+/* Returns the nanoseconds of one call. Sets *in_a_row to the time of a call when calls follow each other without
+ * pause. */
 static double measured(const job *j, double *in_a_row) {
     double ns[RUNS];
     uint64_t took = 0;
@@ -125,8 +124,8 @@ static void row(const char *spec, uint64_t n, const char *what, int feedback, ui
 }
 
 /* ---- one codec, one size ----------------------------------------------------------------------------------------- */
-enum { MOST = 4 };                       /* payloads */
-static void fill(float *x, uint64_t n) { /* normal numbers */
+enum { MOST = 4 };                       /* payloads of one decompress */
+static void fill(float *x, uint64_t n) { /* normally distributed numbers */
     uint64_t s = 88172645463325252u;
     for (uint64_t i = 0; i < n; i++) {
         double sum = 0;

@@ -1,14 +1,10 @@
-/* codec.c: measures how fast every codec compresses (with feedback) and decompresses, by size and instruction set, with
- * one thread.
- *
- *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv        7 repeats of all built-in codecs
- *
- * GB/s counts the f32 input (4 bytes an element), so twice the GB/s is half the time for the same tensor. Beside it are
- * the ratios to memcpy and to triad (a = b + 3 c) of as many elements in the same run: 1.00 means as fast as these.
- * to_stream is the ratio to a loop that moves the bytes of a compress with feedback: it reads gradient and residual (a
- * codec must look for NaN and Inf before it changes the residual), reads them again, writes the residual, and writes as
- * many bytes as the payload has. All measurements of a size are interleaved and repeated, and the best of each is
- * kept. */
+/* codec.c: measures how fast each codec compresses (with error feedback) and decompresses with one thread, by size and
+ * instruction set. GB/s counts the f32 input, 4 bytes per element. Next to it are ratios to three loops over as many
+ * elements in the same run: memcpy, triad (a = b + 3 c), and stream, which moves the bytes of a compress: it reads
+ * gradient and residual twice (the first time to look for NaN and Inf), writes the residual, and writes as many bytes
+ * as the payload has. 1.00 means as fast as the loop. All measurements of a size take turns; the best of each counts.
+ *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv      by default 7 repeats of all codecs
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +41,7 @@ typedef struct bench_codec {
     const esp_codec *table;
     void *self[LEVELS];
     esp_traits traits;
-    double to[LEVELS], from[LEVELS], stream; /* best seconds */
+    double to[LEVELS], from[LEVELS], stream; /* best times in seconds */
     uint64_t used;
 } bench_codec;
 
@@ -88,15 +84,15 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
 }
 
-/* All rounds of a compress; a round's own payload is what the next one gets as reduced. The payload of the last one
- * remains in `p`. */
+/* Runs all rounds of a compress. The payload of each round is the reduced input of the next one. The last round's
+ * stays in `p`. */
 static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
     for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};
         const int last = a->round + 1 == c->traits.n_rounds;
         if (!last && c->table->bound(c->self[level], a->tensor[0], a->round, 1, &b) != ESP_OK)
             die("bound failed", c->table->name);
-        if (!last && !b.payload_bytes) continue; /* a part of this shape begins with a later round */
+        if (!last && !b.payload_bytes) continue; /* a unit of this shape starts with a later round */
         a->payload = last ? p : early;
         if (c->table->compress(c->self[level], a) != ESP_OK) die("compress failed", c->table->name);
         a->reduced = early;
@@ -132,10 +128,10 @@ static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uin
     c->used = used;
 }
 
-/* Keeps the best time of one compress and of one decompress, each averaged over `steps`. */
+/* Measures one compress and one decompress, each as the mean over `steps` calls, and keeps the best times. */
 static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
     double seconds[2] = {0, 0};
-    one_step(c, level, m, n, 0, seconds); /* warms the caches, and gives the residual typical values */
+    one_step(c, level, m, n, 0, seconds); /* fills the caches, and the residual with typical values */
     seconds[0] = seconds[1] = 0;
     for (uint64_t s = 1; s <= steps; s++) one_step(c, level, m, n, s, seconds);
     seconds[0] /= (double)steps;
@@ -168,7 +164,7 @@ ESP_INLINE uint64_t bench_update_body(float *restrict e, const float *restrict g
 }
 ESP_KERNEL(bench_update, (float *restrict e, const float *restrict g, uint64_t n), (e, g, n))
 
-/* The loop that "/stream" compares with. */
+/* Measures the loop "/stream", which moves as many bytes as a compress. */
 static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t steps) {
     const dense_check_phi_fn look = dense_check_phi_for(esp_simd_best());
     const bench_update_fn update = bench_update_for(esp_simd_best());

@@ -1,5 +1,5 @@
-/* coll.c: times the collectives of backend shm through its table, between forked processes. Usage: coll RANKS
- * [params [op...]]. Prints "espresso RANKS OP BYTES MICROSECONDS": the slowest rank's mean in the best batch.
+/* coll.c: measures the collectives of the shm transport between forked processes, by direct calls. Usage: coll RANKS
+ * [params [op...]]. It prints "espresso RANKS OP BYTES MICROSECONDS", the slowest rank's mean in the best batch.
  * bench/peers/coll.sh compares these times with those of other libraries. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&all->barrier, &a, (unsigned)size);
     for (rank = 1; rank < size; rank++)
         if (fork() == 0) break;
-    rank %= size; /* the parent leaves the loop with rank == size: it is rank 0 */
+    rank %= size; /* the parent, with rank == size after the loop, is rank 0 */
     run(argc > 2 ? argv[2] : "", argc > 3 ? argc - 3 : 0, argv + 3);
     if (rank) _exit(0);
     int bad = 0, status;

@@ -1,5 +1,5 @@
-/* link.c: checks that the emulated link between machines has the requested rate. Runs every collective over machines
- * with one rank each, and divides the bytes that the textbook algorithm sends by the measured time.
+/* link.c: checks that the emulated link between machines has the requested rate. It runs every collective between
+ * machines of one rank each, and divides the bytes that the textbook algorithm sends by the measured time.
  *     build/bench/link >bench/results/micro/link.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
@@ -16,7 +16,7 @@ static const row rows[] = {{ESP_COLL_ALLREDUCE, "allreduce"}, {ESP_COLL_REDUCE_S
                            {ESP_COLL_ALLGATHER, "allgather"}, {ESP_COLL_ALLTOALL, "alltoall"},
                            {ESP_COLL_BROADCAST, "broadcast"}, {ESP_COLL_GATHER, "gather"}};
 
-/* Bytes through the busiest link, in one direction, for a buffer of `e` bytes on `n` machines. */
+/* Returns the bytes that cross the busiest link in one direction, for a buffer of `e` bytes on `n` machines. */
 static double link_bytes(uint32_t op, double e, double n) {
     if (op == ESP_COLL_ALLREDUCE) return 2 * (n - 1) / n * e;
     if (op == ESP_COLL_BROADCAST) return e;
@@ -41,7 +41,7 @@ static double run_us(esp_ctx *ctx, const row *r, uint64_t count, float *a, float
         ctx->job.backend->progress(ctx->job.comms[0].handle, 1000);
     }
     double us = (double)(esp__now_ns() - start) / 1e3;
-    float most = (float)us; /* the slowest rank's time */
+    float most = (float)us; /* becomes the slowest rank's time */
     float all[64] = {0};
     all[ctx->job.rank] = most;
     if (esp_allreduce(ctx, all, 64)) exit(1);

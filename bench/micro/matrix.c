@@ -1,13 +1,9 @@
-/* matrix.c: codec powersgd on square matrices, with feedback and one thread: both rounds of a compress, and a
- * decompress.
- *
- *     build/bench/matrix [SGEMM.SO [SYMBOL]]     a library with the Fortran function sgemm_ (OpenBLAS, for
- *                                                example); results: bench/results/micro/matrix.csv
- *
- * GB/s counts the f32 input (4 bytes an element). Beside it is the ratio to a loop that moves as many bytes as the
- * codec must: 28 bytes an element to compress (three reads of gradient and residual, one write), 4 to decompress. With
- * a library, the same products by sgemm on a compensated gradient that is stored. All of a size is interleaved and
- * repeated; the best of each is kept. */
+/* matrix.c: measures codec powersgd on square matrices, with error feedback and one thread: both rounds of a compress,
+ * and a decompress. GB/s counts the f32 input, 4 bytes per element. Next to it is the ratio to a loop that moves as
+ * many bytes as the codec must per element: 28 to compress (3 reads of gradient and residual, 1 write), 4 to
+ * decompress. All measurements of a size take turns; the best of each counts. Results: bench/results/micro/matrix.csv
+ *     build/bench/matrix [SGEMM.SO [SYMBOL]]     also times the same products by a library's Fortran sgemm_, such
+ *                                                as OpenBLAS's, on a stored sum of gradient and residual */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>
@@ -42,7 +38,7 @@ static void better(double *best, double begin) {
     if (took < *best) *best = took;
 }
 
-/* One matrix, and everything that its calls need. */
+/* One matrix, and the memory that calls need. */
 typedef struct work {
     uint64_t n, r;
     void *self;
@@ -113,7 +109,7 @@ static void own(work *w, double best[2]) {
     better(&best[1], begin);
 }
 
-/* The products of `own` by sgemm. Row-major matrices are the transposed ones of Fortran. */
+/* Computes the products of `own` by sgemm. Fortran stores matrices by columns, so it sees the transposed ones. */
 static void blas(work *w, sgemm_fn sgemm, double best[2]) {
     const int n = (int)w->n, r = (int)w->r;
     const float one = 1, zero = 0, minus = -1;
@@ -130,7 +126,7 @@ static void blas(work *w, sgemm_fn sgemm, double best[2]) {
     for (uint64_t i = 0; i < w->n * w->r; i++) w->q[i] = (float)(i % 7) / 100;
 }
 
-/* As many bytes as the codec moves. */
+/* Moves as many bytes as the codec does. */
 static void stream(work *w, double best[2]) {
     const uint64_t n = w->n * w->n;
     float s[16] = {0};

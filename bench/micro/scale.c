@@ -1,6 +1,5 @@
-/* scale.c: what a rank takes of the machine, by the number of ranks: memory, shared memory, connections and threads.
- * Each job's ranks are forked processes over shm. What esp_start planned stands beside what the kernel counts after
- * some steps.
+/* scale.c: measures how much memory, shared memory, connections and threads a rank uses, by the number of ranks. It
+ * prints what esp_start planned and what the kernel counts after some steps. Ranks are forked processes over shm.
  *     build/bench/scale >bench/results/micro/scale.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
@@ -13,16 +12,16 @@
 
 enum { TENSORS = 4, ELEMENTS = 1 << 18, STEPS = 6, RANKS_MAX = 64 };
 
-/* What one rank takes. Bytes, but for fds and threads. */
+/* What one rank uses: bytes, file descriptors (fds), threads. */
 typedef struct usage {
-    uint64_t before, anonymous; /* private memory before esp_open and after the steps */
-    uint64_t shared, window;    /* of the region: mapped and touched */
+    uint64_t before, anonymous; /* private memory before esp_open, and after the steps */
+    uint64_t shared, window;    /* shared memory that is mapped, and that is in use */
     uint64_t fds, threads;
     esp_stats planned;
     int done;
 } usage;
 
-/* One "NAME: N kB" of a file of /proc/self, in bytes. */
+/* Returns the bytes of a line "NAME: N kB" in a file of /proc/self. */
 static uint64_t proc_kb(const char *file, const char *name) {
     char line[256];
     unsigned long long kb = 0;
@@ -34,7 +33,7 @@ static uint64_t proc_kb(const char *file, const char *name) {
     return kb * 1024u;
 }
 
-/* Maps of the library's shared memory: all their bytes (*mapped), and those that this rank has touched. */
+/* Sets *mapped to the bytes of the library's shared memory, and returns those that this rank has used. */
 static uint64_t region(uint64_t *mapped) {
     char line[512];
     unsigned long long from, to, kb;
@@ -84,7 +83,7 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
     }
     if (!s) s = esp_start(ctx);
     out->planned.struct_size = sizeof out->planned;
-    if (!s) s = esp_stats_read(ctx, &out->planned); /* before the first step */
+    if (!s) s = esp_stats_read(ctx, &out->planned); /* what esp_start planned, before the first step */
     for (int k = 0; k < STEPS && !s; k++) {
         for (uint32_t t = 0; t < TENSORS && !s; t++) s = esp_push(ctx, t, grads[t], here);
         if (!s) s = esp_wait_all(ctx);
@@ -102,7 +101,8 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
 
 static void show(const char *codec, int32_t size, int32_t machines, const usage *all) {
     const double mib = 1048576.0;
-    double most = 0, window = 0; /* of all ranks but 0, which also runs the control plane */
+    /* over all ranks except 0, which also runs the control plane */
+    double most = 0, window = 0;
     const double first = (double)(all[0].anonymous - all[0].before) / mib;
     uint64_t fds = 0;
     for (int32_t r = 0; r < size; r++) {

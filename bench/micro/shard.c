@@ -1,8 +1,8 @@
-/* shard.c: a step of sharded tensors, from the first push to the last gathered parameter, with compression and without.
- * Ranks are forked processes over shm: 2 machines of 2, the link between them emulated. Each row's job and the
- * uncompressed one are open at once and take turns, so that a ratio is of one time and one machine. There is no
- * backward and no update: all of it is exposed.
- *     build/bench/shard [LINK] >bench/results/micro/shard.csv        1gbit */
+/* shard.c: measures a step of sharded tensors, from the first push to the last gathered parameter, with compression
+ * and without. Ranks are forked processes over shm: 2 machines with 2 ranks each and an emulated link between them. The
+ * compressed and the uncompressed job take turns, so that their ratio is not disturbed by other load. There is no
+ * backward and no update, so nothing hides this time.
+ *     build/bench/shard [LINK] >bench/results/micro/shard.csv        LINK is 1gbit by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -44,7 +44,7 @@ static esp_ctx *job_open(int32_t rank, const row *r, const char *link, int numbe
     return ctx;
 }
 
-/* Milliseconds until the first result, and until the last parameter. */
+/* Sets ms[] to the milliseconds until the first result and until the last parameter. */
 static void job_step(esp_ctx *ctx, float *grad, float *params, double ms[2]) {
     esp_stream here = ESP_ZERO;
     if (esp_barrier(ctx)) die(ctx, "barrier");
@@ -81,7 +81,7 @@ static void bench_row(int32_t rank, const row *r, const char *link, int number) 
     float *grad = calloc(n, sizeof *grad), *params = calloc(n, sizeof *params);
     double times[2][2][ROUNDS], ratio[ROUNDS];
     if (!grad || !params) die(NULL, "memory");
-    for (int k = -1; k < ROUNDS; k++) { /* the first is warm-up */
+    for (int k = -1; k < ROUNDS; k++) { /* round -1 warms up */
         for (int which = 0; which < 2; which++) {
             double ms[2];
             fill(grad, rank);

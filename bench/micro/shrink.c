@@ -1,7 +1,7 @@
-/* shrink.c: how long a rank's death stops training: from kill -9 to the end of the next step of the ranks that are
- * left, which call esp_shrink in between. Ranks are forked processes over shm; each round starts a job, kills one rank
- * at a random time in its training, and takes the latest of the others.
- *   build/bench/shrink [KILLS] >bench/results/micro/shrink.csv       100 for each row */
+/* shrink.c: measures for how long a rank's death stops training: from kill -9 to the end of the next step of the
+ * ranks that remain, which call esp_shrink. Ranks are forked processes over shm. Each round starts a job, kills one
+ * rank at a random time, and takes the time of the slowest rank that remains.
+ *   build/bench/shrink [KILLS] >bench/results/micro/shrink.csv       KILLS per row, 100 by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -26,7 +26,7 @@ static const row rows[] = {
     {"8 ranks, fp32", NULL, "fp32", 8, 8},
 };
 
-/* What a rank reports to the parent. Nanoseconds of CLOCK_MONOTONIC. */
+/* What a rank reports to the parent, in nanoseconds of CLOCK_MONOTONIC. */
 typedef struct report {
     volatile uint64_t ready, noticed, shrunk, stepped;
     volatile int failed;
@@ -80,7 +80,7 @@ static int train(const row *r, int32_t rank, const char *root) {
 
 static double ms(uint64_t from, uint64_t to) { return (double)(to - from) / 1e6; }
 
-/* One job. 0: a rank failed. */
+/* Runs one job. Returns 0 if a rank failed. */
 static int one(const row *r, int round, double *noticed, double *shrunk, double *stepped) {
     char root[64];
     pid_t pid[RANKS_MAX];

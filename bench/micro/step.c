@@ -1,7 +1,6 @@
-/* step.c: measures the library's own overhead: a step of a model's tensors through the executor, compared with the
- * same collectives called directly on the backend. Ranks are forked processes over shm. The two times of a ratio
- * are of the same run.
- *     build/bench/step [RANKS] >bench/results/micro/step.csv        2, 4, ... RANKS ranks (4) */
+/* step.c: measures the library's own overhead: the time of a step of a model's tensors through the executor, divided by
+ * that of the same collectives called directly on the shm transport in the same run. Ranks are forked processes.
+ *     build/bench/step [RANKS] >bench/results/micro/step.csv        2, 4, ... RANKS ranks; RANKS is 4 by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -78,7 +77,7 @@ static void bench_row(int32_t rank, int32_t size, const row *r, int job) {
     }
     if (esp_start(ctx)) die(ctx, "start");
     for (uint64_t i = 0; i < r->tensors * r->count; i++) g[i] = (float)((i * 2654435761u) >> 20 & 1023) - 511.5f;
-    for (int k = 0; k < ROUNDS + 1; k++) { /* interleaved; the first is warm-up */
+    for (int k = 0; k < ROUNDS + 1; k++) { /* the two kinds take turns; round 0 warms up */
         if (esp_barrier(ctx)) die(ctx, "barrier");
         double d = direct_us(ctx, r, g);
         if (esp_barrier(ctx)) die(ctx, "barrier");

@@ -1,7 +1,7 @@
-/* workers.c: own threads against the trainer's OpenMP team: the time of a step and the number of threads, alone (the
- * trainer only pushes and waits) and beside a trainer that computes with OpenMP. One rank, so that compression is all
- * there is. Each run is a process of its own; the two kinds alternate, and each pair gives a ratio of their best steps.
- *   build/bench/workers [PAIRS] >bench/results/micro/workers.csv        12 pairs */
+/* workers.c: compares compression on the library's own threads with compression on the trainer's OpenMP team: the
+ * step time and the number of threads. The trainer either only pushes and waits, or also computes with OpenMP. One
+ * rank makes a step of compression only. Both kinds take turns, and a pair of runs gives a ratio of best steps.
+ *   build/bench/workers [PAIRS] >bench/results/micro/workers.csv        PAIRS is 12 by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
@@ -22,7 +22,7 @@ enum { TENSORS = 8, COUNT = 1 << 19, STEPS = 25 };
 
 typedef struct scene {
     const char *name, *codec;
-    int passes; /* over a tensor's numbers that the trainer makes before it pushes them; 0: it does not compute */
+    int passes; /* how often computing passes over a tensor before its push */
 } scene;
 static const scene scenes[] = {
     {"alone", "efsignsgd", 0},
@@ -51,7 +51,7 @@ static void must(esp_status s) {
     _exit(1);
 }
 
-/* A layer's backward: arithmetic on all cores. */
+/* Stands for a layer's backward: arithmetic on all cores. */
 static void compute(float *g, int passes) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < COUNT; i++) {
@@ -114,7 +114,7 @@ static outcome run_alone(const scene *s, const char *workers) {
 
 int main(int argc, char **argv) {
     const int given = argc > 1 ? atoi(argv[1]) : 12, pairs = given < 1 ? 1 : given > 64 ? 64 : given;
-    if (!getenv("OMP_WAIT_POLICY")) { /* as espresso run does; the runtime has read its environment already */
+    if (!getenv("OMP_WAIT_POLICY")) { /* restart, because OpenMP has already read the environment */
         setenv("OMP_WAIT_POLICY", "passive", 1);
         execv("/proc/self/exe", argv);
         return 1;

@@ -1,6 +1,6 @@
-/* coll_table.h: what is measured, the same for every program of this comparison: collectives, sizes, repetitions, and
- * the line that is printed. "bytes" is the whole buffer: the vector of a sum, all that a gather brings, all that an
- * alltoall sends. */
+/* coll_table.h: the collectives, sizes and repetitions that all programs of this comparison measure, and the line
+ * that they print. "bytes" are those of the whole buffer: the input of a sum, the result of a gather, the input of
+ * an alltoall. */
 #ifndef COLL_TABLE_H
 #define COLL_TABLE_H
 #include <stdint.h>
@@ -23,9 +23,9 @@ static const uint64_t coll_sizes[] = {4096, 16384, 65536, 262144, 1048576, 41943
 enum { COLL_SIZES = 8 };
 #define COLL_LARGEST 67108864u
 
-/* Repetitions are cut into batches and the best one counts: other load on the machine comes and goes. */
+/* Repetitions form batches, and the best batch counts, because other load on the machine comes and goes. */
 enum { COLL_BATCHES = 5 };
-/* of one batch */
+/* Returns the number of repetitions in one batch. */
 static inline int coll_repeats(uint64_t bytes) {
     uint64_t n = 200000000u / (bytes + 20000u);
     return n > 2000 ? 400 : n < 10 ? 2 : (int)n / COLL_BATCHES;

@@ -1,4 +1,4 @@
-/* mpi_coll.c: the timing loop of bench/micro/coll.c, over MPI. Usage: mpirun -n RANKS mpi_coll [op...]. */
+/* mpi_coll.c: measures MPI's collectives like bench/micro/coll.c. Usage: mpirun -n RANKS mpi_coll [op...]. */
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>

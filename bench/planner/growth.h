@@ -1,11 +1,11 @@
-/* growth.h: how planning time grows with the number of tensors: synthetic models of repeated transformer-like layers,
- * either all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
+/* growth.h: measures how planning time grows with the number of tensors. The models have repeated layers as in
+ * transformers, either all of one width (few sizes) or each of its own width (nearly as many sizes as tensors). */
 #include "espresso_impl/base/quantile.h"
 
 static const uint32_t growth_sizes[] = {10, 30, 100, 300, 1000, 2000, 5000};
 enum { GROWTH = 7 };
 
-/* Layers in backward order. Each has two matrices of the feed-forward part, those of attention, biases and norms. */
+/* Makes a model of n tensors in backward order. Each layer has feed-forward and attention matrices, biases, norms. */
 static esp_plan_model growth_model(uint32_t n, int distinct) {
     static const double parts[] = {4, 0.001, 4, 0.004, 0.001, 0.001, 1, 0.001, 3, 0.003, 0.001, 0.001};
     esp_plan_tensor *t = calloc(n, sizeof *t);
@@ -40,7 +40,7 @@ static uint32_t sizes_of(const esp_plan_model *m) {
     return n;
 }
 
-/* One line for each number of devices; each time is the better of two runs. */
+/* Writes one line for each number of devices. Each time is the better of two runs. */
 static void growth_row(uint32_t n, int distinct, FILE *csv) {
     static const uint32_t devices[] = {ONE_DEVICE, TWO_DEVICES};
     bench_model m = {growth_model(n, distinct), NULL, 0};

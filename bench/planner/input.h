@@ -1,5 +1,5 @@
-/* input.h: the inputs of bench/plan: the published traces as models, the paper's testbeds and codecs; and the files of
- * results. Reads models with a small scanner of its own, so that the bench builds without a JSON library. */
+/* input.h: the inputs of bench/plan: published traces as models, the paper's testbeds and codecs. It has its own
+ * small scanner for model files, so that the bench needs no JSON library. It also opens the files of results. */
 #include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* The paper's six models come first. */
+/* The six models of the paper come first; quality.h uses only these. */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
@@ -22,7 +22,7 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-/* Sorts x and returns the smallest of its numbers that at least this share of them do not exceed. */
+/* Sorts x and returns the smallest number that is at least as large as this share of them. */
 static double quantile(double *x, uint32_t n, double share) {
     esp__sort(x, n);
     return x[(uint32_t)ceil(share * n) - 1];
@@ -43,7 +43,7 @@ static char *file_text(const char *path) {
     return text;
 }
 
-/* The value after the next "key": between `at` and `end`. */
+/* Returns the value after the next "key": between `at` and `end`. */
 static char *value_of(char *at, const char *end, const char *key) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
@@ -70,7 +70,7 @@ static void model_tensors(bench_model *m, const char *path, char *at) {
     m->model.n_tensors = n;
 }
 
-/* Reads FOLDER/NAME.json; returns 0 if there is no such file. */
+/* Reads FOLDER/NAME.json. Returns 0 if the file does not exist. */
 static int model_file(bench_model *m, const char *folder, const char *name) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.json", folder, name);
@@ -102,7 +102,7 @@ static void model_close(bench_model *m) {
 }
 
 /* ---- system and codec -------------------------------------------------------------------------------------------- */
-/* Contains pointers into itself: do not copy. */
+/* Must not be copied, because it contains pointers into itself. */
 typedef struct bench_case {
     esp_plan_system system;
     esp__costs costs;
@@ -111,14 +111,14 @@ typedef struct bench_case {
 static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t machines) {
     c->system = *esp__builtin_system(testbed_names[testbed]);
     c->system.machines = machines;
-    esp_ctx *ctx = NULL; /* only to open the codec, which describes itself */
+    esp_ctx *ctx = NULL; /* opens codecs, which describe their costs */
     if (esp__open_alone(&ctx)) die(esp_last_error(NULL), "codecs");
     if (esp__builtin_costs(ctx, codec_specs[codec], &c->system, NULL, &c->costs))
         die(esp_last_error(ctx), codec_specs[codec]);
     esp_close(ctx);
 }
 
-/* Plans with this strategy (NULL: espresso+), flags and devices (0: the system's). */
+/* Makes a plan. If `strategy` is NULL, it is espresso+; if `devices` is 0, the system's devices count. */
 static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char *strategy, uint32_t flags,
                            uint32_t devices, esp_plan_report *report) {
     esp_plan_config config;
@@ -135,7 +135,7 @@ static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
-/* DIR/NAME.csv with its first lines. */
+/* Opens DIR/NAME.csv and writes its first lines. */
 static FILE *result_open(const char *dir, const char *name, const char *what, const char *columns) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.csv", dir, name);

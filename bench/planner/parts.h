@@ -1,9 +1,9 @@
-/* parts.h: measures what each part of the search saves, by a comparison without it: pruning, incremental evaluation,
- * the bound's prices. Uses the planner's private functions. */
+/* parts.h: measures what each part of the search saves, by leaving it out: comparing options early (pruning),
+ * incremental evaluation, the bound's prices. It calls private functions of the planner. */
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-/* Makes the candidate options of all distinct sizes at this width: the mean number of paths, and of those in the
- * core. */
+/* Makes the candidate options of each size, compared by `width` (ESP__WIDTH_*). Sets the mean number of paths, and
+ * of core paths, per size. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
                              double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
@@ -27,7 +27,7 @@ static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t
     problem_close(&b);
 }
 
-/* Times the ops of every option for the first few distinct sizes; returns us per size. */
+/* Times the ops of every option for the first few sizes, and returns the microseconds per size. */
 static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t *options) {
     bench_problem b;
     esp__schedule d = {0};
@@ -51,7 +51,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
     uint32_t options;
     const double all_us = parts_unpruned(m, c, devices, &options);
     fprintf(csv, "%u,%.1f", options, all_us);
-    for (uint32_t width = 0; width < 3; width++) { /* loads; loads and ends (used); exact */
+    for (uint32_t width = 0; width < 3; width++) { /* in turn ESP__WIDTH_LOADS, ENDS and EXACT */
         double paths, core, us;
         parts_candidates(m, c, devices, width, &paths, &core, &us);
         fprintf(csv, ",%.1f,%.1f", paths, us);
@@ -59,7 +59,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
 }
 
 /* ---- incremental evaluation -------------------------------------------------------------------------------------- */
-/* Makes the plan on which trials are measured, with each tensor as one unit. */
+/* Makes the plan on which trials are measured. Each tensor is one unit. */
 static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
     esp__schedule units = {0};
@@ -79,7 +79,7 @@ static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     return 1e6 * ms_since(start) / (double)n;
 }
 
-/* Tries all paths of all units; returns the mean ns of a trial, and counts trials and units that were skipped. */
+/* Tries all paths of all units and returns the mean ns of a trial. Counts trials and skipped units. */
 static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, uint32_t *passed) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__swap *w = &k->swaps[0];

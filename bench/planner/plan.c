@@ -1,11 +1,9 @@
-/* plan.c: measures how fast the planner is and how good its plans are, with one thread.
+/* plan.c: measures how fast the planner is and how good its plans are, with one thread. bench/planner/plan.sh runs
+ * both. Models are the published traces in ESPRESSO_SHARED/models (or ../shared/models), else those of planner/models.
  *
  *     build/bench/plan speed [DIR]      writes plan-speed.csv, plan-growth.csv, plan-parts.csv and plan-trials.csv
- *     build/bench/plan quality [DIR]    writes plan-quality.csv and plan-misses.csv: 144 cases: 6 models x 3 codecs x 2
- *                                       testbeds x 4 cluster sizes
- *
- * bench/planner/plan.sh runs both. Models are the published traces in ESPRESSO_SHARED/models (or ../shared/models);
- * where these are missing, those of planner/models. */
+ *     build/bench/plan quality [DIR]    writes plan-quality.csv and plan-misses.csv, for 144 cases: 6 models x 3 codecs
+ *                                       x 2 testbeds x 4 cluster sizes */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

@@ -1,5 +1,5 @@
-/* lstm.c: two layers of LSTM that predict a text's next character. A layer's gradients are complete only after its last
- * step back in time, so they come in three bursts of two or three tensors, weights and bias together. */
+/* lstm.c: two layers of LSTM that predict a text's next character. A layer's gradients are complete only after its
+ * last step back in time, so they come in three bursts of two or three tensors. */
 #include "net.h"
 #include "examples/train/parallel.h"
 #include <math.h>
@@ -8,13 +8,13 @@
 
 enum { LAYERS = 2, ENOUGH = 10000 };
 enum { OUT, OUT_BIAS, LAST, PER_LAYER = 3, EMBEDDING = LAST + LAYERS * PER_LAYER }; /* parameters, in backward order */
-enum { RECURRENT, INPUT, BIAS };                                                    /* of a layer                    */
-enum { IN, FORGET, CELL, EMIT, GATES };                                             /* parts of a row of `gate`      */
+enum { RECURRENT, INPUT, BIAS };                                                    /* parameters of a layer */
+enum { IN, FORGET, CELL, EMIT, GATES };                                             /* parts of a row of `gate` */
 
-/* All of a time step and piece is one row; rows of one time step lie together. h and c begin with the state before the
- * first. */
+/* A row has all numbers of one piece at one time step; rows of a time step are adjacent. h and c begin with the
+ * state before the first step. */
 typedef struct layer {
-    float *x, *gate, *c, *h, *dh; /* x: the layer's input, which is the h of the layer below */
+    float *x, *gate, *c, *h, *dh; /* x is the layer's input: h of the layer below */
 } layer;
 typedef struct lstm {
     layer l[LAYERS];
@@ -56,14 +56,14 @@ static int lstm_open(net *n, uint64_t seed) {
         y->c = at, at += (rows + n->batch) * h;
         y->h = at, at += (rows + n->batch) * h;
         y->x = l ? m->l[l - 1].h + n->batch * h : m->embedded;
-        for (size_t j = 0; j < h; j++) of_layer(n, l, BIAS)->value[FORGET * h + j] = 1; /* at first, it remembers */
+        for (size_t j = 0; j < h; j++) of_layer(n, l, BIAS)->value[FORGET * h + j] = 1; /* first, forget nothing */
     }
     return 0;
 }
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* One time step of a layer: gates, c and h. The gates already hold the input's part. */
+/* Computes one time step of a layer: gates, c and h. The gates already contain the input's part. */
 static void forward_once(const net *n, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;
@@ -99,7 +99,7 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(rows, n->vocab, h, m->l[LAYERS - 1].h + b * h, h, 1, n->p[OUT].value, n->vocab, 1, m->score, n->vocab);
 }
 
-/* One time step back: the derivative by the gates' sums in place of the gates, and what goes to the step before. */
+/* Goes one time step back. Replaces the gates with the derivatives of their sums; computes what goes further back. */
 static void backward_once(const net *n, lstm *m, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;
@@ -118,17 +118,17 @@ static void backward_once(const net *n, lstm *m, layer *y, const float *recurren
     gemm(b, h, GATES * h, gate, GATES * h, 1, recurrent, 1, GATES * h, m->dh_next, h);
 }
 
-/* grad = sum of the rows of dy. */
+/* Sets the gradient to the sum of the rows of dy. */
 static void bias_back(const net_param *bias, const float *dy, size_t rows) {
     memset(bias->grad, 0, bias->count * sizeof(float));
     for (size_t i = 0; i < rows * bias->count; i++) bias->grad[i % bias->count] += dy[i];
 }
-/* grad = x^T dy. */
+/* Sets the weight's gradient to x^T dy. */
 static void weight_back(const net_param *w, const float *x, const float *dy, size_t rows) {
     memset(w->grad, 0, w->count * sizeof(float));
     gemm(w->rows, w->cols, rows, x, 1, w->rows, dy, w->cols, 1, w->grad, w->cols);
 }
-/* dx = dy w^T. */
+/* Sets the input's gradient, dx, to dy w^T. */
 static void input_back(const net_param *w, const float *dy, float *dx, size_t rows) {
     memset(dx, 0, rows * w->rows * sizeof(float));
     gemm(rows, w->rows, w->cols, dy, w->cols, 1, w->value, 1, w->cols, dx, w->rows);

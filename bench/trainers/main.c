@@ -1,7 +1,6 @@
-/* main.c: trains one of the models of this folder on many ranks, for benches: trainers of another shape than those of
- * examples. An LSTM's gradients come in bursts and its computing does not overlap well; the wide model has few large
- * tensors. Besides that it is a small examples/train: open, add, start, broadcast; in each step push during backward,
- * wait, update. */
+/* main.c: trains one of this folder's models on many ranks, for benches. They differ from the models in examples: an
+ * LSTM's gradients come in bursts and overlap little with computing; the wide model has few large tensors. The
+ * training loop is that of examples/train. */
 #include "espresso.h"
 #include "net.h"
 #include <stdio.h>
@@ -40,7 +39,7 @@ typedef struct trainer {
     net net;
     text text;
     const uint8_t **seq;              /* the pieces of text of one step */
-    double *step_ms, *wait_ms, *loss; /* of each step                   */
+    double *step_ms, *wait_ms, *loss; /* for each step */
     size_t n_steps;
 } trainer;
 
@@ -91,7 +90,7 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* At the start: opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
+/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
@@ -107,13 +106,13 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* Backward calls this when gradient i is done. */
+/* Backward calls this when gradient i is complete. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Draws a step's pieces of text; they depend on seed, step and rank only. */
+/* Picks a step's pieces of text, which depend on seed, step and rank only. */
 static void draw(trainer *t, size_t step) {
     const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = t->net.batch;
     for (size_t b = 0; b < batch; b++) {
@@ -134,10 +133,9 @@ static void step(trainer *t, size_t s) {
     t->step_ms[s] = now_ms() - start;
 }
 
-/* Checks that all ranks' parameters have the same bits, which must be so after any number of steps and with any
- * codec. */
+/* Checks that the parameters of all ranks have the same bits, as they must after any step and with any codec. */
 static void compare_ranks(const trainer *t) {
-    const net *n = &t->net; /* rank 0's parameters are received in the gradients' memory */
+    const net *n = &t->net; /* receives rank 0's parameters in the gradients' memory */
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));
     check(t, esp_broadcast(t->ctx, n->grad, n->n_values * sizeof(float), 0), "esp_broadcast");
     if (memcmp(n->grad, n->value, n->n_values * sizeof(float))) die("parameters", "differ from rank 0's");
@@ -203,5 +201,5 @@ int main(int argc, char **argv) {
     compare_ranks(&t);
     if (esp_rank(t.ctx) == 0) write_results(&t);
     esp_close(t.ctx);
-    return 0; /* the rest of the memory ends with the process */
+    return 0; /* the process ends and frees all other memory */
 }

@@ -1,11 +1,11 @@
-/* net.c: parameters, first values, loss and update of both models. */
+/* net.c: parameters, first values, loss and update, for both models of this folder. */
 #include "net.h"
 #include "examples/train/parallel.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENOUGH = 10000 }; /* from this size on, threads are worth starting */
+enum { ENOUGH = 10000 }; /* numbers from which on several threads pay */
 
 uint64_t random_u64(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);

@@ -1,21 +1,21 @@
-/* net.h: what the two models of this folder have in common: parameters with their gradients, first values, the update.
- * The matrix product is examples/train's, the text examples/gpt's. Knows nothing of ranks or of espresso: backward only
- * reports which gradient is ready. */
+/* net.h: what both models of this folder share: parameters with gradients, first values, the update. The matrix
+ * product is examples/train's, the text examples/gpt's. Models do not call espresso: backward only reports which
+ * gradient is ready. */
 #ifndef BENCH_TRAINERS_NET_H
 #define BENCH_TRAINERS_NET_H
 #include "examples/gpt/text.h"
 #include <stddef.h>
 #include <stdint.h>
 
-/** As in examples/train/model.h: c (m x n) += a * b, where every matrix may have strides of its own. */
+/** Computes c (m x n) += a * b, where every matrix may have its own strides. */
 void gemm(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
           size_t b_col, float *c, size_t c_row);
-/** 64 random bits (splitmix64). */
+/** Returns 64 random bits (splitmix64). */
 uint64_t random_u64(uint64_t *state);
 
 enum { NET_PARAMS = 16 };
 
-/** A parameter and its gradient: `count` numbers each. rows and cols are 0 where it is not a matrix. */
+/** A parameter and its gradient, `count` numbers each. rows and cols are 0 if it is no matrix. */
 typedef struct net_param {
     char name[32];
     size_t count, rows, cols;
@@ -31,24 +31,24 @@ typedef struct net {
     void *own; /* the model's activations */
 } net;
 
-/* * A model: `batch` pieces of `length` characters are its input, the character after each of them is what it
- * predicts. */
+/* A model. Its input is `batch` pieces of `length` characters; it predicts the character after each of them. */
 typedef struct net_kind {
     const char *name;
-    size_t width, hidden, length, batch; /* defaults                              */
-    int (*open)(net *n, uint64_t seed);  /* n's five sizes are set; -1: no memory */
-    /* * Mean loss (nats a character) of seq[b][1 .. length] given what precedes each; with `ready`, which is called as
-     * soon as gradient i is done, also all gradients. */
+    size_t width, hidden, length, batch; /* default sizes of the model */
+    int (*open)(net *n, uint64_t seed);  /* n's five sizes are set; returns -1 without memory */
+    /* Returns the mean loss, in nats per character, of seq[b][1 .. length] given the characters before each. With
+     * `ready`, also computes all gradients, and calls `ready` as soon as gradient i is complete. */
     double (*pass)(net *n, const uint8_t *const *seq, void (*ready)(void *user, int i), void *user);
 } net_kind;
 extern const net_kind net_lstm, net_wide;
 
 /** Adds a parameter. */
 void net_describe(net *n, const char *name, size_t rows, size_t cols, float spread);
-/** Allocates all parameters that were described, and draws their first values. Returns -1 when memory is short. */
+/** Allocates all parameters and draws their first values. Returns -1 without memory. */
 int net_allocate(net *n, uint64_t seed);
 /** Scales the gradients to a norm of at most `most`, and updates the values (SGD with momentum). */
 void net_update(net *n, float lr, float momentum, double most);
-/** Cross entropy of the softmax of n_rows x vocab scores against `right`, and its derivative in place of the scores. */
+/** Returns the cross entropy of softmax(score) against `right`, and replaces the scores, n_rows x vocab, by
+ * derivatives. */
 double net_cross_entropy(float *score, const uint8_t *right, size_t n_rows, size_t vocab);
 #endif

@@ -1,20 +1,20 @@
-/* wide.c: a wide and deep model of a text's next character, with few large tensors. The 1 to 4 characters before it are
- * hashed to rows of two tables: a row of the wide table is added to the scores, rows of the deep one are the input of a
- * dense layer. The wide table's gradient is ready first, the deep one's last. There is little computing for each
- * parameter. */
+/* wide.c: a wide and deep model that predicts a text's next character, with few large tensors. The 1 to 4 characters
+ * before it are hashed to rows of two tables. Rows of the wide table are added to the scores; rows of the deep one
+ * are the input of a dense layer. The wide table's gradient is ready first, the deep one's last. Each parameter
+ * needs little computing. */
 #include "net.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRAMS = 4, TABLE = 16384 }; /* rows that one piece of text uses; rows of each table */
-enum { WIDE, OUT, DENSE, DEEP };   /* parameters, in backward order                        */
+enum { GRAMS = 4, TABLE = 16384 }; /* longest n-gram, and rows of each table */
+enum { WIDE, OUT, DENSE, DEEP };   /* parameters, in backward order */
 
 typedef struct wide {
-    size_t n, table;                       /* places in the text; rows of a table     */
-    uint32_t *row;                         /* GRAMS rows of the tables for each place */
-    uint8_t *right;                        /* the character after each                */
-    float *x, *hidden, *score, *d_h, *d_x; /* of each place                           */
+    size_t n, table;                       /* n is the number of places in the text */
+    uint32_t *row;                         /* for each place, GRAMS rows of the tables */
+    uint8_t *right;                        /* the character after each place */
+    float *x, *hidden, *score, *d_h, *d_x; /* for each place */
 } wide;
 
 static int wide_open_table(net *n, uint64_t seed, size_t table) {
@@ -35,7 +35,7 @@ static int wide_open_table(net *n, uint64_t seed, size_t table) {
 }
 static int wide_open(net *n, uint64_t seed) { return wide_open_table(n, seed, TABLE); }
 
-/* Rows of the characters that end at each place of each piece; they do not reach back before the piece. */
+/* Finds the rows for the characters that end at each place of each piece. They do not reach back before the piece. */
 static void hash_rows(const net *n, wide *m, const uint8_t *const *seq) {
     for (size_t i = 0; i < m->n; i++) {
         const size_t at = i % n->length;
@@ -64,8 +64,8 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(m->n, vocab, h, m->hidden, h, 1, n->p[OUT].value, vocab, 1, m->score, vocab);
 }
 
-/* Sets grad: each place's row of d is added to the rows that its characters are hashed to. shared: a place's characters
- * have one row of d, else one each. */
+/* Computes grad: adds each place's row of `d` to the table rows of its characters. If `shared`, all characters of a
+ * place use the same row of `d`, else each has its own. */
 static void table_back(const wide *m, const net_param *p, const float *d, int shared) {
     memset(p->grad, 0, p->count * sizeof(float));
     for (size_t i = 0; i < m->n * GRAMS; i++) {

@@ -1,5 +1,5 @@
-/* autopilot.c: strategy "auto": measures during the first steps, plans, changes the strategy, and watches it
- * afterwards. This file opens and closes the autopilot and changes its phases; the folder's other files implement the
+/* autopilot.c: strategy "auto", which measures during the first steps, plans, changes the strategy, and watches it.
+ * This file opens and closes the autopilot and changes its phases; the other files of this folder implement the
  * phases. */
 #include "planner/auto/autopilot.h"
 
@@ -36,7 +36,7 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
 
-/* Activates a strategy and stores its hash: if another one is active later, the program set it. */
+/* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
@@ -45,7 +45,7 @@ ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     return s;
 }
 
-/* The phase as a text, for statistics. */
+/* Returns the phase as a text, for statistics. */
 static const char *esp__auto_phase(const esp__autopilot *a) {
     static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
                                         "checking",   "checking",  "watching", "off"};
@@ -81,8 +81,8 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
 }
 
-/* Ranks with an autopilot exchange after steps, so all ranks must have one, with the same options. Ranks without one
- * may name the same strategy differently. */
+/* All ranks must have an autopilot with the same options, because ranks with one exchange data after steps. Ranks
+ * without one may write the same strategy differently. */
 static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lines) {
     char optimizer[ESP__NAME_MAX];
     if (self)
@@ -94,7 +94,7 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
         esp__text_add(lines, ESP__NOT_AUTO);
 }
 
-/* Costs of devices are not measured yet. */
+/* Says that costs of devices are not measured yet. */
 static void esp__auto_say_devices(const esp_ctx *ctx) {
     uint32_t on = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__CPU_INDEX;
@@ -109,7 +109,7 @@ static void esp__auto_say_devices(const esp_ctx *ctx) {
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp__autopilot *a = *self;
     if (!a) return ESP_OK;
-    esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* the others measure only if all ranks can */
+    esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* ranks measure only if all of them have memory */
     if (s) return s;
     a->active = a->fp32 = ctx->active.strategy.hash;
     a->lossy = !a->opt.warmup;
@@ -137,7 +137,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
             "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
             "trying",
             a->budget.spent, a->budget.lost, a->budget.credit);
-    esp__auto_job_free(ctx, a->job); /* its thread reads the calibration */
+    esp__auto_job_free(ctx, a->job); /* the job's thread reads the calibration */
     if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
     esp__free(ctx, a->ready);
     esp__free(ctx, a->ready_max);
@@ -155,8 +155,8 @@ static bool esp__auto_chose(const esp_ctx *ctx, const void *self) {
     return a->phase != ESP__AUTO_OFF && a->active == ctx->active.strategy.hash;
 }
 
-/* A state was loaded, and the strategy saved with it is active: watches it if it compresses, else starts from the
- * beginning. */
+/* Called after a state was loaded, whose strategy is active. Watches this strategy if it compresses; else starts
+ * from the beginning. */
 static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
@@ -172,12 +172,12 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
             ctx->steps.phase = esp__auto_phase(a);
             return;
         }
-    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may have been saved before a plan was chosen */
+    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may be older than the first plan */
     ctx->steps.phase = esp__auto_phase(a);
 }
 
-/* Ranks were lost: the system differs and fp32 is active. Starts from the beginning, without the earlier
- * measurements. */
+/* Called after ranks were lost. The system has changed and fp32 is active, so it starts from the beginning, without
+ * the earlier measurements. */
 static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     esp__autopilot *was = *self;
     if (!was || was->phase == ESP__AUTO_OFF) return ESP_OK;

@@ -1,9 +1,9 @@
-/* fallback.c: tensors whose compression error or feedback is too large fall back to a codec that loses less, or to
- * none. Reads the samples of observe/errors.c. Must not know how a strategy is planned. */
+/* fallback.c: when a tensor's compression error or feedback is too large, gives it a codec that loses less, or none.
+ * It reads the samples of observe/errors.c. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
-/* The spec of the codec that compresses tensor i now; NULL if none does. */
+/* Returns the spec of the codec that compresses tensor i now, or NULL. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[i];
     for (uint32_t k = 0; k < of->n; k++) {
@@ -13,14 +13,14 @@ static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     return NULL;
 }
 
-/* Judges a tensor's last sample. Returns the number of consecutive bad samples, 0 if this one is good. */
+/* Decides whether a tensor's last sample is bad. Returns the number of consecutive bad samples, 0 if it is good. */
 static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_stats *x) {
     if (!isfinite(x->error)) return ESP__GROWTH_LIMIT;
     if (a->opt.max_error > 0.0 && x->error > a->opt.max_error) return 1;
     return esp__growth_bad(&a->tensors[i].feedback_seen, x->feedback);
 }
 
-/* Marks in a->bits the tensors whose error or feedback is too large on this rank, and returns how many they are. */
+/* Sets in a->bits the tensors whose error or feedback is too large on this rank, and returns their number. */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = 0;
@@ -34,7 +34,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         if (a->source.excess)
             bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_LIMIT;
         else if (!x.samples || x.samples == a->tensors[i].samples_seen)
-            continue; /* no new sample: the number of bad ones stays */
+            continue; /* without a new sample, the number of bad ones stays */
         else
             bad = esp__auto_suspicious(a, i, &x);
         a->tensors[i].samples_seen = x.samples;
@@ -46,7 +46,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     return n;
 }
 
-/* A codec's compression error: by its model if it only rounds, else by the calibration. */
+/* Returns a codec's compression error: of its model if it only rounds numbers, else of the calibration. */
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__codec *c = esp__auto_codec_of(ctx, spec);
@@ -56,8 +56,8 @@ ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     return 1.0;
 }
 
-/* The next gentler codec: of the allowed codecs that lose less than tensor i's, the one that loses most; 255 if there
- * is none. */
+/* Returns the next codec for tensor i: among the allowed codecs that lose less than the tensor's, the one that loses
+ * most; 255 if there is none. */
 static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
@@ -70,14 +70,13 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     return best;
 }
 
-/* What the planner must keep for tensor i (esp_plan_tensor.keep); NULL: it may choose. */
+/* Returns tensor i's `keep` for the planner (esp_plan_tensor.keep), or NULL if the planner may choose. */
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     return !a->tensors[i].level ? NULL : a->tensors[i].level == 255 ? "fp32" : a->opt.codecs[a->tensors[i].level - 1];
 }
 
-/* Collective: every tensor that a rank marked falls back to its next gentler codec. *changed: whether a tensor was
- * marked. */
+/* Gives every tensor that some rank marked its next codec, and sets *changed if there was one. All ranks call it. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;

@@ -1,15 +1,14 @@
-/* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of strategy,
- * and returns to fp32 if they rise. Ranks decide by numbers that all of them received. Must not know how a strategy is
- * planned. */
+/* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of
+ * strategy, and returns to fp32 if they rise. All ranks received the same numbers, so all decide the same. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 
-enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks; with fewer it waits for more */
+enum { ESP__LOSS_LEAST = 16 }; /* reports of all ranks that a comparison needs */
 /* A rise counts if it is larger than this many times the quartile distance, and than this share of the loss. */
 static const double esp__loss_quartiles = 3.0, esp__loss_share = 0.05;
 
-/* An observer's loss: lanes.lock is held. */
+/* Called for each reported loss, with lanes.lock held. */
 ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
     esp__autopilot *a = self;
     (void)ctx;
@@ -19,7 +18,7 @@ ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
         a->bad_losses++;
 }
 
-/* Copies the losses reported since they were last cleared to this rank's word. */
+/* Copies the losses since they were last cleared to what this rank sends in the next exchange (its word). */
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -39,7 +38,7 @@ static void esp__auto_loss_forget(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* Combines all ranks' words; the result is the same on all ranks. */
+/* Combines the losses that all ranks sent; the result is the same on all ranks. */
 static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses all = {0, -1, 0.0, 0.0};
@@ -54,7 +53,7 @@ static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     return all;
 }
 
-/* Clears all losses: the next ones are what later ones are compared with. */
+/* Clears all losses, so that later losses are compared with the next ones. */
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->before_losses = (esp__losses){0, -1, 0.0, 0.0};
@@ -62,13 +61,13 @@ ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Drops the reports of steps in which strategies alternated. */
+/* Drops the losses of steps in which strategies alternated. */
 ESP__FN void esp__auto_loss_settle(esp_ctx *ctx) {
     esp__autopilot_of(ctx)->risen = 0;
     esp__auto_loss_forget(ctx);
 }
 
-/* After an exchange, before a change of strategy: what was reported so far is the reference. */
+/* After an exchange and before a change of strategy, makes the losses so far the reference. */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -77,8 +76,8 @@ ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Losses are lower than all before: later ones are compared with these. Their spread counts little, because that of a
- * few reports is inaccurate, and reports from before and after a rise are far apart. */
+/* Makes losses that are lower than all before the reference. Their spread counts little: a few losses give no exact
+ * spread, and losses from before and after a rise are far apart. */
 static void esp__losses_lower(esp__losses *before, const esp__losses *now) {
     const double most = 2.0 * before->spread, spread = now->spread < most ? now->spread : most;
     const double mean = before->n ? 0.75 * before->spread + 0.25 * spread : now->spread;
@@ -94,12 +93,12 @@ ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
     return 0;
 }
 
-/* Whether the active strategy compresses with a lossy codec; *coarse: with one whose error is not small. The same on
- * all ranks. */
+/* Whether the active strategy compresses with a lossy codec, the same on all ranks. Sets *coarse if the error of
+ * such a codec is not small. */
 static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     int lossy = 0;
     *coarse = 0;
-    /* Fp32 stays if the program asked for it. */
+    /* If the program asked for fp32, it stays. */
     if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0;
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
         const esp__unit *u = &ctx->active.strategy.units[i];
@@ -110,7 +109,7 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     return lossy;
 }
 
-/* Collective: activates fp32 at once; later plans use gentler codecs only. */
+/* Activates fp32 at once; later plans use codecs that lose less. All ranks call it. */
 static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     char what[ESP__AUTO_TEXT];
@@ -136,7 +135,7 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
     return s;
 }
 
-/* After an exchange, during a trial: a loss that is not finite ends the trial (*back is set). */
+/* Called after an exchange during a trial. Ends the trial and sets *back if a loss is not finite. */
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -145,7 +144,7 @@ ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
     return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
 }
 
-/* After an exchange, while watching: returns to fp32 (*back is set) if the loss has been higher for a whole window. */
+/* Called after an exchange while watching. Returns to fp32 and sets *back if the loss was higher for a whole window. */
 ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;

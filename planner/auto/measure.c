@@ -1,16 +1,17 @@
-/* measure.c: times steps while training runs, and measures links and codecs between steps, within 4% of the steps'
- * time. All ranks choose the same probes, because the choice uses only numbers that they exchanged. Must not know what
- * is planned from them. */
+/* measure.c: times steps while training runs, and measures links and codecs between steps, in at most 4% of the
+ * steps' time. All ranks choose the same probes, because they choose by numbers that they exchanged.
+ * A probe is one microbenchmark; its result is a point: the time of an op for one size. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <time.h>
 #include <unistd.h>
 
 enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
-static const double esp__auto_share = 0.04; /* of the time of the measured steps, for probes and exchanges */
+static const double esp__auto_share = 0.04; /* share of the steps' time for probes and exchanges */
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
-/* The median step time since the phase began; `spread` gets the quartile distance. 0: no step yet. */
+/* Returns the median step time since the phase began, or 0 if there was no step. Sets *spread to the quartile
+ * distance. */
 static uint64_t esp__auto_median(esp__autopilot *a, uint64_t *spread) {
     uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
     for (uint32_t k = 0; k < n; k++) a->sorted[k] = (double)a->times[k];
@@ -34,8 +35,8 @@ ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
     return most;
 }
 
-/* Whether no plan can bring the least gain: a plan can only shorten the part of a step after its last push, and on some
- * rank that part is too short. The same on all ranks, after an exchange. */
+/* Whether no plan can bring the least gain. A plan can only shorten the part of a step after its last push, and on
+ * some rank that part is too short. Valid after an exchange, and the same on all ranks. */
 ESP__FN int esp__auto_hidden(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     double least = 1.0;
@@ -58,7 +59,7 @@ static void esp__auto_word_make(esp_ctx *ctx) {
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
-/* Exchanges all ranks' words. On rank 0 the caller has set the members that only rank 0 sets. */
+/* Exchanges the words of all ranks. On rank 0, the caller has set the members that only rank 0 sets. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
@@ -74,7 +75,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     a->mine.spent_ns = 0;
     uint64_t step = esp__auto_step_ns(ctx);
     esp__budget_update(&a->budget, ctx->steps.step, a->phase == ESP__AUTO_CHECK ? 0.0 : (double)step, (double)most);
-    /* after short steps ranks exchange less often, because the exchange itself takes time */
+    /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
     a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
@@ -92,7 +93,7 @@ static void esp__auto_probe_add(esp__autopilot *a, uint8_t codec, uint8_t level,
     if (a->n_probes < ESP__AUTO_PROBES) a->probes[a->n_probes++] = p;
 }
 
-/* Lists a probe of the outermost level (of_two is inter), or of all levels inside it (of_two is intra). */
+/* Lists a probe of the outermost level if `of_two` is inter, of all levels inside it if `of_two` is intra. */
 static void esp__auto_probe_levels(const esp_ctx *ctx, uint8_t of_two, uint32_t coll, uint64_t bytes) {
     const uint8_t outermost = esp__calibration_outermost(ctx);
     if (of_two != ESP__INTRA)
@@ -101,7 +102,7 @@ static void esp__auto_probe_levels(const esp_ctx *ctx, uint8_t of_two, uint32_t 
         esp__auto_probe_add(esp__autopilot_of(ctx), 0, level, coll, bytes);
 }
 
-/* Lists probes of the links' collectives at one size, those that plans use most first. */
+/* Lists probes of collectives at one size, first those that plans use most. */
 static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
     static const struct {
         uint8_t level, coll;
@@ -122,7 +123,7 @@ static void esp__auto_probe_links(const esp_ctx *ctx, uint64_t bytes) {
             esp__auto_probe_add(esp__autopilot_of(ctx), 0, flat[i].level, flat[i].coll, bytes);
 }
 
-/* Lists the probes in passes from coarse to fine: if time is short, the probes that are left out matter least. */
+/* Lists the probes in passes from coarse to fine, so that those that find no time left matter least. */
 static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     static const struct {
         uint8_t bytes_log, elements_log;
@@ -130,9 +131,8 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->n_probes = 0;
     for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
-        size_t at = again && p < 2
-                        ? 1 - p
-                        : p; /* one new point replaces all earlier ones of a codec: it should not be the smallest */
+        size_t at =
+            again && p < 2 ? 1 - p : p; /* a codec's first new point replaces all old ones, so it is a large one */
         uint64_t bytes = (uint64_t)1 << passes[at].bytes_log, n = (uint64_t)1 << passes[at].elements_log;
         a->pass = (uint8_t)p;
         for (uint32_t c = 0; c < a->calibration.n_codecs; c++)
@@ -141,7 +141,7 @@ static void esp__auto_probes_make(const esp_ctx *ctx, int again) {
     }
 }
 
-/* Estimated nanoseconds of a probe; the same on all ranks. */
+/* Returns the estimated nanoseconds of a probe, the same on all ranks. */
 static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p) {
     const esp__calibration *s = &esp__autopilot_of(ctx)->calibration;
     double once, around = 200e3 + 2.0 * (double)esp__autopilot_of(ctx)->all[0].exchange_ns;
@@ -154,7 +154,7 @@ static double esp__auto_probe_cost(const esp_ctx *ctx, const esp__auto_probe *p)
         double locals = (double)esp__calibration_locals(ctx), before;
         around += 3 * ESP__AUTO_REPEATS * (double)ESP__CALIBRATION_ROUND_NS; /* short calls are repeated */
         once = (double)p->size * 20.0 * locals;
-        for (int k = 0; k < 2; k++) { /* a payload is decompressed three times: alone, and with another */
+        for (int k = 0; k < 2; k++) { /* a payload is decompressed alone and with another: 3 calls */
             const esp__calibration_curve *x = k ? &c->decompress : &c->compress;
             if (!x->n) continue;
             before = x->at[x->n - 1].ns * ((double)p->size / x->at[x->n - 1].size) * locals;
@@ -175,8 +175,8 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
     return esp__calibration_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
 }
 
-/* Runs the probes for which there is time now. Skips a probe that costs more than a quarter of all time for probes; the
- * fit then lacks this point. */
+/* Runs the probes that fit in the time so far. Skips a probe that needs more than a quarter of the time for all
+ * probes; the fit then lacks this point. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
@@ -197,7 +197,7 @@ static esp_status esp__auto_probes_run(esp_ctx *ctx) {
 }
 
 /* ---- the phase --------------------------------------------------------------------------------------------------- */
-/* Processor time of this process without the lanes' threads: the trainer's. */
+/* Returns the trainer's processor time: that of the process without the library's threads. */
 static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     struct timespec t;
     uint64_t own = 0, all;
@@ -212,8 +212,8 @@ static uint64_t esp__auto_cpu(const esp_ctx *ctx) {
     return all > own ? all - own : 0;
 }
 
-/* Collective, before training begins: allocates memory for probes, and runs the coarse ones, for which a few short
- * steps have no time. */
+/* Allocates memory for probes before training begins, and runs the coarse ones, because a few short steps leave no
+ * time for them. All ranks call it. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = esp__auto_elements(ctx) * 4;
@@ -237,7 +237,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     return s;
 }
 
-/* Drops the links' points. A codec's points stay until there are new ones. */
+/* Drops the points of links. A codec's points stay until it has new ones. */
 static void esp__auto_calibration_renew(esp__autopilot *a) {
     memset(a->calibration.link, 0, sizeof a->calibration.link);
     memset(a->calibration.dispatch, 0, sizeof a->calibration.dispatch);
@@ -257,8 +257,8 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     esp__auto_enter(ctx, ESP__AUTO_MEASURE);
 }
 
-/* Adds up the trainer's computing in the last step, from the step's begin to its last push. Its processor time is that
- * of the whole step without the ops', because while the trainer waits for gradients only the ops work. */
+/* Adds the trainer's computing in the last step, up to its last push. Its processor time is that of the whole step
+ * without the ops', because only ops work while the trainer waits for gradients. */
 static void esp__auto_note_cpu(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t now = esp__auto_cpu(ctx);
@@ -271,7 +271,7 @@ static void esp__auto_note_cpu(esp_ctx *ctx) {
     }
 }
 
-/* Enough steps are measured: begins the planning phase. */
+/* Begins the planning phase, when enough steps are measured. */
 static esp_status esp__auto_measured(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
@@ -293,7 +293,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     return esp__auto_plan_begin(ctx);
 }
 
-/* Whether the links that matter have no point, because short steps had no time for a probe and a strategy that
+/* Whether the most important links have no point, because short steps left no time for probes and a strategy that
  * compresses everything gives no points. The same on all ranks. */
 static int esp__auto_blind(const esp_ctx *ctx) {
     const esp__calibration_curve *c =
@@ -319,8 +319,7 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
     if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
         s = esp__auto_exchange(ctx);
-        int points =
-            a->phase_steps / every % 2 == 0 || last; /* takes points from the step's own collectives in some steps */
+        int points = a->phase_steps / every % 2 == 0 || last; /* observe every second time */
         if (!s && points && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
         if (!s && last) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);

@@ -1,4 +1,4 @@
-/* options.c: reads "auto:key=value,..." and the list of allowed codecs. Must not know what is done with them. */
+/* options.c: reads "auto:key=value,..." and the list of codecs that plans may use. */
 #include "planner/auto/autopilot.h"
 #include <ctype.h>
 
@@ -12,7 +12,7 @@ static int esp__auto_number(const char *text, double low, double high, int whole
     return end != text && !*end && *out >= low && *out <= high && (!whole || *out == (double)(uint64_t)*out);
 }
 
-/* Sets one key. Returns NULL, or the expected value if this one is wrong. */
+/* Sets one key. Returns NULL, or the text of what was expected if the value is wrong. */
 static const char *esp__auto_key(esp__auto_options *o, const char *key, const char *val) {
     static const char share[] = "a number from 0 to 10";
     double x;
@@ -46,7 +46,7 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
 
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX * 4];
-    const char *at = spec + 4, *start; /* behind "auto" */
+    const char *at = spec + 4, *start; /* after "auto" */
     int more;
     memset(o, 0, sizeof *o);
     o->steps = 20, o->window = 50, o->cooldown = 200;
@@ -86,14 +86,14 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* Adds the codecs that are always allowed, while there is room: those that make gradients smaller and only round
- * numbers, according to their own models, with their default parameters. */
+/* While there is room, adds the codecs that are always allowed: those that, by their own models, make gradients
+ * smaller and only round numbers. They have their default parameters. */
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, const char *list) {
     esp_status s = ESP_OK;
     int lossy = 0;
     for (uint32_t i = 0; i < ctx->registry.codecs.n && !s; i++) {
         const int opens = esp__codec_opens(ctx, i, &lossy);
-        if (opens < 0) return ESP_E_NOMEM; /* not "no": every rank must allow the same codecs */
+        if (opens < 0) return ESP_E_NOMEM; /* an error, because all ranks must allow the same codecs */
         if (!opens || lossy) continue;
         if (o->n_codecs == ESP__CALIBRATION_CODECS)
             esp__log(ctx, ESP_LOG_INFO, "autopilot", "codec '%s' is not considered: the list is full",
@@ -104,8 +104,8 @@ static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o, co
     return s;
 }
 
-/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL: only the codecs that are always allowed; "none": no codec at
- * all. */
+/* Reads a list such as "efsignsgd;dgc:ratio=0.01". NULL allows only the codecs that are always allowed, "none" no
+ * codec. */
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o) {
     const char *at = list ? list : "";
     esp_status s = ESP_OK;

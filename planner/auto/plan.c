@@ -1,5 +1,5 @@
-/* plan.c: makes the planner's input from the measured costs, runs the planner on a thread of rank 0, and decides. Must
- * not know how the costs were measured, nor how a decision is carried out. */
+/* plan.c: makes the planner's input from the measured costs, runs the planner on a thread of rank 0, and decides
+ * whether to change the strategy. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/os.h"
 #include <sys/resource.h>
@@ -8,8 +8,8 @@
 
 /* ---- the planner's input ----------------------------------------------------------------------------------------- */
 
-/* The cores that one rank's computing keeps busy, on the rank that needs the most. Ranks that are threads of one
- * process report that process' processor time. */
+/* Returns the cores that computing keeps busy, on the rank that needs the most. Ranks that are threads of one
+ * process report the processor time of the process. */
 static double esp__auto_load(const esp_ctx *ctx) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double most = 0.0;
@@ -22,15 +22,15 @@ static double esp__auto_load(const esp_ctx *ctx) {
     return most;
 }
 
-/* Of a step: worth a trial even if nothing is predicted to win. */
+/* If more than this share of a step is exposed, a trial is worthwhile even if no plan is predicted to win. */
 static const double esp__auto_exposed_much = 1.0 / 3.0;
-static const double esp__auto_full = 0.95; /* of a step: the core has no time for more                      */
+static const double esp__auto_full = 0.95; /* share of a step; above it, the core has no time for more */
 
 static int esp__auto_override(const esp__tensor *t) { return t->codec_override || t->option_override; }
 
 static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    int plain = 1; /* all tensors are alike: any neighbours may form a group */
+    int plain = 1; /* all tensors are alike, so any neighbours may form a group */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         esp_plan_tensor *x = &job->tensors[i];
@@ -39,12 +39,11 @@ static void esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         x->rows = t->rows, x->cols = t->cols;
         x->compute_ns = i ? (double)(a->ready_max[i] - a->ready_max[i - 1]) : 0.0;
         x->keep = t->flags & ESP_RAW || esp__auto_override(t) ? "fp32" : esp__auto_keep(ctx, i);
-        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* two levels */
+        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
         plain &= t->dtype == ctx->model.tensors[0].dtype && t->device == ctx->model.tensors[0].device &&
                  !((t->flags ^ ctx->model.tensors[0].flags) & ESP_SUM) && !esp__auto_override(t);
     }
-    for (uint32_t i = 1; i < ctx->model.n_tensors;
-         i++) /* the largest of the ranks' ready times may fall from one tensor to the next */
+    for (uint32_t i = 1; i < ctx->model.n_tensors; i++) /* The slowest ranks' ready times may fall between tensors. */
         if (a->ready_max[i] < a->ready_max[i - 1]) job->tensors[i].compute_ns = 0.0;
     job->model.struct_size = sizeof job->model;
     job->model.n_tensors = ctx->model.n_tensors;
@@ -60,8 +59,8 @@ static int esp__auto_allowed(const esp__auto_options *o, const char *spec) {
     return 0;
 }
 
-/* Whether the job's backends can reduce the bodies of a codec of several rounds. Those of one round can always be
- * gathered instead. */
+/* Whether the job's backends can reduce the payloads of a codec of several rounds. Payloads of a codec of one round
+ * can always be gathered instead. */
 static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
     const uint64_t side = c && c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 32 : 0;
     const esp_tensor like = esp__codec_like(1024, side, side);
@@ -80,7 +79,7 @@ static int esp__auto_reduces(const esp_ctx *ctx, const esp__codec *c) {
     return 1;
 }
 
-/* Whether the codec is still allowed after the loss rose. */
+/* Whether plans may still use the codec after the loss rose. */
 static int esp__auto_trusted(const esp__autopilot *a, const esp__codec *c, const esp_plan_codec *codec) {
     if (a->trust == ESP__TRUST_NONE) return !codec->lossy;
     return a->trust == ESP__TRUST_ALL || (c && esp__safety_rounds(c, codec->error));
@@ -210,7 +209,7 @@ static void esp__auto_no_gain(esp__auto_job *job) {
             job->gain, 100.0 * (job->need - 1.0), 100.0 * job->exposed);
 }
 
-/* The hash of a plan's text without its comments: the same plan, made twice, has the same hash. */
+/* Returns a hash of a plan's text without comments, which is the same if the plan is made twice. */
 static uint64_t esp__auto_text_hash(const char *text) {
     uint64_t h = ESP__HASH0;
     while (*text) {
@@ -233,10 +232,10 @@ static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) 
     return 0;
 }
 
-/* Whether a plan with predicted time plan_ns should replace the active strategy, with predicted time now_ns. The gain
- * now_ns / plan_ns must reach `need`. If steps take longer than predicted, the predicted saving must also be enough for
- * the least gain over the measured time, because time that no prediction explains, such as waiting for cores, remains
- * after the change. Both gains are corrected by the misjudgement of the last trial that lost. */
+/* Whether a plan with predicted time plan_ns should replace the active strategy, with predicted time now_ns. The
+ * gain now_ns / plan_ns must reach `need`. If steps take longer than predicted, the predicted saving must also be
+ * enough for the least gain over the measured time, because unexplained time, such as waiting for cores, stays after
+ * the change. Both gains are corrected by the wrong prediction of the last trial that lost. */
 ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need) {
     double wrong = job->misjudged[compresses != 0], saved = now_ns - plan_ns;
     if (now_ns < need * wrong * plan_ns) return 0;
@@ -244,8 +243,8 @@ ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan
     return job->base_ns >= (1.0 + job->min_gain) * wrong * (job->base_ns - saved);
 }
 
-/* If the active strategy is not lossy, a lossy plan must bring twice the least gain. If it brings less, the best plan
- * without lossy codecs replaces it, if that one brings the least gain. Returns the gain that the plan must bring. */
+/* If the active strategy is not lossy, a lossy plan must bring twice the least gain. Otherwise the best plan without
+ * lossy codecs replaces it, if that plan brings the least gain. Returns the gain that the plan must bring. */
 static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
     esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
     esp_plan_config config = job->config;
@@ -269,8 +268,8 @@ static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double 
     return 1.0 + job->min_gain;
 }
 
-/* Makes the best plan. Plans without compression are preferred if they are as good. Predictions are corrected by the
- * misjudgement of plans of their kind. */
+/* Makes the best plan, without compression if that is as good. Predictions are corrected by how wrong the last one
+ * of their kind was. */
 static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     esp_plan_config plain = job->config;
     esp_plan_report r;
@@ -291,8 +290,8 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
     return ESP_OK;
 }
 
-/* Of the allowed codecs that are safe with the optimizer, finds the one with which strategy layerwise is predicted
- * fastest. */
+/* Among the allowed codecs that are safe with the optimizer, finds the one that makes strategy layerwise fastest by
+ * prediction. */
 static void esp__auto_layerwise(esp__auto_job *job) {
     esp_plan_config config = {.struct_size = sizeof config,
                               .flags = ESP_PLAN_NO_BOUND,
@@ -333,9 +332,9 @@ ESP__FN void esp__auto_second(esp__auto_job *job) {
     snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
 }
 
-/* Whether strategy layerwise (which may be the plan itself) is worth a trial although nothing is predicted to win by
- * enough: if much communication is exposed; or if layerwise is predicted to win by half of the least gain, and hiding
- * all that is exposed would bring what a lossy plan must bring. */
+/* Whether strategy layerwise, which may be the plan itself, should have a trial although no plan is predicted to win
+ * by enough. It should if much communication is exposed; or if layerwise is predicted to win by half of the least
+ * gain, and hiding all exposed communication would bring as much gain as a lossy plan needs. */
 static int esp__auto_worth_try(const esp__auto_job *job) {
     const double ns = job->second ? job->second_ns : job->predicted_ns;
     if (job->decision != ESP__DECISION_STAY || job->tried) return 0;
@@ -450,7 +449,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
         if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
         job->kept |= t->keep && strcmp(t->keep, "fp32");
         job->free_tensors[i] = *t;
-        job->free_tensors[i].keep = NULL; /* the active strategy may use codecs no longer allowed */
+        job->free_tensors[i].keep = NULL; /* the active strategy may use codecs that plans may not */
     }
     job->base_ns = a->base_ns;
     job->min_gain = a->opt.min_gain;
@@ -463,8 +462,8 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, the decision is to stay, and
- * training goes on. If no plan can bring the least gain, none is made. */
+/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails or no plan can bring the least
+ * gain, the active strategy stays and training goes on. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->forced && ctx->active.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
@@ -481,7 +480,7 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     if (ctx->job.rank) return ESP_OK;
     esp__auto_job *job = esp__alloc(ctx, sizeof *job);
     esp__auto_job_free(ctx, a->job);
-    a->job = job; /* NULL (out of memory): the active strategy stays */
+    a->job = job; /* NULL if out of memory; the active strategy then stays */
     if (!job) return ESP_OK;
     pthread_mutex_init(&job->lock, NULL);
     job->ctx = ctx;

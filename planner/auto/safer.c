@@ -1,5 +1,5 @@
-/* safer.c: of plans with different codecs, finds the one that takes the least time to the same loss; and describes the
- * effect of a plan on the loss. Must not know why a codec costs what it costs. */
+/* safer.c: among plans with different codecs, finds the one that takes the least time to the same loss, and
+ * describes a plan's effect on the loss. */
 #include "planner/auto/autopilot.h"
 
 ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec *codecs, uint32_t n,
@@ -10,8 +10,8 @@ ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec
     return s;
 }
 
-/* The step time to expect from a plan: the measured step, less what the plan saves of the time that costs explain. Time
- * that no cost explains will remain after the change. */
+/* Returns the step time to expect from a plan: the measured step time, minus what the plan saves by prediction. Time
+ * that the prediction of the active strategy does not explain stays after the change. */
 ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
     return job->base_ns > job->explained_ns ? job->base_ns - (job->explained_ns - plan_ns) : plan_ns;
 }
@@ -27,7 +27,7 @@ ESP__FN double esp__auto_slower(const esp__auto_job *job, const char *spec) {
     return e ? e->slower : 1.0;
 }
 
-/* The worst effect of the plan's codecs on the loss; *spec: that codec's. NULL if the plan compresses nothing. */
+/* Returns the worst effect of the plan's codecs on the loss and sets *spec to that codec. Without codecs: NULL. */
 static const esp__effect *esp__auto_plan_effect(const esp__auto_job *job, const esp_plan *plan, const char **spec) {
     const esp__effect *most = NULL;
     uint32_t n;
@@ -57,15 +57,15 @@ ESP__FN void esp__auto_effect_text(const esp__auto_job *job, char *text, size_t 
                  job->optimizer, spec, e->slower, e->loss);
 }
 
-/* The time to the same loss, by which plans are compared: expected step time x relative number of steps. */
+/* Returns the time to the same loss, by which plans are compared: expected step time x relative number of steps. */
 static double esp__auto_cost(const esp__auto_job *job, const esp_plan *plan, const esp_plan_report *r) {
     const char *spec;
     const esp__effect *e = esp__auto_plan_effect(job, plan, &spec);
     return esp__auto_promise(job, r->iteration_ns) * job->misjudged[r->compressed != 0] * (e ? e->slower : 1.0);
 }
 
-/* Replaces the best plan by one with safer codecs while that takes less time to the same loss: repeatedly leaves out
- * the codecs that slow training as much as the plan's worst. */
+/* Replaces the best plan with a plan of safer codecs while that takes less time to the same loss. It repeatedly
+ * leaves out the codecs that slow training as much as the plan's worst. */
 ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best) {
     const char *spec = NULL;
     const esp__effect *worst = esp__auto_plan_effect(job, job->plan, &spec);

@@ -1,26 +1,26 @@
-/* safety.c: what a codec costs in loss with the trainer's optimizer: the table of docs/use/codecs.md, by what codecs
- * declare. Must not know how a plan is made, nor any codec's name. */
+/* safety.c: estimates how a codec affects the loss with the trainer's optimizer, from what the codec declares. The
+ * numbers are those of the table in docs/use/codecs.md. */
 #include "planner/auto/autopilot.h"
 
-/* How a codec treats gradients, as far as the runs showed a difference. */
+/* How a codec treats gradients, in classes between which the measured runs differed. */
 enum {
-    ESP__KEEPS_ALL,  /* every element, finely rounded                                       */
-    ESP__KEEPS_MUCH, /* 3 bits an element or more, the rest as feedback                     */
-    ESP__KEEPS_SOME, /* 0.2 bits or more                                                    */
+    ESP__KEEPS_ALL,  /* sends every element, finely rounded */
+    ESP__KEEPS_MUCH, /* sends 3 bits an element or more, keeps the residual */
+    ESP__KEEPS_SOME, /* sends 0.2 bits an element or more */
     ESP__KEEPS_LITTLE,
-    ESP__LOW_RANK,   /* of a matrix                                                         */
-    ESP__DRAWN,      /* random elements, or no feedback for the others */
-    ESP__TWICE,      /* its own momentum beside the trainer's */
-    ESP__UNMEASURED, /* it declares nothing */
+    ESP__LOW_RANK,   /* sends a low-rank approximation of a matrix */
+    ESP__DRAWN,      /* sends random elements, or keeps no residual */
+    ESP__TWICE,      /* applies momentum, as the trainer does too */
+    ESP__UNMEASURED, /* the codec declares nothing */
     ESP__TREATMENTS
 };
 enum { ESP__MOMENTUM_LOW, ESP__MOMENTUM_HIGH, ESP__ADAM_HIGH, ESP__OPTIMIZERS };
-static const double esp__safety_fine = 0.05;        /* a compression error up to this is fine rounding   */
-static const double esp__safety_momentum_low = 0.5; /* up to this, delayed elements are hardly amplified */
+static const double esp__safety_fine = 0.05;        /* a compression error up to this is fine rounding */
+static const double esp__safety_momentum_low = 0.5; /* up to this momentum, delays are hardly amplified */
 
-/* From bench/results/accuracy/accuracy.csv. The text: the range of the final loss. The number: the median, over rows
- * and trainers, of the steps to the same loss relative to fp32, rounded up to half steps; 1 if the loss stayed within
- * the noise. The last row, and the entries where most runs diverged, are estimates. */
+/* From bench/results/accuracy/accuracy.csv. The text is the range of the final loss. The number is the median of the
+ * steps to the same loss relative to fp32, rounded up to half steps, and 1 if the loss stayed within the noise. The
+ * last row, and the entries where most runs diverged, are estimates. */
 static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
     {{1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}},
     {{1.0, "within 3% of fp32's"}, {1.5, "2 to 14% above fp32's"}, {1.5, "up to 9% above fp32's"}},
@@ -37,7 +37,7 @@ static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
      {5.5, "24 to 34% above fp32's, because momentum counts twice: turn the trainer's off"}},
     {{2.0, "that nobody measured"}, {2.0, "that nobody measured"}, {2.0, "that nobody measured"}}};
 
-/* Bits per element that it sends. */
+/* Returns the bits per element that the codec sends. */
 static double esp__safety_bits(const esp__codec *c) {
     const uint64_t n = 1u << 20;
     return 8.0 * esp__payload_size(&c->model.sent, n, 0, 0) / (double)n;
@@ -45,7 +45,7 @@ static double esp__safety_bits(const esp__codec *c) {
 
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
     if (!esp__codec_lossy(c)) return 1;
-    /* A codec of matrices describes other tensors here, which it does not compress. */
+    /* A codec of matrices describes vectors here, which it does not compress, so its model counts for nothing. */
     const int knows = c->model.error >= 0.0 && !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX);
     return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
 }

@@ -1,16 +1,18 @@
-/* watch.c: what follows a decision: the change of strategy at the same step on all ranks, its comparison with the
- * previous strategy, and afterwards watching for drift. Must not know how plans are made. */
+/* watch.c: carries out a decision: all ranks change the strategy at the same step, compare it with the previous
+ * strategy, and afterwards watch whether step times drift.
+ * A gain is the previous step time divided by the new one. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
 enum { ESP__AUTO_CHECK_STEPS = 12, ESP__AUTO_AGAIN_STEPS = 24, ESP__AUTO_SKIP = 1 };
-static const double esp__auto_longer = 1.03; /* times a prediction: clearly longer than it */
-/* Of a prediction: a time this close to it may be slower, because predictions are off by about this much. */
+static const double esp__auto_longer = 1.03; /* a measured time this many times the prediction is longer */
+/* Predictions are wrong by about 5%, so only a time below this share of a prediction is faster for sure. */
 static const double esp__auto_tolerance = 0.95;
-static const double esp__auto_clear = 0.85; /* of the previous time: a gain larger than the noise */
+/* A step time below this share of the previous strategy's is faster for sure. */
+static const double esp__auto_clear = 0.85;
 
 /* ---- settling ---------------------------------------------------------------------------------------------------- */
-/* The decision is final: begins to watch the active strategy. */
+/* Ends a decision and begins to watch the active strategy. */
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->reference_ns = reference_ns;
@@ -26,7 +28,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------- */
-/* Rank 0: logs the planning thread's decision and copies it to its word. */
+/* On rank 0, logs the planning thread's decision and copies it to the rank's word. */
 static void esp__auto_announce(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
@@ -68,7 +70,7 @@ static void esp__auto_say_plan(const esp_ctx *ctx) {
                   job->base_ns / 1e6, bound, effect, job->passed_over);
 }
 
-/* *yes: whether any rank has a pending residual that the new strategy would compress. */
+/* Sets *yes if any rank has a pending residual of a tensor that the new strategy would compress. */
 static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     int32_t mine = 0, *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -85,7 +87,7 @@ static esp_status esp__auto_pending(esp_ctx *ctx, int *yes) {
     return s;
 }
 
-/* All ranks receive rank 0's text and activate it. */
+/* Sends rank 0's text to all ranks, which activate it. */
 static esp_status esp__auto_switch(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = a->all[0].text_bytes;
@@ -98,7 +100,7 @@ static esp_status esp__auto_switch(esp_ctx *ctx) {
     if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, own, all, bytes);
     if (!s) s = esp__auto_set(ctx, all);
     if (!s) s = esp__auto_pending(ctx, &pending);
-    if (!s && pending) { /* one uncompressed step sends the pending residuals, then the new strategy begins */
+    if (!s && pending) { /* one step without compression sends the residuals first */
         a->next = esp__strdup(ctx, ctx->active.strategy.text);
         s = esp__agree_ok(ctx, a->next ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
         if (!s) s = esp__auto_set(ctx, "fp32");
@@ -131,7 +133,7 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     if (a->all[0].decision == ESP__DECISION_SWITCH) {
         esp__auto_loss_before(ctx);
         s = esp__auto_switch(ctx);
-        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks refused the text */
+        if (s && !ctx->health.fatal && s != ESP_E_PEER && s != ESP_E_TIMEOUT) { /* all ranks rejected the text */
             if (ctx->job.rank == 0)
                 esp__log(ctx, ESP_LOG_WARN, "autopilot",
                          "the plan could not be activated, the previous strategy stays: %s", esp_last_error(ctx));
@@ -153,17 +155,17 @@ ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx) {
 }
 
 /* ---- is it as fast as promised? ---------------------------------------------------------------------------------- */
-/* Twice the standard error of a median, from the quartile distance of n times. */
+/* Returns twice the standard error of a median of n times, from their quartile distance. */
 static double esp__auto_error(double spread, double n) { return 2.0 * 0.93 * spread / sqrt(n > 1.0 ? n : 1.0); }
 
-/* Whether enough steps were timed after a change of strategy. The first ones touch new memory and are not counted. */
+/* Whether enough steps were timed after a change of strategy. The first ones touch new memory and do not count. */
 static int esp__auto_enough(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase_steps <= ESP__AUTO_SKIP) a->n_times = 0;
     return a->phase_steps >= ESP__AUTO_SKIP + a->check_steps;
 }
 
-/* The step time to which later ones are compared: the prediction, or the measured time if the prediction was wrong. */
+/* Returns the step time with which later ones are compared: the prediction, or the measured time if that was wrong. */
 static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     if (fabs(measured - a->predicted_ns) <= 0.5 * a->opt.drift * a->predicted_ns) return a->predicted_ns;
@@ -174,7 +176,7 @@ static double esp__auto_reference(const esp_ctx *ctx, double measured) {
     return measured;
 }
 
-/* Rank 0: explains why a step took longer or shorter than predicted. The parts overlap, so their sum is not the
+/* On rank 0, explains why a step took longer or shorter than predicted. The parts overlap, so their sum is not the
  * difference. */
 static void esp__auto_explain(esp_ctx *ctx, double measured) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
@@ -201,8 +203,8 @@ static void esp__auto_explain(esp_ctx *ctx, double measured) {
              (slowest - mean) / 1e6);
 }
 
-/* Begins a trial of strategy layerwise, unless the active strategy is clearly faster than is predicted for layerwise.
- * Returns whether it did. */
+/* Begins a trial of strategy layerwise, unless the active strategy is clearly faster than the prediction for
+ * layerwise. Returns whether it did. */
 static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double second_ns = a->second_ns;
@@ -221,7 +223,7 @@ static int esp__auto_try_second(esp_ctx *ctx, double kept_ns) {
     return 1;
 }
 
-/* The new strategy stays. */
+/* Ends a trial that the new strategy won. */
 static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.2fx (%.3f ms a step, before %.3f ms, predicted %.3f ms)", before / now, now / 1e6,
@@ -235,7 +237,7 @@ static esp_status esp__auto_accept(esp_ctx *ctx, double before, double now) {
     return ESP_OK;
 }
 
-/* The previous strategy is active again, and stays. */
+/* Ends a trial that the previous strategy, which is active again, won. */
 static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_say(ctx, "measured %.3f ms a step, predicted %.3f ms, before %.3f ms: returned to the strategy before",
@@ -248,8 +250,7 @@ static esp_status esp__auto_give_up(esp_ctx *ctx, double before, double tried) {
     return ESP_OK;
 }
 
-/* Activates the previous strategy and times it again, because the machine may have become faster or slower since it was
- * timed. */
+/* Activates the previous strategy and times it again, because the machine may have become faster or slower. */
 static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (!a->next) a->next = esp__strdup(ctx, ctx->active.strategy.text);
@@ -261,7 +262,7 @@ static esp_status esp__auto_return(esp_ctx *ctx, double measured) {
     return s;
 }
 
-/* How much longer the trial's steps took than the previous strategy's, on the slowest rank. */
+/* Returns how much longer the trial's steps took than the previous strategy's, on the slowest rank. */
 static double esp__auto_over(const esp_ctx *ctx, double *first) {
     const esp__auto_word *w = esp__autopilot_of(ctx)->all;
     double over = w[0].over_ns;
@@ -273,7 +274,7 @@ static double esp__auto_over(const esp_ctx *ctx, double *first) {
     return over;
 }
 
-/* The trial has used up the budget: activates the previous strategy at once. */
+/* Activates the previous strategy at once, because the trial has used up the budget. */
 static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
@@ -284,10 +285,10 @@ static esp_status esp__auto_abort(esp_ctx *ctx, double over) {
     return s ? s : esp__auto_give_up(ctx, before, before + over / (double)a->tries);
 }
 
-/* The new strategy stays if it is clearly faster, as predicted. If a large gain is measured where a small one was
- * predicted, the machine may have become faster. Then, or without a clear gain, the previous strategy is timed again,
- * and then the new one. The new one stays if its second time is shorter than the previous strategy's, and the mean of
- * its two times is so by the least gain. */
+/* The new strategy stays if it is clearly faster and this was predicted. If a large gain was measured but a small
+ * one predicted, the machine may have become faster. Then, or without a clear gain, the previous strategy is timed
+ * again, and then the new one. The new one stays if its second time is shorter than the previous strategy's, and the
+ * mean of both its times is shorter by the least gain. */
 static esp_status esp__auto_check_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s;
@@ -307,8 +308,8 @@ static esp_status esp__auto_check_end(esp_ctx *ctx) {
     return s ? s : esp__auto_give_up(ctx, a->again_ns, mean);
 }
 
-/* The previous strategy was timed again. It stays, unless the new one was faster by the least gain: then that gets a
- * second trial. */
+/* Called when the previous strategy was timed again. It stays, unless the new one was faster by the least gain and
+ * so gets a second trial. */
 static esp_status esp__auto_back_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s = esp__auto_exchange(ctx);
@@ -320,8 +321,8 @@ static esp_status esp__auto_back_end(esp_ctx *ctx) {
     return s;
 }
 
-/* Ranks exchange the cost of the trial after every step, or less often if steps are so short that the exchange would
- * cost much. */
+/* Ranks exchange the cost of the trial after every step, or less often if steps are so short that exchanges cost
+ * much. */
 ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     int enough = esp__auto_enough(ctx), back;
@@ -339,8 +340,8 @@ ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx) {
 }
 
 /* ---- drift ------------------------------------------------------------------------------------------------------- */
-/* Steps between two checks of step times: half a window, or more if a check would take over a thousandth of the
- * time. */
+/* Returns the number of training steps between two checks of step times: opt.window / 2, or more if the checks would
+ * take over a thousandth of the time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = a->opt.window / 2;
@@ -357,8 +358,7 @@ ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
     return looks < 2 ? 2 : looks;
 }
 
-/* Counts consecutive checks at which steps were too long, or too short. Returns 1 if they were so for a whole
- * window. */
+/* Counts consecutive checks at which steps were too long, or too short. Returns 1 if this lasted opt.window steps. */
 static int esp__auto_drifts(esp__autopilot *a, double now) {
     const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
@@ -366,7 +366,7 @@ static int esp__auto_drifts(esp__autopilot *a, double now) {
     return a->over >= looks || a->under >= looks;
 }
 
-/* Plans again with the codecs allowed now: errors forced it, or the warm-up is over. */
+/* Plans again with the codecs that are allowed now, because errors forced it or the warm-up is over. */
 static esp_status esp__auto_plan_again(esp_ctx *ctx, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->base_ns = now;
@@ -428,7 +428,7 @@ ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     esp__budget_open(&a->budget, ctx->steps.step,
-                     (double)esp__auto_step_ns(ctx)); /* The budget is not open if the strategy was loaded. */
+                     (double)esp__auto_step_ns(ctx)); /* a loaded strategy has not opened the budget */
     a->phase_steps = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->interval = esp__auto_interval(ctx);

@@ -1,12 +1,11 @@
-/* baselines.h: shared by the comparison strategies. Each is one function that fills a schedule; search/strategies.c has
- * their table. */
+/* baselines.h: what the comparison strategies share. Each is a function that fills a schedule. */
 #ifndef ESP__SCHEMES_H
 #define ESP__SCHEMES_H
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 
-/* An option for several machines with several ranks each, and the flat option closest to it. Its Comps and Decomps have
- * no device yet. */
+/* A form has the text of an option for several machines with several ranks each, and of the closest option for all
+ * other systems. Neither text names a device. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -19,17 +18,16 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
-/* For codecs whose payloads only an allreduce can sum, and which therefore fit none of the published strategies'
- * forms. */
+/* Some codecs' payloads can only be summed by an allreduce, which no published strategy uses. They get this form. */
 static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
                                         "comp > flat.allreduce > decomp"};
 
-/* For sharded tensors in all strategies: none of the published ones has sharded tensors. */
+/* Sharded tensors get this form in all strategies, because none of the published systems has them. */
 static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
-/* A small hash table, so that equal units with equal forms share a path. */
+/* A small hash table of the paths made so far, so that equal units with equal forms share a path. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__extent unit[64];
@@ -41,7 +39,7 @@ typedef struct esp__scheme_memo {
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d);
-/* Strategy layerwise with this codec instead of the first one given. */
+/* Strategy layerwise with this codec instead of the caller's first one. */
 ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
 ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);

@@ -1,6 +1,6 @@
-/* common.c: shared by the comparison strategies: forms of options, making units, filling a schedule. These strategies
- * decide as the published systems do. They ignore constraints on the search (forbid, only), but respect a tensor's
- * `keep`. Knows no single strategy. */
+/* common.c: what the comparison strategies share: they choose a form of option, make units and fill a schedule. The
+ * strategies decide as the published systems do. They ignore the constraints `forbid` and `only`, but obey a
+ * tensor's `keep`. */
 #include "planner/baselines/baselines.h"
 
 static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
@@ -8,7 +8,7 @@ static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t devic
            (p->system.devices >> device & 1u);
 }
 
-/* The option's text for this system, with a device for every comp and decomp. */
+/* Writes the option's text for this system, with a device for every Comp and Decomp. */
 static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, int flat,
                            char text[ESP__TEXT_MAX]) {
     const char *from = p->hierarchical && !flat ? f->tree : f->flat;
@@ -25,8 +25,7 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
     text[n] = 0;
 }
 
-/* The form's path on `device`; on the other device if the codec cannot run on this one; without compression if it can
- * run on neither. */
+/* Returns the form's path on `device`. If the codec cannot run there, tries the other device, then no compression. */
 ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec) {
     char text[ESP__TEXT_MAX];
@@ -40,15 +39,15 @@ ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, c
     esp__form_text(p, f, device, shard && !strcmp(shard, "flat"), text);
     const esp__path *path = esp__path_make(p, u, text, codec);
     if (path || codec == ESP__NO_CODEC) return path;
-    /* The form's collectives cannot carry the codec's payloads: sums them instead, if the codec takes such a unit. */
+    /* If the form's collectives cannot transfer the payloads, sums them instead, if the codec takes such a unit. */
     if (!shard) esp__form_text(p, &esp__form_sum, device, 0, text);
     if (!shard && (path = esp__path_make(p, u, text, codec)) != NULL) return path;
     esp__form_text(p, shard ? &esp__form_shard_raw : &esp__form_raw, device, shard && !strcmp(shard, "flat"), text);
     return esp__path_make(p, u, text, ESP__NO_CODEC);
 }
 
-/* The codec of all comparison strategies: the first one given, because the published systems use one codec per training
- * run. */
+/* Returns the codec of all comparison strategies: the caller's first one, because published systems use one codec
+ * per training run. */
 ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
@@ -83,7 +82,7 @@ ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form
     esp__generate(p, d);
 }
 
-/* The same with each tensor as one unit. */
+/* Like esp__scheme_fill, with each tensor as one unit. */
 ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
                                  uint32_t codec) {
     esp__schedule_tensors(p, d);

@@ -1,7 +1,7 @@
-/* ddp.c: PyTorch's DistributedDataParallel with its defaults: no compression, and buckets that are filled in backward
- * order. A bucket ends with the tensor that reaches its limit: 1 MiB for the first, so that communication starts early,
- * then 25 MiB. Each bucket is one NCCL allreduce over all ranks (flat.allreduce): a ring that passes each machine's NIC
- * once. */
+/* ddp.c: PyTorch's DistributedDataParallel with its defaults. It does not compress, and fills buckets in backward
+ * order. A bucket ends with the tensor that reaches its limit: 1 MiB for the first, so that communication starts
+ * early, then 25 MiB. Each bucket is one NCCL allreduce over all ranks (flat.allreduce), a ring that crosses each
+ * machine's network card once. */
 #include "planner/baselines/baselines.h"
 
 static const uint64_t esp__ddp_first_bytes = 1u << 20, esp__ddp_bytes = 25u << 20;
@@ -27,15 +27,13 @@ ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- fp16_compress_hook: the same buckets, each cast to half precision, summed in half precision, and cast back -- */
-/* The times are those of codec fp16 if its costs are given, else those of a cast at memory speed. */
+/* The costs of codec fp16, unless the caller gives them, are those of a cast at memory speed. */
 static const char esp__fp16_name[] = "fp16";
 
-/* A launch takes 10 us; 4 bytes read and 2 written per element move at 800 GB/s (8/9 of the V100's memory
- * bandwidth). */
+/* A launch takes 10 us. Each element reads 4 bytes and writes 2, at 800 GB/s (8/9 of the V100's memory bandwidth). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
 
-/* The codec's index. If its costs were not given, adds it behind the codecs with candidate options, so that the search
- * never uses it. */
+/* Returns the codec's index. If the caller gave no costs for it, adds it after all codecs that the search may use. */
 static uint32_t esp__fp16_codec(esp__problem *p) {
     uint32_t given = esp__codec_named(p, esp__fp16_name);
     if (given != ESP__NO_CODEC && p->codecs[given].caps & ESP_CODEC_REDUCIBLE) return given;

@@ -1,18 +1,18 @@
-/* mergecomp.c: MergeComp: cuts the model into Y groups of neighbours and compresses every group as one. Y grows while
- * each new group saves enough time. For each Y it searches one border after the other, assuming that the step time
- * first falls and then rises as a border moves. Payloads are gathered over all ranks or between machines, whichever is
- * faster. */
+/* mergecomp.c: MergeComp, which divides the model into Y groups of neighbours and compresses each group as one. Y
+ * grows while each new group saves enough time. For each Y it moves one border after the other and assumes that the
+ * step time first falls and then rises as a border moves. Payloads are gathered over all ranks or between machines,
+ * whichever is faster. */
 #include "planner/baselines/baselines.h"
 
 enum { ESP__MERGE_MOST = 8 };
-static const double esp__merge_gain = 0.02; /* the share of the step that a new group must save */
+static const double esp__merge_gain = 0.02; /* part of the step time that a new group must save */
 
 typedef struct esp__merge {
     esp__problem *p;
     esp__schedule *schedule;
     esp__extent *units;
     const esp__form *form;
-    uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g has the tensors [border[g], border[g + 1]) */
+    uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g has tensors [border[g], border[g + 1]) */
 } esp__merge;
 
 static uint64_t esp__merge_time(esp__merge *m) {
@@ -23,8 +23,8 @@ static uint64_t esp__merge_time(esp__merge *m) {
     return m->schedule->makespan;
 }
 
-/* Moves border k to where the step is shortest, by bisection; returns the makespan. The old border stays if no other is
- * better, which may be when the step time does not fall and then rise. */
+/* Moves border k to where the step is shortest, by bisection, and returns the makespan. The border stays if the
+ * search finds no better place, as bisection may miss it. */
 static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     uint32_t low = m->border[k - 1] + 1, high = m->border[k + 1] - 1, at = m->border[k];
     while (low < high) {
@@ -44,7 +44,7 @@ static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     return best;
 }
 
-/* Halves the group with the most elements that has several tensors. Returns 0 if there is none. */
+/* Halves the group with the most elements, among groups of several tensors. Returns 0 if there is none. */
 static int esp__merge_split(esp__merge *m) {
     const esp_plan_tensor *t = m->p->model->tensors;
     uint64_t most = 0, half = 0;

@@ -1,23 +1,20 @@
-/* any.c: a lower bound for every merging of neighbouring tensors and every splitting, by the rows of rows.c.
- *
- * Merging and splitting make no tensor ready earlier, so they can save fixed costs only. Let t(e) be an op's time for a
- * unit of e elements, and its rate the minimum of t(e) / e for e from 1 to all elements. Then the op takes at least
- * rate * e. So however the elements are divided into units, and whichever options these have, the lanes carry at least
- * the sum of the rates.
- *
- * The bound therefore works on tensors instead of units, and a path is a set of rates. Such a path has no heads and
- * tails, because a chunk may be small. A row counts it in full if the tensor is ready after the row's s, else not at
- * all: a tensor's chunks may have different options, and only linear terms can be added over them. */
+/* any.c: computes a lower bound that holds for every way to merge and split tensors.
+ * Merging and splitting make no tensor ready earlier, so they can only save fixed costs. Let t(e) be an op's time
+ * for a unit of e elements, and let its rate be the minimum of t(e) / e over all e. Then the op takes at least e times
+ * its rate, so the lanes carry at least the sum of the rates, however the elements are divided. So the bound treats
+ * tensors as units and a path as a set of rates. A row (rows.c) counts a tensor's work in full if the tensor is
+ * ready after the row's s, else not at all, because chunks may have different options and only linear terms can be
+ * added over them. */
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include <math.h>
 
-static const double esp__rounding = 0.51; /* op times are rounded to whole nanoseconds */
+static const double esp__rounding = 0.51; /* ns; op times are rounded to whole nanoseconds */
 
-/* The minimum of t(x) / x for x up to `high`, where t is the curve with rounded times; *least: the minimum of t.
- * Between two points t is a straight line over x or log x, so the ratio is smallest at a point or at `high`. Below the
- * first point t is constant; beyond the last the ratio is. */
+/* Returns the minimum of t(x) / x for x up to `high`, where t is the curve with rounded times, and sets *least to
+ * the minimum of t. Between two points t is a straight line over x or log x, so the ratio is smallest at a point or
+ * at `high`. Below the first point t is constant; above the last point the ratio is constant. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -32,7 +29,7 @@ static double esp__curve_rate(const esp_cost_curve *c, double times, double high
     return *least > 0.0 ? esp__max2(0.0, rate) : 0.0;
 }
 
-/* The number of parts that a cut makes. */
+/* Returns the number of parts that a cut makes. */
 static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     double parts = 1.0;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
@@ -40,12 +37,12 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-/* A collective's time if sizes were not rounded up. It is at most the real time, and its ratio to e falls as e
- * grows. */
+/* Returns a collective's time as if sizes were not rounded up. The real time is no shorter. The ratio of the result
+ * to e falls as e grows. */
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
-    /* A payload whose size only the codec's bound() knows may be as small as a header. */
+    /* If only the codec's bound() knows the payload's size, the payload may be as small as a header. */
     double before = !op->compressed   ? 4.0 * part
                     : w->codec->bound ? esp__slots(p, op->slots) * ESP_PAYLOAD_HEADER
                                       : esp__slots(p, op->slots) *
@@ -61,7 +58,7 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-/* The rate of a collective, or (kept: one of its curves) of the time for which it occupies a lane. */
+/* Returns the rate of a collective, or, if `kept` is one of its curves, of the time that it occupies a lane. */
 static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
@@ -81,14 +78,14 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
         if (high > 0.0 && kept && kept->n)
             r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
-        /* A lower bound, because fewer ranks at a link read the table at a smaller size. */
+        /* With fewer ranks at a link, the table is read at a smaller size, so this is a lower bound. */
         r.each *=
             gathers * low * esp__table_share(&p->system, op->level, op->coll, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    /* 3 ns of the fixed cost are left out, because ops without fixed cost get a slightly negative `fixed`. */
+    /* 3 ns of the fixed cost are left out: rounding makes `fixed` slightly negative for ops without fixed cost. */
     if (r.least >= 4.0) {
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
@@ -99,9 +96,8 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-/* The rate of a Comp or Decomp with this curve of its codec, including the further payloads that a Decomp adds to the
- * first. On the CPU the ranks of a machine take turns. Parts of a matrix that is cut between rows may have all
- * elements. */
+/* Returns the rate of a Comp or Decomp from its codec's curve, with the further payloads of a Decomp. On the CPU,
+ * the ranks of a machine take turns. If a matrix is divided between rows, one part may have all elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
@@ -126,7 +122,7 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) 
     return r;
 }
 
-/* A collective's measured curve of core time (core) or gap; NULL if there is none. */
+/* Returns a collective's measured curve of core time if `core`, else of gap; NULL if it was not measured. */
 static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
     const esp_plan_link *link = esp__system_tables(&p->system, op->level);
     return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
@@ -152,14 +148,14 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
         r.fixed = -esp__rounding;
         r.each = 4000.0 / w->p->system.host_bytes_per_us / esp__cut_parts(w->p, op->cut);
     }
-    r.each *= 1.0 - 1e-7; /* products like 0.01 * e are not exact in binary */
+    r.each *= 1.0 - 1e-7; /* keeps it a lower bound: 0.01 * e is inexact in binary */
     return r;
 }
 
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    /* The fixed cost per element is least in a unit of all elements, or if it is negative in units of one. */
+    /* The fixed cost per element is lowest in a unit of all elements or, if it is negative, in units of one element. */
     for (uint32_t l = 0; l < ESP__LANES; l++)
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
@@ -168,7 +164,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
             less |= w->paths[i].each[l] < path.each[l];
             more |= w->paths[i].each[l] > path.each[l];
         }
-        if (!more) return; /* dominated, so the array is unchanged */
+        if (!more) return; /* another path dominates it, so nothing changes */
         if (less) w->paths[kept++] = w->paths[i];
     }
     w->n = kept;
@@ -177,7 +173,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     w->paths[w->n++] = path;
 }
 
-/* Adds every option that passes this node of the graph; fixed and each are the sums up to it. */
+/* Adds every option that passes this node of the graph; `fixed` and `each` are the sums up to the node. */
 static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
                           double least) {
     if (!node) {
@@ -202,7 +198,7 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
     }
 }
 
-/* Adds the options of one constraint with a codec; NULL: without. */
+/* Adds the options of one constraint with a codec, or without one if `codec` is NULL. */
 static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
     const double zero[ESP__LANES] = {0.0};
     w->tree = tree;
@@ -218,7 +214,7 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
 ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     esp__problem *p = w->p;
     const esp__tree *tree = p->trees[keep];
-    int raw = 1; /* as in esp__candidates_make */
+    int raw = 1; /* whether to add paths that do not compress */
     w->n = 0;
     w->least = 1e300;
     for (uint32_t c = 0; c < p->n_codecs; c++) {
@@ -231,7 +227,7 @@ ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     if (raw) esp__any_tree(w, tree, NULL);
 }
 
-/* The candidate options of a tensor of e elements: for each path its load on each lane. */
+/* Sets the candidate options of a tensor of e elements: for each path, its load on each lane. */
 static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
     esp__lanes_candidates_open(w->p, m, w->n);
     for (uint32_t x = 0; x < w->n; x++)
@@ -243,13 +239,13 @@ static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidat
         }
 }
 
-/* Tensors of one size and constraint share a set of candidate options. */
+/* Lets tensors of one size and constraint share a set of candidate options. */
 static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const esp_plan_tensor *t = b->p->model->tensors;
     uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
     for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
     while (slots < 4 * b->n) slots *= 2;
-    /* By hash of size and constraint: first tensor's index + 1. */
+    /* A hash table from size and constraint to the first such tensor's index + 1. */
     uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);

@@ -1,4 +1,5 @@
-/* bound.h: shared by the files of the lower bound: its linear program, its rows, and its state. */
+/* bound.h: what the files of the lower bound share. A row is an inequality that bounds the step time. A column is a
+ * choice of one path for each unit. The game weighs rows against columns, and a high value is a good bound. */
 #ifndef ESP__BOUND_H
 #define ESP__BOUND_H
 #include "planner/plan.h"
@@ -7,72 +8,71 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* the value of row j for column i, about 1 */
-    double value;                                /* the largest that a mixture of rows has for every column */
-    double row[ESP__GAME_ROWS];                  /* that mixture: weights >= 0 that sum to 1 */
-    /* The mixture of columns for which no mixture of rows has a larger value. */
-    double column[ESP__GAME_COLUMNS];
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value (bound) of row j for column i, about 1 */
+    double value;                                /* bound that the best weighted sum of rows gives */
+    double row[ESP__GAME_ROWS];                  /* weights of the rows in this sum; they total 1 */
+    double column[ESP__GAME_COLUMNS];            /* weights of the columns that allow no better sum */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
 
 /* ---- rows.c ---------------------------------------------------------------------------------------------------- */
-/* A path's work on one lane. */
+/* The work of one path on one lane, called p, and the path's time before (head) and after it (tail). */
 typedef struct esp__stay {
-    double p, head, tail; /* its time, and the path's time before and after it */
+    double p, head, tail; /* all in ns */
     uint32_t path;
 } esp__stay;
-/* Candidate options, arranged by lanes. */
+/* The candidate options of a unit, with their work on each lane. */
 typedef struct esp__lanes_candidates {
     const esp__candidates *candidates; /* NULL if any.c made the entries */
-    const esp__path **paths;           /* [n] by rising total */
+    const esp__path **paths;           /* [n], sorted by total time */
     uint32_t n;
-    double *total;                /* [n] the paths' totals */
-    uint32_t *first[ESP__LANES];  /* [n + 1] index in `stays` of a path's first entry */
-    esp__stay *stays[ESP__LANES]; /* ordered by path */
-    double head[ESP__LANES];      /* the largest head + p of any path */
-    uint32_t low, high, rows;     /* the last choice, reused by units with equal prices */
+    double *total;                /* total time of each path */
+    uint32_t *first[ESP__LANES];  /* index in `stays` of each path's first entry */
+    esp__stay *stays[ESP__LANES]; /* sorted by path */
+    double head[ESP__LANES];      /* for each lane, the largest head + p of any path */
+    uint32_t low, high, rows;     /* the last choice, for other units with equal prices */
     uint32_t best, call;
     double cost;
 } esp__lanes_candidates;
 typedef struct esp__row {
     uint32_t lane;
     double s, q;
-    double base; /* s + q + the work of backward ops */
-    /* [units] Work of each path in the row; units with equal values share an array. */
+    double base; /* fixed part: s + q + the work of backward ops */
+    /* For each unit and path, the work that must run in the row's interval. Units with equal values share an array. */
     const double **w;
 } esp__row;
 
 static inline double esp__min2(double a, double b) { return a < b ? a : b; }
 static inline double esp__max2(double a, double b) { return a > b ? a : b; }
 
-/* ---- all of a bound's work --------------------------------------------------------------------------------------- */
+/* ---- the state of a bound --------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__extent *units;                         /* NULL: each tensor is a unit */
-    bool pieces;                                      /* units may be divided into pieces, as in any.c */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most paths of a unit */
-    /* [n_tensors] of backward: time, earliest start, least time after it. */
+    const esp__extent *units;                         /* if NULL, each tensor is a unit */
+    bool pieces;                                      /* whether units may be split, as in any.c */
+    uint32_t n, n_tensors, n_candidate_sets, largest; /* `largest` is the most paths of a unit */
+    /* The time of each backward, its earliest start, and the least time after its end. */
     double *compute, *start, *tail;
-    uint32_t *candidates; /* [n] index in candidate_sets */
-    /* Scratch of esp__row_fill: the values of late units, by set of candidates, and those of early units (0). */
+    uint32_t *candidates; /* for each unit, an index in candidate_sets */
+    /* Scratch of esp__row_fill: values of units that are ready after s, for each set; zeros for earlier units. */
     const double **same, *zeros;
     double *ready;
-    /* [n] Rows, as bits: those before whose s all of the unit's work may run, and those whose s is not after the time
-     * when the unit is ready. */
+    /* For each unit, rows as bits: `early` has those before whose s all of its work may run, `late` those whose s is
+     * no later than the time at which the unit is ready. */
     uint32_t *early, *late;
-    uint32_t *low, *high; /* [n] the paths [low, high) are allowed */
+    uint32_t *low, *high; /* each unit may have its paths [low, high) */
     esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
-    uint16_t *choice[ESP__GAME_COLUMNS]; /* [n] path of each unit, for each column */
+    uint16_t *choice[ESP__GAME_COLUMNS]; /* for each column, the path of each unit */
     uint32_t call;
     double *cost;  /* [largest] scratch */
     double scale;  /* converts ns to the game's values */
-    double proven; /* ns; no plan is faster */
-    /* The best mixture for the allowed paths: its value in ns, its weights. */
+    double proven; /* ns; it is proven that no plan is faster */
+    /* The best weights of the rows for the allowed paths, and their value in ns. */
     double best, lambda[ESP__GAME_ROWS];
-    uint64_t work, work_max; /* path prices computed so far, and their limit */
+    uint64_t work, work_max; /* number of computed path prices, and its limit */
 } esp__bounding;
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);

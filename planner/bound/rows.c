@@ -1,25 +1,20 @@
-/* rows.c: the inequalities of the lower bound, "rows". T is the makespan. Row (lane, s, q) states that the work that
- * must run on this lane between s and T - q takes at most T - q - s.
- *
- * How much of a unit's work p on the lane must run there depends on the unit's path alone. The work cannot begin
- * before time a, when the unit is ready and the ops before its first op on the lane have ended; so at most s - a of
- * it runs before s. It must end by T - tail, where tail is what follows its last op on the lane; so at most q - tail
- * of it runs after T - q. The rest runs between. So T >= s + q + the sum of these rests, and every mixture of rows
- * is a bound too. Backward ops are work of lane compute.
- *
- * The rows depend only on loads, totals, and heads and tails on links; the Pareto set of ESP__WIDTH_ENDS keeps the
- * best of these. */
+/* rows.c: the inequalities ("rows") of the lower bound. Row (lane, s, q) states that the work that must run on the lane
+ * between s and T - q takes at most T - q - s, where T is the makespan.
+ * A unit's work p on the lane starts no earlier than a, when the unit is ready and the ops before its first op on
+ * the lane have ended; so at most s - a of it runs before s. Ops of length `tail` follow its last op on the lane, so
+ * at most q - tail of it runs after T - q. All other work runs between. So T >= s + q + the sum of this work over
+ * all units, and any weighted mean of rows is a bound too. Backward ops are work of lane compute. Only loads, totals
+ * and the times before and after on links count, so sets of ESP__WIDTH_ENDS suffice. */
 #include "planner/bound/bound.h"
 
-/* How much of work p, which begins at a or later, must run between s and T - q. With `pieces` the work may be divided
- * into pieces with different options: then either all of it counts or nothing, so that the pieces' parts can be
- * added. */
+/* Returns how much of work p, which begins at `a` or later, must run between s and T - q. With `pieces`, chunks may
+ * have different options; then all of the work counts or none, so that the amounts can be added over chunks. */
 static double esp__must(double a, double p, double tail, double s, double q, int pieces) {
     if (pieces) return a >= s && tail >= q ? p : 0.0;
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
-/* Allocates n paths and, on each lane, n entries. */
+/* Allocates n paths and, for each lane, n entries. */
 ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
     m->n = n;
     m->total = esp__arena_get(p->arena, n * sizeof *m->total);
@@ -29,7 +24,7 @@ ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *
     }
 }
 
-/* Adds an entry of path x, which must be the last path so far. */
+/* Adds an entry of path x. No later path may have entries yet. */
 ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
                                        double tail) {
     esp__stay stay = {p, head, tail, x};
@@ -49,7 +44,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
         if (on) end = done + (double)esp__kept(time, lane);
         done += (double)time->ns;
     }
-    /* The Pareto set does not keep the best heads and tails on compute and cpu. */
+    /* ESP__WIDTH_ENDS compares times before and after ops on links only, so on cores they count as 0. */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
         esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
@@ -59,7 +54,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
 static int esp__shorter(const void *a, const void *b) {
     const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
-    return x < y ? -1 : x > y; /* both point into one array */
+    return x < y ? -1 : x > y; /* equal times: keep the order of the array */
 }
 
 ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates,
@@ -103,14 +98,14 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     }
 }
 
-/* The row's value for a choice of paths. */
+/* Returns the row's value for one choice of paths. */
 ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
     for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
 }
 
-/* The place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS if there is none. */
+/* Returns the place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS if there is none. */
 static uint32_t esp__row_place(const esp__bounding *b) {
     uint32_t j = 0;
     if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
@@ -136,14 +131,14 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
 }
 
 /* ---- looking for rows -------------------------------------------------------------------------------------------- */
-/* Work on one lane, with the weight of its path in the mixture of columns. */
+/* Work on one lane, with the weight that its path has in the columns. */
 typedef struct esp__weighed {
     double end, p, tail_end, w; /* end is a + p, tail_end is tail + p */
 } esp__weighed;
 enum { ESP__BINS = 128 };
 
-/* A row's value, less the other of s and q, is x + the sum of w * min(max(0, end - x), size), where x is s (from_right:
- * q) and `other` is q (s). It is piecewise linear. Returns the largest value at points from x0 on, `step` apart. */
+/* A row's value, less the fixed one of s and q (`other`), is x + the sum of w * min(max(0, end - x), size), where x
+ * is s, or q if `from_right`. Returns the largest value among points from x0 on that are `step` apart. */
 static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0,
                                     double step, double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
@@ -151,7 +146,7 @@ static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from
         double end = from_right ? at[i].tail_end : at[i].end, far = from_right ? at[i].end : at[i].tail_end;
         double size = esp__min2(at[i].p, far - other);
         if (size <= 0.0 || end <= x0) continue;
-        for (int k = 0; k < 2; k++, end -= size) { /* max(0, end - x) - max(0, end - size - x) */
+        for (int k = 0; k < 2; k++, end -= size) { /* w * min(max(0, end - x), size) as a difference */
             double bin = (end - x0) * bins, w = k ? -at[i].w : at[i].w;
             if (bin <= 0.0) break;
             uint32_t to = bin < ESP__BINS ? (uint32_t)bin : (uint32_t)ESP__BINS;
@@ -181,7 +176,8 @@ static double esp__breakpoints_zoom(const esp__weighed *at, uint32_t n, int from
     return best;
 }
 
-/* The earliest start of work (from_right: the time after work) that is closest to x: the best x is one of these. */
+/* Returns the earliest start of work, or with `from_right` the time after work, that is closest to x. The best x is
+ * one of these. */
 static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
     double best = x, off = 1e300;
     for (uint32_t i = 0; i < n; i++) {
@@ -191,7 +187,7 @@ static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, d
     return best;
 }
 
-/* Finds the best s and q for one lane; returns that row's value. */
+/* Sets the best s and q for one lane and returns the value of that row. */
 static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
     double latest = 0.0, longest = 0.0, sum;
     *s = *q = 0.0;
@@ -208,7 +204,7 @@ static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, doubl
     return sum;
 }
 
-/* The same with `pieces`. The work is ordered by ready time, and s is one of these times. */
+/* Like esp__row_look, with `pieces`. The work is sorted by ready time, and s is one of these times. */
 static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t lane, double *s, double *q) {
     double sum = 0.0, best = 0.0;
     *s = *q = 0.0;
@@ -220,7 +216,7 @@ static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t 
     return lane == ESP__LANE_COMPUTE ? sum : best; /* backward begins at 0, so s = 0 is best */
 }
 
-/* The distinct paths of unit u in the columns, with the sums of their weights. */
+/* Lists the distinct paths of unit u in the columns, with the sums of their weights. */
 static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
                              uint16_t *path, double *weight) {
     uint32_t n = 0;
@@ -233,7 +229,7 @@ static uint32_t esp__mixture(const uint16_t *const *columns, const double *weigh
     return n;
 }
 
-/* The work of the columns in the game's mixture, by lanes: at[l] gets n[l] entries. */
+/* Lists the work in the columns, by lane and with the game's weights; at[l] gets n[l] entries. */
 static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
     const uint16_t *columns[ESP__GAME_COLUMNS];
     double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
@@ -259,7 +255,7 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
     }
 }
 
-/* The most entries that esp__weigh writes for this lane. */
+/* Returns the most entries that esp__weigh writes for this lane. */
 static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     uint32_t room = b->n_tensors;
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
@@ -272,8 +268,8 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     return room;
 }
 
-/* For each lane, adds the row with the largest value for the mixture of columns, if it is above `above`. Returns how
- * many it added. */
+/* For each lane, adds the row with the largest value at the weights of the columns, if it is above `above`. Returns
+ * the number of added rows. */
 ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
@@ -286,7 +282,7 @@ ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* rows must outlive the rewind */
+    esp__arena_rewind(b->p->arena, mark); /* rows live longer than the scratch memory */
     for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

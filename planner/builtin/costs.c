@@ -1,20 +1,19 @@
-/* costs.c: what codecs cost on accelerators known by name: by the codecs' own models, or by published times on the
- * V100. Must not know systems' links, nor any codec. README.md beside it explains the estimates.
- *
- * A codec's model gives its times on a device whose memory has a known rate; on a device with another rate the sizes of
- * its curve are scaled. Streaming kernels attain 8/9 of a GPU memory's bandwidth. Published times are scaled in the
- * same way: their constant part stays, the part in proportion to size changes with the memory's bandwidth. */
+/* costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from published times on the
+ * V100. README.md beside it explains the estimates.
+ * A codec's model gives its times on a device whose memory has a known rate. On a device with another rate, the
+ * sizes of its curve are scaled. Streaming kernels attain 8/9 of a GPU memory's bandwidth. Of published times, the
+ * constant part stays and the part that grows with size is scaled by the bandwidth. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/v100.h"
 
 /* ---- machines --------------------------------------------------------------------------------------------------- */
 typedef struct esp__known_accelerator {
     const char *name;
-    double memory_bytes_per_us; /* from the data sheet */
-    bool published;             /* v100.c was measured on it */
-    double cpu_bytes_per_us;    /* all workers of its host; 0: by their number */
+    double memory_bytes_per_us; /* as in the data sheet */
+    bool published;             /* whether the times of v100.c were measured on it */
+    double cpu_bytes_per_us;    /* all workers of its host together; 0 if not known */
 } esp__known_accelerator;
-/* The host of the V100: the rate of the published sign compression, which moves 20.1 bytes per element. */
+/* The V100's host has the rate at which published sign compression moves its 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, true, 19.3e3}, {"H100", 3350e3, false, 0},      {"H200", 4800e3, false, 0},
     {"A100", 2039e3, false, 0},    {"A100-40GB", 1555e3, false, 0}, {"P100", 732e3, false, 0},
@@ -26,12 +25,12 @@ static const double esp__published_memory = 900e3, esp__published_core = 19.3e3;
 enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 };
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
-/* A device's curve: decompression if d, else compression. */
+/* Returns a device's curve: of decompression if `d`, else of compression. */
 static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
     return d ? &out->codec.decompress[device] : &out->codec.compress[device];
 }
 
-/* Sets the curves of a device whose memory is `faster` times as fast as the one that the model assumes. */
+/* Sets the curves of a device whose memory is `faster` times as fast as the model assumes. */
 static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[device][d];
@@ -42,7 +41,7 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
-/* A codec of matrices: its curves become those of matrices, and those so far become the ones for vectors. */
+/* For a codec of matrices: its curves become those of vectors, and this function adds those of matrices. */
 static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
@@ -68,7 +67,7 @@ static void esp__published_cpu(esp__costs *out, const esp__published *p, double 
     }
 }
 
-/* A curve of one point: constant up to the point's size, then in proportion to size. */
+/* Sets a curve of one point: constant up to the point's size, then proportional to size. */
 static void esp__published_gpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_ON_GPU][d];
@@ -93,7 +92,7 @@ static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const ch
                      spec, name, list);
 }
 
-/* The published payload. The share of elements that it contains is the spec's parameter "ratio". */
+/* Sets the published payload. It contains the share "ratio" of all elements, a parameter in the spec. */
 static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                          esp_plan_codec *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
@@ -113,12 +112,12 @@ static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const c
     return ESP_OK;
 }
 
-/* The costs of an opened codec by its own model. */
+/* Computes the costs of an opened codec from its own model. */
 static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_faster, double gpu_faster,
                                    esp__costs *out) {
     const esp_payload_size *size = &c->model.sent;
     esp_codec_model gpu;
-    esp__codec *on_gpu = NULL; /* the codec's own GPU table, if it has one */
+    esp__codec *on_gpu = NULL; /* the codec's own GPU implementation, if it has one */
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "codec '%s' has no model() of its costs: measure it with espresso profile, "
@@ -147,7 +146,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     return s;
 }
 
-/* The costs of a published codec that the library does not have. */
+/* Computes the costs of a published codec that the library does not have. */
 static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                       double faster, esp__costs *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
@@ -182,7 +181,7 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
-    /* It stays open with the context, because its bound() may be called. */
+    /* The codec stays open with the context, because the planner may call its bound(). */
     s = esp__codec_get(ctx, spec, &c);
     if (!s)
         s = esp__model_costs(ctx, c, core / (1000.0 * ESP_MODEL_CORE_RATE), gpu / (1000.0 * ESP_MODEL_CUDA_RATE), out);

@@ -1,20 +1,18 @@
-/* systems.c: systems known by name. Each source states which numbers were published and which are estimates. Knows
- * nothing of codecs.
- *
- *   paper-*       the two testbeds of Espresso (EuroSys 2023, section 5.1): 8 machines x 8 V100. Rates and the latency
- *                 between machines are those of the authors' artifact: 0.02 (NVLink) and 0.4 (PCIe) us per 1000 bytes
- *                 within a machine; 0.8 us per 1000 bytes and rank between them, a NIC of 10 GB/s for 8 ranks. Our
- *                 estimates: 30 us within a machine, the 25 Gbit/s NIC at 80%, host copies at the rate within the
- *                 machine, packing at the speed of the V100's memory.
- *   cloud-h100    8 x H100 SXM, NVLink 4 (450 GB/s each way), one 400 Gbit/s NIC a machine. 360 GB/s is the usual bus
- *                 bandwidth of nccl-tests' all_reduce_perf with rings (460 to 480 with NVLink SHARP, which the formulas
- *                 do not model); the NIC at 90%. Latencies per hop: NCCL's own constants (src/graph/tuning.cc, hwLat,
- *                 Simple): NVLink 4, network 14 us.
- *   commodity-10g 4 GPUs (RTX 3090) a machine on PCIe without peer access, 10 Gbit/s Ethernet at 90%. PCIe: 5.7 us per
- *                 hop (the same constants, ring). TCP through the kernel usually takes 40 us per hop.
- *   one-box       8 ranks that train on one machine's CPUs over shared memory; its cores also compress. Latency and
- *                 rate are those of bench/results/peers/coll.csv for large buffers, halved because 8 ranks share
- *                 one memory. */
+/* systems.c: the systems that are known by name, with the sources of their numbers.
+ *   paper-*       The two testbeds of Espresso (EuroSys 2023, section 5.1), 8 machines with 8 V100 each. The authors'
+ *                 artifact has the rates, in us per 1000 bytes: within a machine 0.02 (NVLink) or 0.4 (PCIe); between
+ *                 machines 0.8 per rank, so 8 ranks share a network card of 10 GB/s. It also has the latency between
+ *                 machines. We estimate 30 us within a machine, 80% of the rate of the 25 Gbit/s card, host copies
+ *                 as fast as links within the machine, and packing as fast as the V100's memory.
+ *   cloud-h100    8 x H100 SXM with NVLink 4 (450 GB/s each way); a machine has one 400 Gbit/s card, used at 90%.
+ *                 nccl-tests' all_reduce_perf usually attains 360 GB/s with rings (460 to 480 with NVLink SHARP, which
+ *                 the formulas do not model). A hop takes 4 us (NVLink) or 14 us (network) in NCCL's own constants
+ *                 (src/graph/tuning.cc, hwLat, Simple).
+ *   commodity-10g 4 RTX 3090 in a machine on PCIe without peer access (5.7 us per hop, in the same constants, ring);
+ *                 10 Gbit/s Ethernet at 90%, on which TCP through the kernel usually takes 40 us per hop.
+ *   one-box       8 ranks that train on the CPUs of one machine over shared memory; its cores also compress. Latency
+ *                 and rate for large buffers come from bench/results/peers/coll.csv. The rate is halved because 8
+ *                 ranks share one memory. */
 #include "planner/builtin/builtin.h"
 
 #define ESP__SYSTEM .struct_size = sizeof(esp_plan_system)

@@ -1,19 +1,19 @@
-/* v100.h: what was published for one codec. */
+/* v100.h: the published costs of one codec. */
 #ifndef ESP__V100_H
 #define ESP__V100_H
 #include "espresso_impl/base/private.h"
 
-/* CPU times are for 2^10 to 2^26 elements; in between, time is a straight line over log(size). */
+/* CPU times are for 2^10 to 2^26 elements. Between these sizes, time is linear in log(size). */
 enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 };
 
 typedef struct esp__published {
     const char *name;
-    /* Sends only a share of the elements: the parameter ratio, 0.01 by default. */
+    /* Whether the codec sends only a share of the elements: parameter "ratio", 0.01 by default. */
     bool ratio;
-    /* A payload has header_bytes + unit_bytes * ceil(units * e), for e elements sent. */
+    /* The payload of e sent elements has header_bytes + unit_bytes * ceil(units * e) bytes. */
     double header_bytes, unit_bytes, units;
-    double error;    /* Used only if the library does not have the codec. */
-    uint16_t gpu[2]; /* compress, decompress: constant up to 2^20 elements */
+    double error;    /* used only if the library does not have the codec */
+    uint16_t gpu[2]; /* compress, decompress; constant up to 2^20 elements */
     uint32_t cpu[ESP__V100_SIZES][2];
 } esp__published;
 

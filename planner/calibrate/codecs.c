@@ -1,5 +1,4 @@
-/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. Must not know what the times
- * are for. */
+/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/codec_calls.h"
 
@@ -47,7 +46,7 @@ ESP__FN esp_status esp__calibration_codec_add(esp_ctx *ctx, esp__calibration *s,
     return ESP_OK;
 }
 
-/* What this rank's first calls of the codec showed, without feedback. */
+/* The result of this rank's first calls of the codec, without error feedback. */
 typedef struct esp__calibration_first {
     int32_t status;
     uint32_t reserved0;
@@ -58,10 +57,10 @@ static void esp__calibration_try(esp__calibration_bench *w, const float *data, e
     double off = 0.0, whole = 0.0;
     memset(f, 0, sizeof *f);
     f->status = esp__calibration_clear(w);
-    for (int again = 0; again < 2 && !f->status; again++) { /* the second time is measured */
+    for (int again = 0; again < 2 && !f->status; again++) { /* the first time warms up */
         for (int d = 0; d < 2 && !f->status; d++) {
             uint64_t start = esp__now_ns();
-            w->calls = 0; /* both calls use the same place */
+            w->calls = 0; /* both calls use the same memory */
             f->status = esp__calibration_call(w, d);
             if (!f->status) f->status = esp__calibration_settle(w);
             f->ns[d] = (double)(esp__now_ns() - start);
@@ -73,7 +72,7 @@ static void esp__calibration_try(esp__calibration_bench *w, const float *data, e
     f->error = whole > 0.0 ? off / whole : 0.0;
 }
 
-/* All ranks begin together and make `calls` calls each. *ns: the mean time of one call on this rank. */
+/* All ranks begin together and make `calls` calls each. Sets *ns to the mean time of one call on this rank. */
 static esp_status esp__calibration_run(esp__calibration_bench *w, int what, uint32_t calls, int *failed, double *ns) {
     uint8_t one = 1;
     esp_status st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, &one, esp__job_of(w->ctx)->room, 1);
@@ -85,7 +84,7 @@ static esp_status esp__calibration_run(esp__calibration_bench *w, int what, uint
     return ESP_OK;
 }
 
-/* *ns: the median over the runs, of the slowest rank's time in each. */
+/* Takes the slowest rank's time of each run, and sets *ns to the median over the runs. */
 static void esp__calibration_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
                                   double *spread) {
     double slowest[ESP__PROBE_REPEATS];
@@ -111,7 +110,7 @@ static void esp__calibration_payload(esp__calibration_codec *k, double elements,
     if (k->header_bytes < 0.0) k->header_bytes = 0.0;
 }
 
-/* Combines all ranks' first calls: the largest error, the largest payload, and the longest times. */
+/* Combines the first calls of all ranks: the largest error, the largest payload, and the longest times. */
 static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec *k, esp__calibration_first *mine,
                                            uint64_t elements) {
     esp__calibration_first *all = ctx->job.room;
@@ -132,7 +131,8 @@ static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec 
     return ESP_OK;
 }
 
-/* `runs` has room for this rank's [ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] times, then for those of all ranks. */
+/* `runs` needs memory for this rank's [ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] times and then for those of all
+ * ranks. */
 static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp__calibration_first *f, uint32_t repeats,
                                            double *runs, int *failed) {
     esp_status st = ESP_OK;
@@ -148,7 +148,7 @@ static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp_
         for (uint32_t i = 0; i < repeats && !st; i++)
             st = esp__calibration_run(w, d, n, failed, &runs[(uint32_t)d * ESP__PROBE_REPEATS + i]);
     }
-    if (!st && *failed) runs[0] = -1.0; /* the other ranks see that this one failed */
+    if (!st && *failed) runs[0] = -1.0; /* reports the failure to all ranks */
     double *all = runs + room;
     if (!st) st = esp__peers_allgather(w->ctx->job.peers, NULL, w->ctx->job.size, runs, all, room * sizeof *runs);
     for (int32_t r = 0; r < w->ctx->job.size && !st; r++) *failed |= all[(uint32_t)r * room] < 0.0;
@@ -171,12 +171,12 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     const uint32_t room = ESP__CALIBRATION_CALLS * ESP__PROBE_REPEATS;
     double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
     esp__calibration_try(&w, s->data, &first);
-    if (!runs) first.status = ESP_E_NOMEM; /* the other ranks see it in esp__calibration_combine */
+    if (!runs) first.status = ESP_E_NOMEM; /* esp__calibration_combine reports the failure to all ranks */
     st = esp__calibration_combine(ctx, k, &first, elements);
     if (!st) st = esp__calibration_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
     esp__calibration_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
-    double one = 0.0; /* decompressing one payload */
+    double one = 0.0; /* time of decompressing one payload */
     for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__CALIBRATION_SUM : ESP__CALIBRATION_CALLS) && !st; d++) {
         double ns, spread;
         esp__calibration_runs(ctx, runs + room, repeats, d, &ns, &spread);

@@ -1,28 +1,28 @@
-/* fit.c: makes the planner's input from measured points: cost tables where there are enough points, and for each level
- * a latency and a rate fitted to all of its points. Must not know how the points were measured. */
+/* fit.c: makes the planner's input from measured points. It makes cost tables where there are enough points, and for
+ * each level it fits a latency and a rate to all of its points. */
 #include "planner/calibrate/costs.h"
 #include "planner/plan.h"
 #include <math.h>
 
 enum { ESP__CALIBRATION_TABLE_LEAST = 3 };
 
-/* A collective's time is hops x alpha + bytes / rate. */
+/* A collective takes hops * alpha + bytes / rate. */
 typedef struct esp__calibration_terms {
     double hops, bytes;
 } esp__calibration_terms;
 typedef struct esp__calibration_line {
     double alpha_ns, ns_per_byte;
-    uint32_t n; /* points; 0: the line is unknown */
+    uint32_t n; /* number of points; without any, the line is unknown */
 } esp__calibration_line;
 
-/* The ranks that share an uplink of a level: those of a machine, or of a rack. */
+/* Returns how many ranks share an uplink of a level: those of a machine, or of a rack. */
 static double esp__calibration_sharing(const esp_ctx *ctx, uint8_t level) {
     double n = (double)esp__calibration_locals(ctx);
     return level == ESP__OUTER ? n * (double)esp__calibration_ranks(ctx, ESP__INTER) : n;
 }
 
-/* The hops and bytes, in the planner's formula, of a collective of `size` bytes (as tables count them). *link: the
- * level whose link determines the time; for flat collectives, the outermost. */
+/* Returns the hops and bytes of a collective of `size` bytes (as in tables) by the planner's formula. Sets *link to
+ * the level whose link determines the time; for flat collectives this is the outermost. */
 static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                                        uint8_t *link) {
     double n = (double)esp__calibration_ranks(ctx, level);
@@ -30,13 +30,12 @@ static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8
     *link = level != ESP__FLAT ? level : esp__calibration_outermost(ctx);
     if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
     const double sharing = esp__calibration_sharing(ctx, *link);
-    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine (or rack) send at once */
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine or rack send at once */
     if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__calibration_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
 
-/* Sums of the fit, which minimises the sum of squared relative errors; neither latency nor time per byte is
- * negative. */
+/* Sums for a least-squares fit of relative errors. Neither the latency nor the time per byte may be negative. */
 typedef struct esp__calibration_sums {
     double hh, hb, bb, h, b;
     uint32_t n;
@@ -57,7 +56,7 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
         l.alpha_ns = (m->h * m->bb - m->b * m->hb) / det;
         l.ns_per_byte = (m->b * m->hh - m->h * m->hb) / det;
     }
-    if (l.ns_per_byte <= 0.0) { /* no rate is visible: latency alone */
+    if (l.ns_per_byte <= 0.0) { /* no rate is visible, so all time is latency */
         l.alpha_ns = m->h / m->hh;
         l.ns_per_byte = 1e-6;
     }
@@ -65,7 +64,7 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
     return l;
 }
 
-/* Fits all points of a level's link. Flat collectives count for the outermost link if it has no points of its own. */
+/* Fits a latency and a rate to a level's points, or to those of flat collectives for an outermost level without. */
 static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const esp__calibration *s, uint8_t want) {
     esp__calibration_sums own, flat;
     memset(&own, 0, sizeof own);
@@ -95,8 +94,8 @@ static esp__calibration_lines esp__calibration_levels(const esp_ctx *ctx, const 
     return lines;
 }
 
-/* The level's reference collective for `coll`: `coll` itself if it has enough points for a table, else the collective
- * with the most points; 0 if there are no points. */
+/* Returns the level's reference collective for `coll`: `coll` itself if it has enough points for a table, else the
+ * collective with the most points, or 0 if there are no points. */
 static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__CALIBRATION_TABLE_LEAST) return coll;
@@ -105,8 +104,8 @@ static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t le
     return best;
 }
 
-/* Estimates points of `coll` from those of the reference collective: at a size at which both move the same bytes, the
- * times differ only by the hops. Returns the number of points in `out`. */
+/* Estimates points of `coll` from those of the reference collective. At sizes where both move the same bytes,
+ * their times differ only by the hops. Returns the number of points in `out`. */
 static uint32_t esp__calibration_estimate_points(const esp_ctx *ctx, const esp__calibration *s,
                                                  const esp__calibration_lines *lines, uint8_t level, uint32_t coll,
                                                  uint32_t reference, esp_cost_point *out) {
@@ -134,8 +133,8 @@ ESP__FN double esp__calibration_stretch(const esp__calibration *s) {
     return esp__calibration_cores(s) == 1 && busy > 1.0 ? busy : 1.0;
 }
 
-/* Whether to interpolate over the logarithm of size (1) or over size (0): the one that better predicts inner points
- * from their neighbours. */
+/* Returns 1 if interpolation over the logarithm of size predicts inner points from their neighbours better than
+ * interpolation over size, else 0. */
 static uint32_t esp__calibration_shape(const esp_cost_point *at, uint32_t n) {
     double off[2] = {0.0, 0.0};
     for (uint32_t i = 1; i + 1 < n; i++)
@@ -170,7 +169,8 @@ ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibrat
     return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
-/* Sets a link from its line, or from the other level's. If neither was measured: memory speed, with two copies. */
+/* Sets a link from its line, or from the other level's. If neither was measured, the link copies at memory speed,
+ * twice. */
 static void esp__calibration_link_set(const esp__calibration *s, esp_plan_link *out, const esp__calibration_line *l,
                                       const esp__calibration_line *other) {
     out->alpha_is = ESP_ALPHA_HOP;

@@ -1,5 +1,5 @@
-/* probe.c: times one collective, between steps, by all ranks at once. The link thread runs it like every other
- * collective. Must not know what the times are for. */
+/* probe.c: measures one collective between steps, on all ranks at once. The link thread runs it like the collectives
+ * of a step. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
@@ -24,13 +24,13 @@ ESP__FN int32_t esp__calibration_ranks(const esp_ctx *ctx, uint8_t level) {
 
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes);
-    if (!n) return 0; /* machines have different numbers of ranks: no such groups */
+    if (!n) return 0; /* no groups: machines have different numbers of ranks */
     uint64_t whole = (count + n - 1) / n * n * 4;
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
 
-/* The root that the collective would have for the first unit of a step. The groups of a machine's ranks have different
- * roots, so that all machines send and all receive. */
+/* Returns the root that the collective would have for the first unit of a step. The groups of a machine's ranks have
+ * different roots, so that all machines send and all receive. */
 static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll) {
     esp__coordinates at;
     const esp__step step = {.kind = ESP__STAGE_COLLECTIVE, .coll = (uint8_t)coll, .level = scope};
@@ -39,7 +39,7 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
     return root < 0 ? 0 : root;
 }
 
-/* Places src and dst in `room` as esp_coll's table in espresso.h defines, in place where the table allows it. */
+/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, in place where the table allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),
              part = (count + n - 1) / n;
@@ -64,9 +64,9 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     memset(out, 0, sizeof *out);
     if (esp__calibration_ranks(ctx, level) < 2 || !ctx->job.comms[esp__calibration_scope(ctx, level)].handle)
         return ESP_OK;
-    for (uint32_t i = 0; i <= repeats && !s; i++) { /* the first run waits for the other ranks */
+    for (uint32_t i = 0; i <= repeats && !s; i++) { /* run 0 waits for other ranks and does not count */
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
-        /* With a root, one rank may end before another begins: runs back to back would overlap and seem too fast. */
+        /* With a root, a rank may end before another begins, so runs back to back would overlap and seem too fast. */
         if (esp__coll_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, esp__calibration_scope(ctx, level), &c, "measuring links");
         if (!i || s) continue;

@@ -1,25 +1,24 @@
-/* steps.c: takes observations from the last step: the times of its collectives, and the dispatch time of each lane.
- * Must not know what the times are for. */
+/* steps.c: adds observations from the last step to a calibration: the times of its collectives, and the dispatch
+ * time of each lane. */
 #include "planner/calibrate/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
 
-/* Whether every rank of this collective waits for the last one to start; then the shortest of the ranks' times is the
- * collective's own. With a root, a rank may end early. */
+/* Whether every rank of this collective waits until all have started. Then the shortest of the ranks' times is the
+ * time of the collective itself. With a root, a rank may end early. */
 static int esp__calibration_even(uint32_t coll) {
     return coll == ESP_COLL_ALLREDUCE || coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_ALLTOALL ||
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Bytes of the whole buffer, as tables count them; 0 for payloads, because only their used bytes travel, and these
- * differ by rank. */
+/* Returns the bytes of the whole buffer, as in tables. Returns 0 for payloads: their used bytes differ by rank. */
 static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* The own times of the order's n collectives: the shortest of a group's times, in the slowest group; 0 if a rank of the
- * group has none. all[size][2n] has the ranks' times, in the first n of each row. (A rank that starts early
- * waits, and its core may poll meanwhile; the last rank to start does neither.) */
+/* Sets out[n] to the time of each of the n collectives. Ranks that start early wait for the last one, so a group's
+ * time is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. all[size][2n] has the ranks'
+ * times in the first n columns. */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;
@@ -41,16 +40,15 @@ static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uin
     }
 }
 
-/* The calibration's level for a scope; 255 if it has none. */
+/* Returns the calibration's level for a scope, or 255 if it has none. */
 static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     for (uint8_t level = ESP__FLAT; level <= esp__calibration_outermost(ctx); level++)
         if (esp__calibration_scope(ctx, level) == scope) return level;
     return 255;
 }
 
-/* The number by which to divide a collective's bytes for the tables, which assume that all ranks of a machine (or rack)
- * send at once. After a reduce or gather within the machine, one rank has the link to itself, so its bytes take as long
- * as this share of them would with all ranks. */
+/* Returns the number by which to divide a collective's bytes before reading a table. Tables assume that all ranks of
+ * a machine or rack send at once. After a reduce or gather within the machine, one rank has the link to itself. */
 static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
     const uint8_t level = esp__calibration_level_of(ctx, o->steps[step].level);
     uint64_t flows = 1;
@@ -64,8 +62,8 @@ static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o,
     return flows;
 }
 
-/* The time from which ops are observed. If the trainer's calls run the ops and each rank has a core, that is the last
- * push: an op that starts before it ends only at the trainer's next call, as the planner knows. */
+/* Returns the time from which ops are observed. If the trainer's calls run the ops and each rank has a core, that is
+ * the last push, because an op that starts earlier ends only at the trainer's next call, which the planner knows. */
 static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
     uint64_t last = 0;
     if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
@@ -94,7 +92,7 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
     const uint64_t observed_from = esp__calibration_observed_from(ctx, s);
     const uint32_t n = ctx->active.strategy.n_order;
-    const uint64_t each = 2ull * n * sizeof(float); /* wall times, then core times */
+    const uint64_t each = 2ull * n * sizeof(float); /* bytes of the wall times and the core times */
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
@@ -129,8 +127,7 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
 }
 
 /* ---- dispatch time ----------------------------------------------------------------------------------------------- */
-/* When the op's input was ready: when the op before it in its chain ended, or when the tensor that it waits for was
- * pushed. */
+/* Returns when the op's input was ready: when the op before it in its chain ended, or when its tensor was pushed. */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
@@ -142,7 +139,7 @@ static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     return pushed > at ? pushed : at;
 }
 
-/* How long the op waited for a thread or a core, after its input was ready and its lane was free (at free_at). */
+/* Returns how long the op waited for a thread or core after its input was ready and its lane was free, at `free_at`. */
 static double esp__calibration_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
     uint64_t input = esp__calibration_input(ctx, i), start = ctx->active.op_time[i].start_ns;
     if (free_at > input) input = free_at;
@@ -165,8 +162,7 @@ static int esp__calibration_start_order(const void *a, const void *b) {
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
-/* The mean wait on the cpu thread, which also runs the compute lane. It runs ops as they become ready, so their start
- * times give their order. */
+/* Returns the mean wait on the cpu thread, which also runs the compute lane. Start times give the order of its ops. */
 static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_start *starts, double *waits) {
     uint32_t n = 0;
     uint64_t free_at = 0;
@@ -181,8 +177,8 @@ static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_sta
     return n ? esp__calibration_mean(waits, n) : -1.0;
 }
 
-/* The mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the outermost of
- * them, which starts it. */
+/* Returns the mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the
+ * outermost of them, which starts it. */
 static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *waits) {
     const esp__active *f = &ctx->active;
     const uint32_t *sequence = f->sequence[k];

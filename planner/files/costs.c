@@ -1,12 +1,11 @@
-/* costs.c: costs files: a system file, codec files and a model file in one file, or some of them. Must not know what
- * these contain. */
+/* costs.c: reads and writes costs files. A costs file may contain a system file, codec files and a model file. */
 #include "planner/files/keys.h"
 #include "planner/files/read.h"
 #include "planner/files/write.h"
 #include <time.h>
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* That the parts are objects is checked by the parts' own readers. */
+/* The reader of each part checks that the part is an object. */
 static void files_read_costs(files_input *in, const files_place *root, void *out) {
     esp__costs_file *f = (esp__costs_file *)out;
     files_get_version(in, root, "costs");
@@ -31,7 +30,8 @@ static void files_read_costs(files_input *in, const files_place *root, void *out
 FILES_KIND(costs)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
-/* Adds a file's text as a value, indented. (JSON strings contain no line breaks.) */
+/* Adds a file's text as a value and indents it. Strings in JSON contain no line breaks, so each line can be
+ * indented. */
 static void files_put_inside(esp__text *t, const char *indent, const char *text) {
     while (*text) {
         const size_t n = strcspn(text, "\n");
@@ -44,7 +44,7 @@ static void files_put_inside(esp__text *t, const char *indent, const char *text)
 ESP__FN void files_silent(void *user, const char *text) { (void)user, (void)text; }
 
 ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c) {
-    const esp__files_log silent = {files_silent, NULL}; /* measuring has already warned of noise */
+    const esp__files_log silent = {files_silent, NULL}; /* the measurement has already warned of noise */
     esp__costs_file f;
     esp__text t = {0};
     char made[32];
@@ -68,7 +68,7 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c)
     esp__text_add(&t, "]%s", c->model ? ",\n  \"model\": " : "");
     if (c->model) files_put_inside(&t, "  ", c->model);
     esp__text_add(&t, "\n}\n");
-    /* What cannot be read again is not written. */
+    /* A text that could not be read again is not written. */
     const esp_status s = t.failed ? ESP_OK : esp__costs_parse(path, t.data, t.len, &f, &silent);
     if (s) {
         esp__text_free(&t);

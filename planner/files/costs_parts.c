@@ -1,5 +1,4 @@
-/* costs_parts.c: what codec, system and model files have in common: curves of time over size, and how they were
- * measured. */
+/* costs_parts.c: reads and writes what codec, system and model files share: curves, and how they were measured. */
 #include "planner/files/costs_parts.h"
 #include "planner/files/write.h"
 

@@ -1,5 +1,5 @@
-/* files.h: the planner's JSON files (docs/plan/schema/): model, codec costs ("gc"), system, and all of them in one as
- * "costs". Used by the command and by tests only: the library reads no JSON. Must not know how plans are made. */
+/* files.h: the planner's JSON files, for the command and for tests: model, codec costs ("gc"), system, and costs
+ * files, which contain all of these. docs/plan/schema has their schemas. The library itself reads no JSON. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
 #include "espresso.h"
@@ -7,33 +7,33 @@
 #include "espresso_impl/base/text.h"
 #include <stdbool.h>
 
-/* On errors esp_last_error(NULL) has the text: "FILE: KEY: expected ..., found ...", or "FILE:LINE: ..." if the text is
- * not JSON. Writing a struct and reading the file again gives an equal struct. Every *_free may be called on a zeroed
- * struct, and after a call that failed. A struct that was read owns its strings and arrays. Strings are NULL and counts
- * 0 if the file does not contain them. */
+/* If a function fails, esp_last_error(NULL) returns "FILE: KEY: expected ..., found ...", or "FILE:LINE: ..." if the
+ * text is not JSON. A struct that is written and read again is equal. Every *_free is also allowed on a zeroed
+ * struct and after a failure. A struct that was read owns its strings and arrays; those that the file lacks are
+ * NULL, with counts of 0. */
 
-/* Where warnings go, such as those of unknown keys. */
+/* Receives warnings, such as those of unknown keys. */
 typedef struct esp__files_log {
-    void (*warn)(void *user, const char *text); /* NULL: print to stderr */
+    void (*warn)(void *user, const char *text); /* if NULL, warnings go to stderr */
     void *user;
 } esp__files_log;
 
 /* How the numbers of a file were measured. */
 typedef struct esp__measured {
     uint32_t ranks, cores; /* ranks that ran at once, on this many cores */
-    /* The median, over all points, of the quartile distance / median of a point's times. */
+    /* Each point's spread is quartile distance / median of its times; this is the median over the points. */
     double spread;
     bool has_spread;
-    bool noisy; /* other work ran on the machine */
+    bool noisy; /* other work ran on the machine at the same time */
     const char *device;
 } esp__measured;
 
 /* ---- model.c -------------------------------------------------------------------------------------------------- */
 typedef struct esp__model_file {
-    esp_plan_model model; /* for esp_plan_make */
+    esp_plan_model model; /* input of esp_plan_make */
     const char *source;
-    uint32_t steps;         /* the number of steps that were measured */
-    esp__measured measured; /* without a spread */
+    uint32_t steps;         /* number of measured steps */
+    esp__measured measured; /* never has a spread */
     esp__arena arena;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
@@ -41,9 +41,9 @@ ESP__FN void esp__model_free(esp__model_file *f);
 
 /* ---- gc.c: what one codec costs ---------------------------------------------------------------------------------- */
 typedef struct esp__gc_file {
-    esp_plan_codec codec; /* for esp_plan_make; its spec contains the feedback */
+    esp_plan_codec codec; /* input of esp_plan_make; its spec has the feedback too */
     const char *spec;     /* the value of the file's key "codec" */
-    const char *feedback; /* as in a spec: "none", "own", ... */
+    const char *feedback; /* error feedback as in a spec: "none", "own", ... */
     const char *source;
     esp__measured measured;
     esp__arena arena;
@@ -53,9 +53,9 @@ ESP__FN void esp__gc_free(esp__gc_file *f);
 
 /* ---- system.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__system_file {
-    esp_plan_system system; /* for esp_plan_make */
+    esp_plan_system system; /* input of esp_plan_make */
     const char *accelerator, *source;
-    uint32_t cpu_workers; /* threads per machine that compress */
+    uint32_t cpu_workers; /* threads that compress on each machine */
     esp__measured measured;
     esp__arena arena;
 } esp__system_file;
@@ -63,7 +63,7 @@ ESP__FN esp_status esp__system_read(const char *path, esp__system_file *out, con
 ESP__FN void esp__system_free(esp__system_file *f);
 
 /* ---- costs.c ----------------------------------------------------------------------------------------------------- */
-/* A costs file: all that was measured at one place. The readers of model and system files find theirs in it, too. */
+/* A costs file: everything that was measured on one system. Readers of model and system files accept it, too. */
 enum { ESP__COSTS_CODECS = 16 };
 typedef struct esp__costs_file {
     const char *host, *made, *inter;
@@ -72,24 +72,24 @@ typedef struct esp__costs_file {
     uint32_t n_codecs;
     esp__model_file model;
     bool has_system, has_model;
-    esp__arena arena; /* owns all members: do not free these one by one */
+    esp__arena arena; /* owns all members, so they are not freed one by one */
 } esp__costs_file;
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
 ESP__FN void esp__costs_free(esp__costs_file *f);
-/* The files that a costs file consists of, as texts; NULL if it lacks one. */
+/* The texts of the files that a costs file contains, each NULL if the costs file lacks it. */
 typedef struct esp__costs_texts {
-    const char *host, *inter; /* inter: the emulated link */
+    const char *host, *inter; /* inter describes the emulated link */
     const char *system, *codecs[ESP__COSTS_CODECS], *model;
     uint32_t n_codecs;
 } esp__costs_texts;
 ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *texts);
 
 /* ---- read.c and write.c ------------------------------------------------------------------------------------------ */
-/* Writes to a temporary file beside `path`, which it then renames; "-" is standard output. */
+/* Writes to a temporary file beside `path` and renames it. A path of "-" is standard output. */
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
-/* Loads a whole file; the caller frees the text. */
+/* Reads a whole file. The caller frees the text. */
 ESP__FN esp_status files_input_load(const char *path, char **text, size_t *len);
-ESP__FN void files_silent(void *user, const char *text); /* an esp__files_log.warn that drops warnings */
+ESP__FN void files_silent(void *user, const char *text); /* an esp__files_log.warn that ignores the warning */
 
 /* ---- reading from memory (error messages call the file `name`) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,

@@ -1,4 +1,4 @@
-/* gc.c: codec files: what one codec costs in bytes and in time. Must not know any codec. */
+/* gc.c: reads and writes codec files: what one codec costs in bytes and in time. */
 #include "planner/files/costs_parts.h"
 #include "planner/files/keys.h"
 #include "planner/files/write.h"

@@ -1,9 +1,9 @@
-/* model.c: model files: tensors in backward order with their times. Must not know what the planner makes of them. */
+/* model.c: reads and writes model files: tensors in backward order, with their times. */
 #include "planner/files/costs_parts.h"
 #include "planner/files/keys.h"
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Only checks the shape: the planner needs just the number of elements. */
+/* Only checks the shape, because the planner needs nothing but the number of elements. */
 static void files_check_shape(files_input *in, const files_place *tensor, uint64_t elements) {
     const files_place p = files_at(tensor, "shape");
     double product = 1;
@@ -32,7 +32,7 @@ static void files_read_matrix(files_input *in, const files_place *tensor, esp_pl
                    (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
 }
 
-/* The planner checks whether such cuts exist, which depends on the system. */
+/* The planner checks whether such a division exists, because that depends on the system. */
 static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
     const files_place p = files_at(tensor, "shard");
@@ -84,7 +84,7 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     f->model.tensors = tensors;
 }
 
-/* Checks the stated sum of elements: if it is wrong, tensors are missing. */
+/* Checks that tensors have the stated number of elements; if not, tensors are missing. */
 static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
     const files_place p = files_at(root, "parameters");
     uint64_t stated, total = 0;

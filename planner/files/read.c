@@ -1,4 +1,4 @@
-/* read.c: reads JSON values as C values. Knows no key except "espresso". */
+/* read.c: reads JSON values as C values, for all files of the planner. */
 #include "planner/files/read.h"
 #include "espresso_impl/base/file.h"
 #include <ctype.h>
@@ -16,13 +16,13 @@ ESP__FN files_place files_item(const files_place *list, size_t i) {
     return (files_place){list, NULL, i, json_array_get(list->value, i)};
 }
 
-/* Prints a path such as "tensors[3].compute_us"; general: without indices, "tensors[].compute_us". Returns its length,
- * as snprintf does. */
+/* Prints a path such as "tensors[3].compute_us", or "tensors[].compute_us" if `general`. Returns its length, as
+ * snprintf. */
 static size_t files_place_print(const files_place *p, bool general, char *buf, size_t cap) {
     size_t n;
     int more;
     if (!p->in) return *buf = 0, (size_t)0;
-    n = files_place_print(p->in, general, buf, cap); /* the depth is a few levels */
+    n = files_place_print(p->in, general, buf, cap); /* recursion, but files have only a few levels */
     if (n >= cap) return n;
     if (p->key)
         more = snprintf(buf + n, cap - n, "%s%s", n ? "." : "", p->key);
@@ -32,7 +32,7 @@ static size_t files_place_print(const files_place *p, bool general, char *buf, s
 }
 
 /* ---- errors and warnings ----------------------------------------------------------------------------------------- */
-/* Replaces control characters, because a file's text must not control the terminal that shows a message. */
+/* Replaces control characters, because text from a file must not control the terminal that shows a message. */
 static char *files_printable(char *text) {
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
@@ -69,7 +69,7 @@ ESP__FN void files_warn(const files_input *in, files_place p, const char *text) 
         fprintf(stderr, "espresso: warning: %s\n", message);
 }
 
-/* Describes a value in a few words. */
+/* Describes a value in a few words, for error messages. */
 static const char *files_found(const json_t *v, char *buf, size_t cap) {
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_STRING:
@@ -227,7 +227,7 @@ static bool files_is_blank(const char *text, size_t len) {
     return i == len;
 }
 
-/* Fails because the text is not JSON. Only this message contains a line number: jansson knows none for values. */
+/* Fails because the text is not JSON. Only this message has a line number: jansson knows no lines of values. */
 _Noreturn static void files_syntax(files_input *in, const char *text, size_t len, json_error_t *e) {
     const char *hint = "this is not JSON; ";
     if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);
@@ -243,7 +243,7 @@ _Noreturn static void files_syntax(files_input *in, const char *text, size_t len
     longjmp(in->fail, 2);
 }
 
-/* The caller frees *root: local variables may be lost after a longjmp. */
+/* The caller frees *root, because local variables may be lost after a longjmp. */
 static void files_parse_catching(files_input *in, const char *text, size_t len, const char *kind, files_reader reader,
                                  void *out, json_t **root) {
     json_error_t e;

@@ -1,5 +1,5 @@
-/* write.c: writes JSON lines into a text; and a text to standard output, to a pipe, or to a file, which is replaced as
- * a whole or not at all. Must not know what the text means. */
+/* write.c: writes JSON lines into a text, and a text to standard output, a pipe, or a file, which is replaced
+ * completely or not at all. */
 #include "planner/files/write.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
@@ -42,7 +42,7 @@ ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t 
     if (!strcmp(path, "-")) {
         error = fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0 ? errno : 0;
     } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
-        /* A pipe or a terminal: the command waits for whoever reads it. */
+        /* For a pipe or a terminal, the command waits until somebody reads it. */
         int fd = open(path, O_WRONLY | O_CLOEXEC);
         error = fd < 0 ? errno : esp__file_write_all(fd, text, len);
         if (fd >= 0) close(fd);

@@ -1,9 +1,9 @@
-/* write.h: writes JSON lines into a text, and the text into a file. Must not know what the lines mean. */
+/* write.h: writes JSON lines into a text, and the text into a file. */
 #ifndef ESP__FILES_WRITE_H
 #define ESP__FILES_WRITE_H
 #include "planner/files/files.h"
 
-/* A number reads back as the same double; so does a time, which readers convert from microseconds to nanoseconds. */
+/* A number reads back as the same double. So does a time, which files keep in microseconds instead of ns. */
 ESP__FN void files_put_number(esp__text *t, double x);
 ESP__FN void files_put_us(esp__text *t, double ns);
 /* Adds the line `indent`"key": "text", or nothing if text is NULL. */

@@ -1,6 +1,6 @@
-/* write_builtin.c: a program that writes the built-in systems to FOLDER/NAME.json, for users to read and to change. The
- * folder must exist.
- *   write_builtin FOLDER        (run by make, with FOLDER $(BUILD)/share/espresso/systems) */
+/* write_builtin.c: a program that writes the built-in systems to FOLDER/NAME.json, so that users can read and
+ * change them. The folder must exist; make uses $(BUILD)/share/espresso/systems.
+ *   write_builtin FOLDER */
 #include "espresso.h"
 #include "planner/builtin/builtin.h"
 #include "planner/files/files.h"

@@ -44,7 +44,7 @@ def backward_of(net, device):
         if step.name:
             tensors.append(Tensor(step, us, flops))
             us, flops = 0.0, 0
-    if tensors:  # the backward after the last one counts for it
+    if tensors:  # backward work after the last gradient counts for it
         tensors[-1].us += us
         tensors[-1].flops += flops
     return tensors

@@ -89,9 +89,9 @@ def measure(torch, net, loss_of, args):
     """Trains args.warm + args.steps steps. Returns [(name, shape, compute_us)] in the order in which gradients are final, and a
     list over the steps of the times of forward, backward and update."""
     cuda = args.device == "cuda"
-    params = [(name, p) for name, p in net.named_parameters() if p.requires_grad]  # a shared one once
+    params = [(name, p) for name, p in net.named_parameters() if p.requires_grad]  # a shared parameter appears once
     note, us_between = stopwatch(torch, cuda, FIRST + len(params))
-    seen = []  # numbers of params, in the order of this step
+    seen = []  # indices of params, as they became ready
 
     def hook_of(i):
         def hook(_):
@@ -125,13 +125,13 @@ def measure(torch, net, loss_of, args):
             ready[i].append(us_between(FORWARD, FIRST + i))
         for part in range(3):
             parts[part].append(us_between(START + part, START + part + 1))
-    order = list(dict.fromkeys(seen))  # sorted() keeps it where times are equal
+    order = list(dict.fromkeys(seen))  # sorted() keeps this order for equal times
     at = {i: round(max(0, statistics.median(ready[i])), 1) for i in order}
     tensors, before = [], 0
     for i in sorted(order, key=at.get):
         tensors.append([params[i][0], list(params[i][1].shape), at[i] - before])
         before = at[i]
-    # the backward after the last one counts for it
+    # backward work after the last gradient counts for it
     tensors[-1][2] += max(0, statistics.median(parts[1]) - before)
     return tensors, parts
 

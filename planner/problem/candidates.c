@@ -1,31 +1,31 @@
-/* candidates.c: makes the candidate options for one size of unit: times the ops of every option and keeps the Pareto
- * set. Paths are pruned while they grow, at every node of the graph of options, so that most of the 4341 options are
- * never completed. */
+/* candidates.c: makes the candidate options of a unit. It times the ops of every option with every codec and keeps
+ * the paths that no other path dominates. It extends paths op by op along the graph of options and drops dominated
+ * beginnings of paths (prefixes) at every node, so that it never completes most of the 4341 options. */
 #include "planner/problem/problem.h"
 
-typedef struct esp__prefix { /* The beginning of a path, up to some node of the graph. */
+typedef struct esp__prefix { /* the beginning of a path, up to some node of the graph */
     struct esp__prefix *next, *spare;
-    const struct esp__prefix *before; /* without the last op; NULL if it has no ops */
+    const struct esp__prefix *before; /* this prefix without its last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
-    uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link lane */
-    double error, volume;                          /* known for complete paths only */
+    uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link */
+    double error, volume;                          /* set for complete paths only */
     uint32_t n, comps, codec, unpacks;
-    uint16_t op; /* the last op: index in problem.op_templates */
+    uint16_t op; /* index of the last op in problem.op_templates */
 } esp__prefix;
 
-/* State while the candidate options of one unit are made. */
+/* What is known while the candidate options of one unit are made. */
 typedef struct esp__timing {
     esp__problem *p;
     const esp__extent *unit;
-    const esp_plan_codec *codec; /* NULL if the path does not compress */
+    const esp_plan_codec *codec; /* NULL while paths do not compress */
     uint32_t codec_index, width;
-    uint64_t cols;                         /* the unit's columns; 0 if it is no matrix */
-    esp__shape shape;                      /* the sizes of the unit's parts with `codec` */
-    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* each op template's time, once it is known */
+    uint64_t cols;                         /* columns of the unit; 0 if it is a vector */
+    esp__shape shape;                      /* sizes of the unit's parts with `codec` */
+    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* time of each op template, or esp__unknown */
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* prefixes in use until the set is made, and free ones */
-    uint64_t most;             /* bytes that one op may hold; 0: no limit */
-    /* Memory, volume and error are compared too, so that a path that compresses never dominates one that does not. */
+    esp__prefix *used, *spare; /* prefixes that belong to the set, and free ones */
+    uint64_t most;             /* most payload bytes that an op may hold, or 0 */
+    /* Whether memory, volume and error are compared too. Then a path that compresses never dominates a raw one. */
     bool limited;
 } esp__timing;
 
@@ -34,8 +34,8 @@ static int esp__longer(const esp__op_time *a, const esp__op_time *b) {
     return a->ns > b->ns || a->core > b->core || a->link > b->link;
 }
 
-/* Whether a's ops are found among b's, in order, on the same lanes, none longer. Compares from the last op
- * backwards. */
+/* Whether the ops of `a` occur among those of `b`, in order, on the same lanes and none longer. The last op comes
+ * first. */
 static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
@@ -46,7 +46,7 @@ static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__pr
     return 1;
 }
 
-/* With EXACT, a prefix dominates only prefixes with its own codec, because op times depend on the codec. */
+/* With ESP__WIDTH_EXACT, prefixes of different codecs cannot be compared, because op times depend on the codec. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
@@ -59,7 +59,7 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
-/* A prefix never dominates one with a smaller sum, so lists are ordered by it. */
+/* Lists are sorted by this sum, because a prefix never dominates one with a smaller sum. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
@@ -100,7 +100,6 @@ static int esp__needs_pack(const esp__timing *t, uint16_t op, uint8_t kind) {
     return !(t->codec && t->codec->takes_list && op != ESP__OP_END && t->p->op_templates[op].kind == kind);
 }
 
-/* Extends `from` by one op. */
 static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint16_t op) {
     esp__prefix *l = esp__prefix_new(t), *spare = l->spare;
     const esp__op_template *r = &t->p->op_templates[op];
@@ -116,7 +115,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
             l->tail[k] = time->ns - time->link;
         } else {
             if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + time->ns; /* a lower bound so far, the same for all prefixes of a node */
+                l->head[k] = l->total + time->ns; /* a lower bound, equal for all prefixes at this node */
             l->tail[k] += time->ns;
         }
     }
@@ -134,8 +133,8 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
     return esp__prefix_op(t, l, op);
 }
 
-/* The most bytes that one op of a unit may hold. An op that collects the payloads of thousands of ranks needs more
- * memory than a machine has; such an op also moves more bytes than sums of uncompressed gradients do. */
+/* Returns the most payload bytes that one op of a unit may hold. Where an op collects the payloads of thousands of
+ * ranks, it needs more memory than a machine has, and sends more bytes than raw gradients would. */
 static uint64_t esp__op_most(const esp__extent *u) {
     const uint64_t own = ESP__WASTE_TIMES * 4u * u->elements, least = (uint64_t)ESP__WASTE_MIB << 20;
     return own > least ? own : least;
@@ -167,7 +166,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* the limit on all units is one on each */
+    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* a unit needs no more than all units */
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
     esp__prefix_add(t, &t->heads[e->to], next);
@@ -200,13 +199,14 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
-/* Sets each op's step and round. Ops of rounds before the last belong to the same steps as those of the last. */
+/* Sets the step and round of each op. Early rounds repeat steps, so their ops have the same steps as the last
+ * round's. */
 static void esp__path_steps(const esp__problem *p, const uint16_t *op_template, uint32_t n, uint32_t last_round,
                             esp__plan_op *ops) {
     uint8_t step = 0;
     for (uint32_t i = 0; i < n; i++) {
         const esp__op_template *r = &p->op_templates[op_template[i]];
-        /* a copy to the host belongs to the next step, a copy from it to the step before */
+        /* A copy to the host belongs to the step after it, a copy from the host to the step before it. */
         ops[i].step = r->kind == ESP_PLAN_COPY && r->reverse ? (uint8_t)(step - 1) : (uint8_t)(step + r->ahead);
         ops[i].round = (uint8_t)(last_round - r->early);
         if (r->kind != ESP_PLAN_COPY && r->kind != ESP_PLAN_PACK && !r->early) step++;
@@ -259,7 +259,7 @@ static int esp__path_before(const void *a, const void *b) {
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
-/* Sets the codec for ops that are timed from now on. */
+/* Makes `codec` the codec with which further ops are timed. */
 static void esp__timing_codec(esp__timing *t, uint32_t codec) {
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC ? NULL : &t->p->codecs[codec];
@@ -298,7 +298,7 @@ static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
     return 1;
 }
 
-/* Puts the core first: only its paths can be cheapest when each lane's time has a price. */
+/* Moves the core to the front. Only core paths can be cheapest when a price is set on each lane's time. */
 static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
@@ -315,7 +315,7 @@ static void esp__candidates_core_first(esp__problem *p, esp__candidates *candida
     esp__candidates_core_loads(p, candidates);
 }
 
-/* Frees all prefixes for the next set. */
+/* Makes all prefixes free for the next set. */
 static void esp__timing_close(esp__timing *t) {
     while (t->used) {
         esp__prefix *l = t->used;
@@ -331,8 +331,8 @@ static esp__timing *esp__timing_of(esp__problem *p, const esp__extent *u, uint64
     return p->timing;
 }
 
-/* Adds the paths of one codec (an index, or ESP__NO_CODEC) to `all`, where paths of different codecs may dominate each
- * other. raw: also paths that do not compress. */
+/* Adds the paths of one codec (an index, or ESP__NO_CODEC) to `all`, where paths of all codecs are compared. Adds
+ * paths that do not compress only if `raw`. */
 static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t codec, bool raw, esp__prefix **all) {
     esp__problem *p = t->p;
     esp__prefix *l;
@@ -351,14 +351,14 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
     }
 }
 
-/* Makes the set. unbounded: also with options whose ops hold too much memory, because a set must not be empty. */
+/* Makes the set. A set must not be empty, so `unbounded` also admits options whose ops hold too much memory. */
 static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t cols, esp__candidates *candidates,
                                  bool unbounded) {
     const esp__tree *tree = p->trees[candidates->keep];
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
-    /* Paths that do not compress are the same for all codecs: only the first codec adds them. */
+    /* Paths that do not compress are the same for all codecs, so only the first codec adds them. */
     bool raw = true;
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);
@@ -388,8 +388,8 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__candidates_core_first(p, candidates, paths);
 }
 
-/* The core of `like`, with times for this unit. Groups and chunks have many sizes; pruning for each would cost more
- * than it saves, since the Pareto set changes slowly with size. */
+/* Copies the core of `like` and computes its times for this unit. Groups and chunks have many sizes, between which
+ * the best options change slowly, so comparing all options for each size would not pay. */
 static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u, cols);
@@ -412,14 +412,14 @@ ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
-/* The size whose candidate options serve groups and chunks of about this size: the closest power of two. */
+/* Returns the size whose options groups and chunks of `elements` use: the closest power of two. */
 static uint64_t esp__size_rounded(uint64_t elements) {
     uint64_t size = 1;
     while (2 * size <= elements) size *= 2;
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* The entry in the problem's hash table; makes an empty one if there is none. */
+/* Finds the set in the problem's hash table, or adds an empty one. */
 static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed,
                                              uint32_t width) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
@@ -451,7 +451,7 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
     return 1;
 }
 
-/* The candidate options of a unit, as a matrix with these columns; cols 0: as a vector. */
+/* Returns the candidate options of the unit, taken as a matrix with `cols` columns, or as a vector if `cols` is 0. */
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols) {
     const uint32_t width = p->width;
     const bool retimed = p->approximate || !esp__unit_whole(p, u);
@@ -504,8 +504,8 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, con
     return path;
 }
 
-/* Maps an option for two levels to a system of more: the innermost level with several ranks is intra, all outer levels
- * together are inter. */
+/* Rewrites an option for two levels to a system with more. Its intra becomes the innermost level with several ranks,
+ * its inter all levels outside that. */
 static void esp__option_spread_system(const esp__problem *p, esp__option *o) {
     uint32_t last = 1;
     if (p->n_levels == 2 || esp__option_is_flat(o) || !p->hierarchical) return;

@@ -1,6 +1,6 @@
-/* cost.c: the time of one op: curves through measured points, collectives by formula or table, payload sizes. Sources:
- * Thakur, Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus
- * bandwidth factors). docs/design/planner.md has worked examples. */
+/* cost.c: computes the times of collectives, by formula or measured table, and payload sizes. Sources: Thakur,
+ * Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus bandwidth).
+ * docs/design/planner.md has worked examples. */
 #include "planner/problem/problem.h"
 #include <math.h>
 
@@ -19,7 +19,7 @@ ESP__FN double esp__curve_at(const esp_cost_curve *c, double size) {
 }
 
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements) {
-    /* Units like 0.01 are not exact in binary: 0.01 * 300 must be 3, not 3.0000000000000001 rounded up to 4. */
+    /* The product may be slightly too large: in binary, 0.01 * 300 is 3.0000000000000001, which must not become 4. */
     double units = c->units * (double)elements, rounded;
     if (units < 1e15) {
         rounded = (double)(int64_t)(units + 0.5);
@@ -36,7 +36,7 @@ static uint32_t esp__log2_ceil(uint32_t n) {
     return k;
 }
 
-/* Sequential hops: n - 1 where every rank exchanges with every other one, the depth of a tree elsewhere. */
+/* Returns how many messages follow one another: n - 1 if all ranks exchange with all, else the depth of a tree. */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     switch (coll) {
     case ESP_COLL_ALLTOALL: return n - 1;
@@ -45,7 +45,7 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     }
 }
 
-/* Bytes that a rank sends; in a collective to a root, the bytes that the root receives. */
+/* Returns the bytes that one rank sends, or, if all ranks send to a root, the bytes that the root receives. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece) {
     switch (coll) {
     case ESP_COLL_ALLREDUCE: return 2.0 * (n - 1.0) * piece;
@@ -53,7 +53,7 @@ ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece
     case ESP_COLL_ALLTOALL:
     case ESP_COLL_ALLGATHER:
     case ESP_COLL_GATHER: return (n - 1.0) * piece;
-    default: return before; /* broadcast and reduce are pipelined */
+    default: return before; /* pipelined: each rank sends the buffer once */
     }
 }
 
@@ -61,7 +61,7 @@ static double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
     return l->alpha_is == ESP_ALPHA_HOP ? l->alpha_ns * esp__hops(coll, n) : l->alpha_ns;
 }
 
-/* The size by which tables are indexed: the whole buffer, as nccl-tests counts it. */
+/* Returns the bytes by which tables are indexed: those of the whole buffer, as in nccl-tests. */
 static double esp__table_size(uint32_t coll, double n, double before, double piece) {
     return coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_GATHER ? n * piece : before;
 }
@@ -77,7 +77,7 @@ ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t
     return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
 }
 
-/* The level whose links determine the latency. */
+/* Returns the outermost level of the scope, because its links have the longest latency. */
 static uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -92,16 +92,16 @@ ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32
     return first == last ? esp__system_link(s, first) : NULL;
 }
 
-/* Ranks in one group of the levels first to last, such as the ranks of a machine or of a rack. */
+/* Returns the number of ranks in one group that spans the levels `first` to `last`, such as a machine or a rack. */
 ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
     uint32_t n = 1;
     for (uint32_t level = first; level <= last; level++) n *= esp__system_size(s, level);
     return n;
 }
 
-/* The share of a table's bytes that passes an uplink. Tables are measured with all ranks of a machine (or rack) active;
- * fewer ranks send less. Roots are spread over the machines, so one uplink carries only what its own roots receive or
- * send. */
+/* Returns the share of a table's bytes that crosses one uplink. Tables are measured with all ranks of a machine or
+ * rack, but fewer may send here. Roots are spread over machines, so an uplink carries only the data of its own
+ * roots. */
 ESP__FN double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -128,8 +128,8 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
     if (n < 2) return 0.0;
     if (tables && tables->table[coll].n)
         return esp__measured_ns(s, &tables->table[coll], scope, coll, before, piece, flows);
-    /* A ring passes each uplink once in each direction; alltoall sends each part that leaves the machine over it. The
-     * slowest link determines the time. */
+    /* A ring crosses each uplink once in each direction. An alltoall sends each part that leaves the machine across
+     * it. The slowest link determines the time. */
     for (uint32_t level = first; level <= outermost; level++) {
         double inside = esp__system_ranks(s, first, level - 1), bytes = traffic;
         if (esp__system_size(s, level) == 1) continue;

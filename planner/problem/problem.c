@@ -1,4 +1,4 @@
-/* problem.c: checks the caller's inputs and makes the problem from them. */
+/* problem.c: checks the caller's inputs and makes the planner's state (esp__problem) from them. */
 #include "planner/problem/problem.h"
 #include <math.h>
 #include <fnmatch.h>
@@ -8,7 +8,7 @@ enum { ESP__PLAN_TENSORS_MAX = 32768 };
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
 static int esp__bad_time(double ns) {
     return !(ns >= 0.0) || ns > 1e13;
-} /* 2.8 hours; larger times could overflow sums */
+} /* 2.8 hours; sums of longer times could overflow */
 
 static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
     if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
@@ -111,7 +111,7 @@ ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     return ESP_OK;
 }
 
-/* Names appear in comments of a strategy's text and in messages, so they must not contain line breaks. */
+/* Replaces line breaks, because names appear in messages and in the comments of a strategy's text. */
 static const char *esp__one_line(esp__problem *p, const char *name) {
     char *copy = esp__arena_text(p->arena, name ? name : "");
     for (char *c = copy; *c; c++)
@@ -172,8 +172,8 @@ ESP__FN esp_status esp__check_model(esp__problem *p) {
 /* ---- constraints on single tensors ------------------------------------------------------------------------------- */
 static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
-/* Tensor i's constraint: its own `keep`, else the first matching pattern's; NULL if it has none. A sharded tensor is
- * never in a group, so a small one can be constrained by itself. */
+/* Returns the constraint of tensor i: its own `keep`, else the text of the first pattern that matches, else NULL. A
+ * sharded tensor has its own unit, so a small one stays raw by a constraint of its own. */
 static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     char glob[ESP__SPEC_MAX];
     if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
@@ -189,14 +189,14 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
-    for (uint32_t c = 0; c < p->n_codecs; c++) { /* by its name without parameters */
+    for (uint32_t c = 0; c < p->n_codecs; c++) { /* else by the codec's name without parameters */
         size_t n = strcspn(p->codecs[c].spec, ":");
         if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
     }
     return ESP__NO_CODEC;
 }
 
-/* The tree of options that contains only `o`. */
+/* Returns a graph of options with the single option `o`. */
 static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
     char option[ESP__TEXT_MAX];
     esp__option_print(o, option, sizeof option);
@@ -241,8 +241,8 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Checks that units with this constraint have candidate options. Whether an op can run depends at most on the unit's
- * shape, and chunks and groups are not matrices. */
+/* Fails if units with this constraint would have no option. Whether an op can run depends on the unit's shape at
+ * most; chunks and groups count as vectors. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     const esp_plan_tensor *t = &p->model->tensors[tensor];
@@ -259,9 +259,9 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
         t->name, text ? "keep " : "what is forbidden or requested", text ? text : "");
 }
 
-/* The constraints' texts by number, while tensors get their numbers. */
+/* The texts of all constraints so far, by number, while each tensor gets the number of its constraint. */
 typedef struct esp__keeping {
-    const char **texts, **shards; /* [room] */
+    const char **texts, **shards; /* arrays with `room` entries */
     uint32_t room;
 } esp__keeping;
 
@@ -274,7 +274,7 @@ static void esp__keeping_grow(esp__problem *p, esp__keeping *w) {
     p->trees = esp__arena_grow(p->arena, p->trees, used, bytes);
 }
 
-/* The number of tensor i's constraint. Each sharded tensor has a number of its own, so that it never joins a group. */
+/* Sets *number for tensor i. Each sharded tensor gets its own number, because a group has one number. */
 static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i, uint32_t *number) {
     const char *text = esp__keep_text(p, i), *shard = p->model->tensors[i].shard;
     uint32_t k = 0;
@@ -298,8 +298,8 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
     return ESP_OK;
 }
 
-/* Finds the tensors that must stay raw because they are small. If other constraints forbid every raw option, none
- * must. */
+/* Finds the tensors that are too small to compress. Finds none if other constraints exclude every option without
+ * compression. */
 static void esp__raw_open(esp__problem *p, esp__keeping *w) {
     uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
     for (uint32_t i = 0; i < p->n_tensors; i++)
@@ -339,7 +339,7 @@ static esp_status esp__keeps_open(esp__problem *p) {
         }
     p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
-        /* Each constraint is checked once, or for each tensor if codecs depend on shapes. */
+        /* Codecs with bound() depend on shapes, so with them each tensor is checked; else each constraint once. */
         if (keep[i] < done && !p->most_rounds) continue;
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
@@ -377,8 +377,8 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Whether the model has more sizes than candidate options should be made for. With both devices the limit is lower,
- * because pruning takes longer. */
+/* Whether the model has too many sizes to make candidate options for each. With two devices the limit is lower,
+ * because comparing options takes longer. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
@@ -449,7 +449,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
     esp_plan_codec *own = esp__arena_get(arena, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
-    for (uint32_t c = 0; c < n_codecs; c++) { /* the caller's structs may be of an older, shorter version */
+    for (uint32_t c = 0; c < n_codecs; c++) { /* an older caller's structs may be shorter */
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
         esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
         if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;

@@ -1,20 +1,20 @@
-/* problem.h: shared by the files that make a problem: the graph of options, and the times of its ops. */
+/* problem.h: what the files in problem/ share: the graph of options, and the times of ops. */
 #ifndef ESP__PROBLEM_H
 #define ESP__PROBLEM_H
 #include "planner/plan.h"
 
 /* ---- tree.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__tree_filter {
-    uint32_t parts, devices; /* bits ESP__TREE_*; bits 1 << ESP_ON_CPU, ESP_ON_GPU */
-    bool extended;           /* also options that sum payload bodies */
-    /* Globs: an option's text must contain all of `match` and none of `forbid`. */
+    uint32_t parts, devices; /* ESP__TREE_* bits; 1 << ESP_ON_CPU or ESP_ON_GPU */
+    bool extended;           /* whether to visit options that sum payload bodies */
+    /* Globs: the text of an option must contain all of `match` and none of `forbid`. */
     const char *const *match, *const *forbid;
     uint32_t n_match, n_forbid;
-    int max_comp; /* most Comps in an option; -1: any number */
+    int max_comp; /* most Comps in an option; -1 if any number may */
 } esp__tree_filter;
 
 typedef struct esp__tree_counts {
-    uint64_t flat, hierarchical, raw; /* raw: without compression */
+    uint64_t flat, hierarchical, raw; /* raw counts the options without compression */
 } esp__tree_counts;
 
 /* ---- templates.c ----------------------------------------------------------------------------------------------- */
@@ -23,26 +23,26 @@ typedef struct esp__edge {
     uint16_t op; /* index in problem.op_templates */
 } esp__edge;
 typedef struct esp__node {
-    uint32_t first, n; /* edges */
+    uint32_t first, n; /* its edges are [first, first + n) */
 } esp__node;
-/* The graph of options. Every edge leads to a node with a smaller number; an option ends at node 0. */
+/* The graph of options. Each path from the root to node 0 is an option; edges lead to smaller node numbers. */
 struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
     uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
-    /* The options that compress, for units that run 1, 2, ... rounds of a codec with bound(). */
+    /* rounds[n - 1]: the options that compress, for units that run n rounds of a codec with bound(). */
     struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 16384, /* half of them are enough without codecs with bound() */
+    ESP__TEMPLATE_ROOM = 16384, /* half of them suffice if no codec has bound() */
     ESP__OP_END = 0xffff
 };
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
-/* Special values of esp__op_time.ns, for an op that cannot run, and for a time that is not computed yet. */
+/* Values of esp__op_time.ns for an op that cannot run, and for a time that is not computed yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
@@ -69,7 +69,7 @@ ESP__FN esp_status esp__check_system(const esp_plan_system *s);
 ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
 ESP__FN esp_status esp__check_model(esp__problem *p);
 ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u);
-/* Bytes of a payload that contains a part of this cut. */
+/* Returns the bytes of a payload that contains one part of the cut. */
 ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec, uint8_t cut);
 #endif

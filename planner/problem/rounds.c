@@ -1,8 +1,8 @@
-/* rounds.c: codecs with bound(), of several rounds or of matrices: which rounds a unit runs, and the bytes of each
- * round's payload, as the executor computes them. Knows no codec by name and no options. */
+/* rounds.c: sizes payloads of codecs that have several rounds or take matrices. Their bound() determines which
+ * rounds a unit runs and the bytes of each round's payload; the executor computes the same. */
 #include "planner/problem/problem.h"
 
-/* Describes a part to a codec as the executor does: a part of a matrix is a matrix if it consists of whole rows. */
+/* Describes a part to a codec as the executor does. A part of a matrix counts as a matrix only if it has whole rows. */
 static esp_tensor esp__part_like(const esp_plan_codec *c, uint64_t part, uint64_t elements, uint64_t cols) {
     const int matrix = cols && part && (c->caps & ESP_CODEC_NEEDS_MATRIX || part == elements);
     esp_tensor like;

@@ -1,7 +1,7 @@
-/* algorithm1.c: Espresso's Algorithm 1 (section 4.3): which tensors to compress, and how, on one kind of device. It
- * visits the tensors by size, the largest first, and of equal ones the latest in backward order. It skips a tensor in
- * front of a bubble (idle time on its lanes); every other tensor gets the option with the shortest step while all other
- * tensors keep theirs. */
+/* algorithm1.c: Espresso's Algorithm 1 (section 4.3), which decides for one kind of device which tensors to compress
+ * and how. It visits the tensors by falling size; among equal sizes, the last in backward order comes first. It
+ * skips a tensor that is followed by a bubble (idle time on its lanes). Each other tensor gets the option with the
+ * shortest step, while all other tensors keep theirs. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
@@ -27,7 +27,7 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
-    /* If no path passes (a constraint or codec needs another device), all are allowed. */
+    /* If no path passes, because a constraint or codec needs another device, the unit may have every path. */
     if (out->n) return;
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
@@ -54,8 +54,8 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
 }
 
 /* ---- initial solutions ---- */
-/* The usual option without compression; NULL if constraints exclude it. The candidate options lack it when another path
- * has less load on every lane, but with some sequences the usual option makes the shorter step. */
+/* Returns the usual option without compression, or NULL if constraints exclude it. The candidate options lack it if
+ * another path needs less time on every lane. With some sequences the usual option still makes the shorter step. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
@@ -63,8 +63,8 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 
-/* The start without compression, if the choices include such paths: each unit's shortest path, or the usual option for
- * all. */
+/* Makes the start without compression, if the choices have such paths: with the shortest path for each unit, or the
+ * usual option for all. */
 static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__schedule usual;
     memset(&usual, 0, sizeof usual);
@@ -95,8 +95,8 @@ ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choi
 }
 
 /* ---- Remove and GetBestOption ---- */
-/* Tries every path of one unit while all other paths and their sequence stay; takes the best if it makes the step
- * shorter. If the step is as long without the unit, which is then in front of a bubble, no path can help. */
+/* Tries every path of one unit and takes the best if it makes the step shorter. All other paths and their sequence
+ * stay. If the step without this unit is as long as with it, the unit is followed by a bubble, and no path can help. */
 static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;
@@ -116,7 +116,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     return best < before && esp__incremental_take(k, best_swap);
 }
 
-/* Changes to the sequence by ready times if that is shorter; returns 1 if it did. */
+/* Changes to the sequence by ready times if that makes the step shorter; returns 1 if it did. */
 static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     esp__schedule_copy(k->p, ready, k->d);
     if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
@@ -125,7 +125,7 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     return 1;
 }
 
-/* Improves unit after unit, in passes over all units, until a whole pass changes none. */
+/* Improves one unit after the other, in passes over all units, until a whole pass changes none. */
 static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const esp__ranked *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;
@@ -138,7 +138,7 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     }
 }
 
-/* The shorter of two results: from the start without compression, and from the Lagrangian start. */
+/* Takes the shorter of two results: from the start without compression and from the Lagrangian start. */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     const esp__ranked *order = esp__ranking(p, d);
     esp__schedule priced;

@@ -8,9 +8,9 @@ enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS
 typedef struct esp__offload {
     const esp__path *from;
     const esp__path *to[ESP__VARIANTS_MOST];
-    uint32_t *members; /* units, earliest first */
+    uint32_t *members; /* the group's units, the earliest first */
     uint32_t n, n_to;
-    uint32_t count, variant; /* how many members move now, and to which path */
+    uint32_t count, variant; /* members that move now, and the path to which they move */
     uint32_t best_count, best_variant;
 } esp__offload;
 
@@ -19,7 +19,7 @@ typedef struct esp__offloading {
     esp__schedule *d;
     esp__offload *groups;
     esp__change *changes;
-    const esp__path **wanted; /* [n_units] scratch of esp__offload_changes */
+    const esp__path **wanted; /* scratch of esp__offload_changes */
     uint32_t n;
     uint64_t best;
 } esp__offloading;

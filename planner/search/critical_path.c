@@ -1,11 +1,11 @@
-/* critical_path.c: local search over sequences, for given paths: ops on the longest path are exchanged with the ops
- * that they wait for on their lane (the neighbourhood of job shops: Van Laarhoven, Aarts, Lenstra 1992; Balas,
- * Vazacopoulos 1998). Ops before the ones that move keep their times, ops after them their tails, so a trial evaluates
- * only the ops between. */
+/* critical_path.c: local search over sequences while all paths stay. It exchanges ops on the longest path with the
+ * ops that they wait for on their lane, as is usual for job shops (Van Laarhoven, Aarts, Lenstra 1992; Balas,
+ * Vazacopoulos 1998). Ops before the exchanged ones keep their times, later ops keep their tails (the longest path
+ * to the step's end), so a trial evaluates only the ops between. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-/* Most ops between the two that are exchanged, and most ops on its own lanes that an op may pass. */
+/* Limits: ops between two exchanged ops, and ops on its own lanes that a moved op may pass. */
 enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 };
 
 /* A new order for the places [from, from + n) of the sequence. */
@@ -60,7 +60,7 @@ static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, es
     return 1;
 }
 
-/* The longest path through the ops that the shift changes; UINT64_MAX if it is not below `limit`. */
+/* Returns the longest path through the ops that the shift changes, or UINT64_MAX if it reaches `limit`. */
 static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     uint32_t end = s->from + s->n;
@@ -88,8 +88,8 @@ static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Makes the shift if the step then takes less than `limit`; returns 1 if it did. A longer path elsewhere may prevent
- * it. */
+/* Makes the shift if the step then takes less than `limit`, and returns 1 if it did. The step may be longer than the
+ * trial's result, if its longest path does not contain the changed ops. */
 static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint32_t was[ESP__SHIFT_SPAN + 1], *sequence = &k->d->sequence[s->from];
     memcpy(was, sequence, s->n * sizeof *was);
@@ -105,7 +105,7 @@ static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
     return k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan;
 }
 
-/* Whether op i releases one of these lanes at `start`. */
+/* Whether op i releases one of these lanes exactly at `start`. */
 static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t lanes, uint64_t start) {
     const esp__timed *timed = &k->timed_ops[i];
     for (uint32_t lane = 0; lanes >> lane; lane++)

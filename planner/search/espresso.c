@@ -1,15 +1,15 @@
-/* espresso.c: the strategy "espresso": Algorithms 1 and 2, which choose options for given units. They run three times:
- * on whole tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small
- * neighbours in groups, as in common tensor fusion. The shortest result counts. */
+/* espresso.c: the strategy "espresso", which runs Algorithms 1 and 2 three times and takes the shortest result: on
+ * whole tensors; with large tensors in chunks, as in BytePS, on which the paper's system is built; and with small
+ * neighbours in groups, as is common in tensor fusion. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* A tensor is large if it has at least 1/64 of the model's elements. Groups have 4 MiB, the usual size of fusion
- * buffers. */
+/* A tensor is large if it has at least 1/64 of the model's elements. A group has at most 4 MiB, the usual size of
+ * buffers for tensor fusion. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* The number of chunks with which the tensor, if it were alone, is synchronised soonest. The first chunk passes all
- * lanes; each further chunk takes as long as the busiest lane needs for it. */
+/* Returns the number of chunks with which the tensor alone would be synchronised soonest. The first chunk takes the
+ * time of all its ops. Chunks overlap, so each further one adds only its time on the busiest lane. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
@@ -27,12 +27,12 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     return best;
 }
 
-/* Sets units with large tensors in chunks. Returns 0, and leaves d unchanged, if no tensor is large. */
+/* Makes large tensors several units. Returns 0 and leaves `d` as it is if no tensor is large. */
 static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    /* By hash of size: index + 1 of the last such tensor. */
+    /* A hash table from sizes to the index + 1 of the last tensor of that size. */
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
@@ -54,7 +54,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     return cut != 0;
 }
 
-/* Sets units with small neighbours in groups. Returns 0, and leaves d unchanged, if no two neighbours are small. */
+/* Makes small neighbours one unit. Returns 0 and leaves `d` as it is if no two neighbours are small. */
 static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;

@@ -1,14 +1,14 @@
-/* initial.c: initial solutions of the search. Each lane's time gets a price, and every unit takes its cheapest path. */
+/* initial.c: finds schedules from which the search starts. It sets a price on each lane's time and gives every unit
+ * its cheapest path. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 #include <math.h>
 
-/* Prices are multiplied by a factor for each lane, and one (CHAIN) for the total time of a path's ops. */
+/* Each lane's price is multiplied by a factor. CHAIN is the factor for the total time of a path's ops. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
-/* Ways to price paths: with the prices that the lower bound found for each unit, or with equal ones; with prices that
- * differ at random by `jitter`; with factors for the lanes compute and cpu, where a large factor makes paths avoid the
- * lane. */
+/* How to price paths: with equal prices or those of the lower bound for each unit; with random differences up to
+ * `jitter`; with factors for the lanes compute and cpu, where a large factor makes paths avoid the lane. */
 static const struct {
     bool uniform;
     double jitter, compute, cpu;
@@ -16,12 +16,12 @@ static const struct {
                      {false, 0.3, 1.0, 1.0}, {true, 0.6, 1.0, 1.0}, {true, 0.6, 1.0, 1e3}};
 _Static_assert(sizeof esp__pricings / sizeof *esp__pricings == ESP__PRICINGS, "search.h counts the pricings");
 
-/* Whether this pricing differs from the others on this system: with one device there is no other one to avoid. */
+/* Whether this pricing differs from the others on this system. With one device, paths cannot avoid it. */
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
 
-/* Whether this pricing applies and has the same prices for all units. */
+/* Whether this pricing applies and is the same for all units. */
 ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].uniform && esp__pricing_applies(p, pricing);
 }
@@ -32,7 +32,7 @@ static int esp__has_prices(const esp__bound *b) {
     return sum > 0.01;
 }
 
-/* Gives every unit its cheapest path at the pricing's prices times `factor`. */
+/* Gives every unit the path that is cheapest at the pricing's prices times `factor`. */
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
                                  uint32_t pricing) {
     const esp__bound *bound = p->bound;
@@ -41,11 +41,11 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
-        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound's prices are per tensor */
+        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound has prices per tensor */
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (uniform ? 0.25 : bound->price[t][k]) * factor[k];
         price[ESP__LANE_COMPUTE] *= esp__pricings[pricing].compute;
         price[ESP__LANE_CPU] *= esp__pricings[pricing].cpu;
-        /* Equal units may get different paths: the optimum of the lower bound is such a mixture. */
+        /* Random differences let equal units have different paths, as the optimum of the lower bound does. */
         if (jitter > 0.0)
             price[ESP__LANE_COMPUTE] *=
                 1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
@@ -64,8 +64,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Raises the prices of lanes with much load and lowers the others', a few times; keeps the shortest schedule and its
- * factors. */
+/* Several times, raises the prices of busy lanes and lowers the prices of idle ones. Keeps the shortest schedule and
+ * its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];
@@ -76,14 +76,14 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
         uint64_t last = other->makespan;
         esp__choose_by_price(p, other, f, pricing);
-        if (round && other->makespan == last) break; /* the new prices change nothing */
+        if (round && other->makespan == last) break; /* the new prices changed nothing */
         if (other->makespan < d->makespan) {
             esp__schedule_copy(p, d, other);
             memcpy(factor, f, sizeof f);
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        /* No link or CPU is busy before the first tensor is ready. */
+        /* All lanes but compute are idle until the first tensor is ready, which counts as load. */
         for (uint32_t k = 1; k < p->n_lanes; k++) load[k] += (double)p->compute[0];
         double sum = 0.0;
         for (uint32_t k = 0; k < p->n_lanes; k++)
@@ -93,8 +93,8 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
     }
 }
 
-/* Updates the prices: balances them, then (unless coarse) raises and lowers one after the other while that makes the
- * step shorter. `d` must have units; it gets the shortest schedule. */
+/* Updates the prices and sets `d`, which must have units, to the shortest schedule. It first balances the lanes;
+ * unless `coarse`, it then changes one price after the other while that makes the step shorter. */
 ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];

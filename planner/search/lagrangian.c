@@ -1,13 +1,13 @@
-/* lagrangian.c: the Lagrangian start of Algorithm 1. Each lane's time has a price, and every unit takes the path that
- * is cheapest at these prices. Then the prices of lanes with more load rise, those of the others fall, and so on. This
- * balances the lanes, which choosing for one tensor after the other does not. The start is the shortest schedule found
- * on the way. */
+/* lagrangian.c: makes the Lagrangian start of Algorithm 1. It sets a price on each lane's time and gives every unit
+ * the path that is cheapest at these prices. Then it raises the prices of lanes with much load, lowers those of all
+ * other lanes, and repeats. This balances the lanes, which decisions for one tensor after the other do not. The
+ * start is the shortest schedule that it found. */
 #include "planner/search/search.h"
 #include <math.h>
 
 enum { ESP__PRICE_ROUNDS = 24 };
 
-/* The cheapest path; of equally cheap ones, the one with the least total. */
+/* Returns the cheapest path; among equally cheap paths, the one with the shortest total time. */
 static const esp__path *esp__cheapest(const esp__choices *c, const double price[ESP__LANES]) {
     const esp__path *best = NULL;
     double least = 0.0;
@@ -19,7 +19,7 @@ static const esp__path *esp__cheapest(const esp__choices *c, const double price[
     return best;
 }
 
-/* Gives every unit its cheapest path and adds up the loads. Returns how many units changed their path. */
+/* Gives every unit its cheapest path and sums the loads. Returns the number of units whose path changed. */
 static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__choices *choices,
                                  const double price[ESP__LANES], const esp__path **cheapest,
                                  uint64_t load[ESP__LANES]) {
@@ -27,7 +27,7 @@ static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__c
     memset(load, 0, ESP__LANES * sizeof *load);
     load[ESP__LANE_COMPUTE] = p->ready[p->n_tensors - 1];
     for (uint32_t u = 0; u < d->n_units; u++) {
-        /* Units with the same choices share the result, which is computed for the first of them. */
+        /* Units with equal choices share the result, which the first of them computes. */
         if (choices[u].like == u) cheapest[u] = esp__cheapest(&choices[u], price);
         const esp__path *path = cheapest[choices[u].like];
         changed += d->paths[u] != path;
@@ -37,7 +37,7 @@ static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__c
     return changed;
 }
 
-/* As esp__schedule_keep_better, but a schedule that keeps the limits replaces one that does not. */
+/* Like esp__schedule_keep_better, but a schedule within the limits also replaces one that exceeds them. */
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
     int before = esp__schedule_allowed(p, to), after = esp__schedule_allowed(p, from);
     if (before == after)

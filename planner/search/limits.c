@@ -1,7 +1,7 @@
-/* limits.c: schedules within max_memory_bytes, max_volume and max_error. Time, memory, volume and error each get a
- * price, and every unit takes its cheapest path. The price of what exceeds its limit rises until all limits are kept
- * (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits still allow is then
- * used where it saves most time. */
+/* limits.c: finds schedules within max_memory_bytes, max_volume and max_error. It sets a price on time and on each
+ * limited quantity and gives every unit its cheapest path. It raises the price of whatever exceeds its limit until
+ * no limit is exceeded (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the
+ * limits still allow then goes to the units where it saves most time. */
 #include "planner/search/search.h"
 #include <math.h>
 
@@ -13,7 +13,7 @@ ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* The limits on a whole schedule; INFINITY if there is none. */
+/* Sets may[] to the limits on a whole schedule, INFINITY where there is none. */
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -23,19 +23,19 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
 }
 
-/* The state of fitting one schedule to the limits. */
+/* The state while one schedule is changed to keep the limits. */
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    /* [n_units] The current paths; the cheapest ones within the limits, if `fits`; those that exceed the limits
-     * least. */
+    /* Paths of each unit: the current ones; the cheapest within the limits, if `fits`; and those that exceed the
+     * limits least. */
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
     bool uniform, fits;
 } esp__fitting;
 
-/* The price of a path's time on the lanes, at the bound's prices or at even ones. */
+/* Returns the price of a path's time on the lanes, at the bound's prices or at equal ones. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
     const esp__extent *unit = &f->from->units[u];
@@ -56,7 +56,7 @@ static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path
     return sum;
 }
 
-/* Chooses every unit's cheapest path at the current prices; of equally cheap ones the one with the least time. */
+/* Gives every unit its path with the lowest price; among equals, the fastest. */
 static void esp__fit_choose(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     f->cost = 0.0;
@@ -78,7 +78,7 @@ static void esp__fit_choose(esp__fitting *f) {
     }
 }
 
-/* How far the limits are exceeded, as a sum of shares of each limit; 0 if all are kept. */
+/* Returns how far limits are exceeded: the sum of the excess over each limit divided by that limit. */
 static double esp__fit_excess(const esp__fitting *f, const double used[ESP__LIMITS]) {
     double excess = 0.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++)
@@ -98,15 +98,15 @@ static void esp__fit_keep(esp__fitting *f) {
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* Searches prices at which all limits are kept: raises those of exceeded limits and lowers the others, in smaller and
- * smaller steps. */
+/* Searches prices at which no limit is exceeded. In steps that get smaller, it raises the prices of exceeded limits
+ * and lowers all others. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* At first, using a limit in full costs a hundredth of the time. */
+    /* In the first round, using all that a limit allows has the price of a hundredth of the step time. */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
@@ -125,8 +125,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* For limits that are hard to keep: chooses the paths that use least of one limit, and of equal ones those with the
- * least time. */
+/* Gives every unit the path that uses least of one limit; among equals, the fastest. This helps if the limit is hard
+ * to keep. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -135,12 +135,12 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         for (uint32_t i = 0; i < candidates->n_core; i++) worth += esp__fit_time(f, u, candidates->core[i]);
     }
-    f->price[limit] = 1e9 * (worth + 1.0); /* any use of it outweighs all time */
+    f->price[limit] = 1e9 * (worth + 1.0); /* using any of it costs more than all time */
     esp__fit_choose(f);
     esp__fit_keep(f);
 }
 
-/* Computes `used` for `paths`. */
+/* Sums what the current paths use of each limit. */
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     for (uint32_t u = 0; u < f->from->n_units; u++) {
@@ -150,8 +150,8 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* With several limits there may be no prices at which all are kept. Then starts from the choice that exceeds them
- * least, and repeatedly changes the path that reduces the excess most, until all limits are kept or no change helps. */
+/* With several limits, there may be no prices at which all are kept. So this function takes the choice that exceeds
+ * them least, and changes the path that reduces the excess most, until all limits are kept or no change helps. */
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->closest, f->from->n_units * sizeof *f->closest);
     esp__fit_sum(f);
@@ -181,7 +181,7 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Uses what the limits still allow: gives one unit after the other the fastest path that keeps them. */
+/* Gives one unit after the other the fastest path with which the limits are still kept. */
 static void esp__fit_fill(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
     esp__fit_sum(f);
@@ -207,7 +207,7 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* One attempt, at even prices or at the bound's. `out` gets the result if it is allowed and shorter. */
+/* Fits the schedule at equal prices or at the bound's. Sets `out` if the result is allowed and shorter. */
 static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool uniform, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};
@@ -230,7 +230,7 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool unifor
     }
 }
 
-/* Brings a schedule within the limits without changing its units; returns 0 if it finds no such paths. */
+/* Changes paths until the schedule keeps the limits; its units stay. Returns 0 if it finds no such paths. */
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
@@ -241,7 +241,7 @@ ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     return 1;
 }
 
-/* Fails because no strategy within the limits was found; names, for each limit, the least that whole tensors need. */
+/* Fails because the search found no strategy within the limits. Names the lowest possible limits. */
 ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     const esp_plan_config *c = &p->config;
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;

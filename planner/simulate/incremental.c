@@ -1,21 +1,18 @@
-/* incremental.c: incremental evaluation: how long would the step be if other units replaced some neighbouring ones?
- *
- * A trial costs little. First the old units are removed; then every other op has a *tail*, the longest path from its
- * start to the end of the step. The trial merges the new units' ops into the sequence by ready time, beginning after
- * the backward that makes the first old unit ready. For every op that it passes, start + tail is the length of a path
- * through the new schedule; the longest of these is the makespan. So a trial ends at the last new op, or at the first
- * path that is too long. Must agree with esp__replay. */
+/* incremental.c: computes quickly how long a step would be if other units replaced some neighbouring ones (a trial).
+ * It first removes the old units. Every other op then has a *tail*: the longest path from its start to the end of
+ * the step. A trial inserts the new ops into the sequence. For every op that it passes, start + tail is the length
+ * of a path through the new schedule, and the longest path is the makespan. So a trial ends after the last new op,
+ * or when a path is too long. The result must agree with esp__replay. */
 #include "planner/simulate/schedule.h"
 
-/* The longest path from an op's start over its lanes, if `next` has the tails of the next op on each lane; at least
- * `least`. */
+/* Returns the tail of an op on these lanes, at least `least`. `next` has the tail of the next op on each lane. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
     const uint64_t core = time->core, link = time->link;
     if (lanes & 1u && core + next[0] > least) least = core + next[0];
     if (lanes & 2u && core + next[1] > least) least = core + next[1];
     if (lanes & 4u && link + next[2] > least) least = link + next[2];
     if (lanes & 8u && link + next[3] > least) least = link + next[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* the lanes outer and progress */
+    for (uint32_t k = 4; lanes >> k; k++) /* lanes outer and progress */
         if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
     return least;
 }
@@ -42,7 +39,7 @@ static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
     k->room_sequence = 2u * n + 256u;
 }
 
-/* Fills timed_ops, first, last and backward from the schedule's sequence. */
+/* Sets timed_ops, first, last and backward from the schedule's sequence. */
 static void esp__incremental_ops(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensor = 0;
@@ -71,7 +68,7 @@ static void esp__incremental_ops(esp__incremental *k) {
             }
             *last = i;
         }
-        /* `after` of a backward is the next backward; the units that it makes ready are found through `attached`. */
+        /* A backward's `after` is the next backward; `attached` has the units that it makes ready. */
         if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
@@ -90,13 +87,13 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Computes the tails of the places [from, to), ignoring units [gone, gone + n_gone). */
+/* Computes the tails in the places [from, to), as if units [gone, gone + n_gone) did not exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
         const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
-        if (s->unit - gone < n_gone) continue; /* unsigned: also false for u < gone */
+        if (s->unit - gone < n_gone) continue; /* unsigned, so false for units before `gone` too */
         uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
         if (s->unit == ESP__NEXT_BACKWARD)
             for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
@@ -116,7 +113,7 @@ ESP__FN void esp__incremental_retime(esp__incremental *k) {
     esp__incremental_tails(k, 0, k->n, 0, 0);
 }
 
-/* Computes `attached`, and the sums for the limits. */
+/* Sets `attached` and the sums that are compared with the limits. */
 static void esp__incremental_units(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
@@ -140,14 +137,14 @@ static void esp__incremental_units(esp__incremental *k) {
     }
 }
 
-/* Prepares the schedule, which must have a sequence. Must be called again after the schedule was changed elsewhere. */
+/* Prepares trials on the schedule, which must have a sequence. The caller repeats this when it changes the schedule. */
 ESP__FN void esp__incremental_prepare(esp__incremental *k) {
     esp__incremental_units(k);
     esp__incremental_retime(k);
 }
 
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = p->incremental; /* one at a time, so its memory is reused */
+    esp__incremental *k = p->incremental; /* reused, because only one is open at a time */
     if (k) {
         k->d = d;
         esp__incremental_prepare(k);
@@ -164,7 +161,7 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
-/* Whether an op of these units is on a longest path. If none is, no change to these units makes the step shorter. */
+/* Whether a longest path has an op of these units. If none has, no change to these units makes the step shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -172,7 +169,7 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
     return 0;
 }
 
-/* Removes the units [gone, gone + n_gone) from the tails; esp__incremental_restore undoes it. */
+/* Recomputes tails without units [gone, gone + n_gone). esp__incremental_restore undoes this. */
 ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
@@ -194,8 +191,8 @@ ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s) {
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* A lower bound on the step with any new units in place of the removed ones: the step without them. Paths without an op
- * in [from, to) are ignored, which lowers the bound further. */
+/* Returns the step's time without the removed units, which is a lower bound for any units in their place. It ignores
+ * paths that have no op in [from, to), which can only lower the bound. */
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -212,8 +209,8 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
     return longest;
 }
 
-/* The new unit whose next op can start first (*could: when); of several, the one that was ready first. NULL if none is
- * ready. */
+/* Returns the new unit whose next op can start first, and sets *could to that start. Among equals it takes the unit
+ * that was ready first. Returns NULL if no new unit is ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -227,7 +224,7 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
-/* When an op begins to wait for its core: once it is ready and its links, if it needs any, are free. */
+/* Returns when an op begins to wait for its core: it is then ready and its links, if it needs any, are free. */
 static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
 }
@@ -247,8 +244,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return number < s->unit;
 }
 
-/* A lower bound on the makespan with the swap's new units; UINT64_MAX if it is not below `limit`. Fills the swap's
- * places. */
+/* Returns a lower bound on the makespan with the new units, or UINT64_MAX if it reaches `limit`. Sets w->places. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -256,7 +252,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     w->n_places = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         w->chains[c].op = 0;
-        /* The final time if that backward is before `from`; else it is set when the loop passes the backward. */
+        /* This time is final if that backward is before `from`. Else the loop below sets it again. */
         w->chains[c].ready = k->end[w->chains[c].after];
         left += w->chains[c].path->n;
     }
@@ -266,7 +262,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
         esp__chain *c = esp__swap_next(w, free_at, i, &could);
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
-            uint64_t other = k->now[s->before]; /* s->before exists because a backward precedes `from` */
+            uint64_t other = k->now[s->before]; /* a backward precedes `from`, so s->before exists */
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
                 k->now[i] = start + s->time.ns;
@@ -293,7 +289,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Whether the schedule would keep the limits, or at least use no more than before. */
+/* Whether the schedule would keep each limit, or exceed it by no more than now. */
 ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;

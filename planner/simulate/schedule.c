@@ -1,4 +1,4 @@
-/* schedule.c: making, copying and comparing schedules. */
+/* schedule.c: creates, copies and compares schedules. */
 #include "planner/simulate/schedule.h"
 
 ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__extent *units, uint32_t n) {

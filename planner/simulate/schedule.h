@@ -1,16 +1,16 @@
-/* schedule.h: shared by the files that time a schedule: the clock, and incremental evaluation. */
+/* schedule.h: the clock, which computes when ops start, and trials, which compute how other units would change a
+ * step (incremental.c). An op's tail is the longest path from its start to the end of the step. */
 #ifndef ESP__SCHEDULE_H
 #define ESP__SCHEDULE_H
 #include "planner/plan.h"
 
 /* ---- simulate.c ------------------------------------------------------------------------------------------------ */
-/* The simulation's state. */
+/* The state of a simulation that runs one op after the other. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
-    uint64_t *ready; /* [n_units] when the unit's next op has its input */
-    uint8_t *op;     /* [n_units] index of the unit's next op */
-    /* [n_units] Whether the unit's next op is first in the queues of its links and waits for its core. Only with
-     * p->core_ops. */
+    uint64_t *ready; /* when each unit's next op has its input */
+    uint8_t *op;     /* index of each unit's next op */
+    /* Whether each unit's next op is first in the queues of its links and waits for its core. Used if p->core_ops. */
     uint8_t *turn;
     uint32_t tensor; /* the tensor whose backward is next */
     uint32_t unit;   /* the first unit that is not ready yet */
@@ -18,8 +18,8 @@ typedef struct esp__clock {
 } esp__clock;
 
 /* ---- urgency.c ------------------------------------------------------------------------------------------------- */
-/* Rules by which a free lane chooses among ops that are ready: the earlier unit's, or the one whose unit needs more
- * time until its end. A backward is chosen by the same rule, or first of all (AFTER_BACKWARD). */
+/* How a free lane chooses among ops that are ready. EARLIER: the op of the earlier unit. Otherwise, the op whose
+ * unit needs most time until its end. AFTER_BACKWARD runs a backward before any other op. */
 enum {
     ESP__EARLIER_UNIT = 0,
     ESP__LONGER_REST,
@@ -29,12 +29,12 @@ enum {
 };
 
 /* ---- incremental.c --------------------------------------------------------------------------------------------- */
-typedef struct esp__timed { /* One op of the sequence. A place is an index in the sequence. */
+typedef struct esp__timed { /* an op of the sequence; its place is its index there */
     esp__op_time time;
     uint32_t unit; /* ESP__NEXT_BACKWARD for a backward */
-    /* Places of the ops before and after it in its unit; for a backward, of the backwards before and after. */
+    /* Places of the op before and after it in its unit, or of the backward before and after a backward. */
     uint32_t before, after;
-    uint32_t tensor; /* the tensor of a backward */
+    uint32_t tensor;
     uint8_t lanes;
 } esp__timed;
 #define ESP__NOWHERE 0xffffffffu
@@ -43,53 +43,53 @@ typedef struct esp__times {
     uint64_t lane[ESP__LANES];
 } esp__times;
 
-/* Where a trial puts a new op: by the time when it is ready; the same, but after a backward that is ready at the same
- * time; as early as its lanes allow. */
+/* Where a trial inserts a new op: by the time at which it is ready; by this time but after a backward that is ready
+ * at the same time; or as early as its lanes allow. */
 enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
 enum { ESP__NEW_MAX = 16 };
 
-/* A new unit, while its ops are merged into the sequence. */
+/* A new unit during a trial, which inserts the unit's ops into the sequence one by one. */
 typedef struct esp__chain {
     esp__extent unit;
     const esp__path *path;
-    uint32_t after; /* place of the backward that makes it ready */
+    uint32_t after; /* place of the backward that makes the unit ready */
     uint32_t op;
     uint64_t ready;
 } esp__chain;
-/* Replaces the units [gone, gone + n_gone) of a schedule by n new ones, which cover the same tensors. */
+/* Replaces the units [gone, gone + n_gone) of a schedule with n new ones, which have the same tensors. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n, way;
-    /* The places that the trial may change: from the first possible place of a new op to the end of the old ops. */
+    /* A trial may change the places [from, to), from the first possible place of a new op to the end of the old ops. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
     struct {
-        uint32_t before, chain; /* this chain's next op goes in front of place `before` */
+        uint32_t before, chain; /* inserts this chain's next op in front of `before` */
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A schedule that is prepared for trials. */
+/* A schedule on which trials replace units. */
 typedef struct esp__incremental {
     esp__problem *p;
     esp__schedule *d;
     uint32_t n, room, room_units;
     esp__timed *timed_ops;
-    uint64_t *end, *now; /* [n] when ops end, in the schedule and in the trial */
-    uint64_t *tail;      /* [n] longest path from an op's start to the end of the step */
-    esp__times *free_at; /* [n + 1] when each lane is free, just before this op */
-    /* [n + 1] on each lane, the tail of the next op from this place on. */
+    uint64_t *end, *now; /* when each op ends, in the schedule and in the trial */
+    uint64_t *tail;      /* longest path from each op's start to the step's end */
+    esp__times *free_at; /* for each place, when each lane is free just before it */
+    /* For each place and lane, the tail of the lane's next op at or after the place. */
     esp__times *next;
     uint64_t *saved_tail;
     esp__times *saved_next;
-    uint32_t *first, *last; /* [units] places of a unit's first and last op */
-    uint32_t *backward;     /* [tensors] place of the tensor's backward */
-    /* [tensors + 1] The first unit that ends with this tensor or a later one. */
+    uint32_t *first, *last; /* places of each unit's first and last op */
+    uint32_t *backward;     /* place of each tensor's backward */
+    /* For each tensor, the first unit that ends with it or with a later tensor. */
     uint32_t *attached;
     uint32_t *fill, *sequence;
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__schedule before, other; /* scratch of esp__incremental_move */
-    uint64_t memory, volume;     /* sums over the schedule, for the limits */
+    esp__schedule before, other; /* schedules that esp__incremental_move compares */
+    uint64_t memory, volume;     /* sums over all units, for the limits */
     double error, elements;
     uint64_t trials;
 } esp__incremental;
@@ -112,9 +112,9 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
-/* Makes the swap, with the new units' ops where the trial put them, and prepares the schedule for the next trial. */
+/* Carries out the swap, with the new ops in the trial's places, and prepares the schedule for the next trial. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
-/* Makes the swap if the step then takes less than `limit`; returns 1 if it did. A trial's time is only a lower bound,
- * so the step may turn out longer. Uses the sequence by ready times if that is shorter still. */
+/* Carries out the swap if the step then takes less than `limit`, and returns 1 if it did. It computes the step's
+ * real time, since a trial only gives a lower bound. It takes the sequence by ready times if that is shorter still. */
 ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit);
 #endif

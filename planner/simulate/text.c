@@ -1,5 +1,5 @@
-/* text.c: converts a schedule to the text of a strategy, and back. espresso_impl/strategy/text.c knows the format; this
- * file converts its lines to units, paths and a sequence. */
+/* text.c: converts a schedule to the text of a strategy and back. espresso_impl/strategy/text.c parses and prints
+ * the lines; this file converts lines to units, paths and a sequence. */
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 #include "espresso_impl/strategy/text.h"
@@ -8,7 +8,7 @@ ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
-/* The entry of the strategy's order for op `k` of a path. */
+/* Returns the entry for op `k` of a path in the order line of a strategy. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
     esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step};
@@ -92,8 +92,7 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
                               .rounds = esp__schedule_rounds};
 }
 
-/* An option that leaves each rank with a part only must belong to a sharded tensor, and a sharded tensor needs such an
- * option. */
+/* Fails if the tensor is sharded and the option gives every rank the whole result, or the other way round. */
 static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__unit_line *x,
                                    const esp__option *o) {
     for (uint32_t i = x->first; i < x->first + x->n; i++) {
@@ -154,8 +153,7 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
     return ESP_OK;
 }
 
-/* Makes the text's order the sequence, if it contains every op that the schedule has on this system; returns whether it
- * does. */
+/* Makes the text's order the sequence and returns 1, or returns 0 if the order lacks an op that this system needs. */
 static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
@@ -181,8 +179,8 @@ static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     return 1;
 }
 
-/* Makes a sequence from the order of the collectives alone. Host copies, which also run on links, go before the next
- * collective of their unit. */
+/* Makes a sequence from an order that lists collectives only. A host copy also occupies a link; it goes directly
+ * before the next collective of its unit. */
 static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;

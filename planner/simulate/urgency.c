@@ -1,9 +1,9 @@
-/* urgency.c: sequences other than that by ready times, for the search to choose from. When a lane becomes free, the
- * most urgent of its ready ops runs first. Which rule of urgency is best depends on the step's bottleneck. */
+/* urgency.c: makes further sequences, from which the search takes the shortest. When a lane becomes free, the most
+ * urgent of its ready ops runs. The bottleneck of the step decides which rule of urgency is best. */
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
-/* One lane's ops: those that are ready later, by ready time; those that are ready, by urgency. */
+/* Queues of one lane: `coming` has ops that become ready later, by that time; `waiting` has ready ops, by urgency. */
 typedef struct esp__lane_queue {
     esp__heap coming, waiting;
 } esp__lane_queue;
@@ -13,11 +13,11 @@ typedef struct esp__ordering {
     esp__lane_queue lanes[ESP__LANES];
     esp__problem *p;
     esp__schedule *d;
-    uint64_t *rest; /* [n_units] time from the unit's next op to its end */
+    uint64_t *rest; /* time from each unit's next op to the unit's end */
     uint32_t rule;
 } esp__ordering;
 
-/* The lane in whose queue an op waits: of several links the outermost; of the lanes cpu and compute, cpu. */
+/* Returns the lane in whose queue an op waits: the outermost of its links, else cpu before compute. */
 static uint32_t esp__lane_of(uint32_t lanes) {
     uint32_t lane = 0;
     while (lanes >> (lane + 1)) lane++;
@@ -41,7 +41,7 @@ static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
     if (op < path->n) esp__ordering_add(o, path->ops[op].lanes, o->clock.ready[u], (uint64_t)u << 8 | (op + 1u));
 }
 
-/* When this lane can start its next op; UINT64_MAX if none is queued. */
+/* Returns when the lane can start its next op, or UINT64_MAX if its queues are empty. */
 static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     const esp__lane_queue *q = &o->lanes[lane];
     uint64_t free_at = o->clock.free_at[lane];
@@ -50,7 +50,7 @@ static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     return q->coming.at[0].ready > free_at ? q->coming.at[0].ready : free_at;
 }
 
-/* Runs the lane's most urgent op that is ready by `now`. Returns its unit, or ESP__NEXT_BACKWARD. */
+/* Among the lane's ops that are ready by `now`, runs the most urgent. Returns its unit, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
     esp__lane_queue *q = &o->lanes[lane];
     while (q->coming.n && q->coming.at[0].ready <= now) {
@@ -72,7 +72,7 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     return ESP__NEXT_BACKWARD;
 }
 
-/* Makes a sequence by this rule, and its makespan. */
+/* Makes a sequence by `rule` and returns its makespan. */
 static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rule) {
     esp__sequence_room(p, d);
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
@@ -103,8 +103,8 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     return d->makespan;
 }
 
-/* Gives the schedule the shortest of its own sequence, the one by ready times, and one for each rule. Returns 1 if it
- * became shorter. */
+/* Replaces the schedule's sequence if the sequence by ready times or by one of the rules is shorter. Returns 1 if
+ * so. */
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d) {
     esp__schedule *other = &p->spare[2];
     int better = 0;
