@@ -323,7 +323,7 @@ ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, 
 ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp_stream stream);
 
 /* Saved state: step number, residuals, and what codecs keep. All ranks call these together, between steps. */
-/** Writes this rank's file, PATH.r<rank>of<size>: first under a temporary name, which it then renames. */
+/** Writes this rank's file, `PATH.rRANKofSIZE`: first under a temporary name, which it then renames. */
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path);
 ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path);
 /** Writes `bytes` bytes from `data`, or reads them into `data`, and returns ESP_OK or an error. */
@@ -366,7 +366,7 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
 /** Loads a plugin; call it before esp_start. An argument with '/' is a path. A name is searched as
- *  libespresso-<name>.so in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
+ *  `libespresso-NAME.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
  *  all paths tried. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
