@@ -41,8 +41,7 @@ static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
 };
 
-/* Did srun start this process? Slurm also sets a rank in batch scripts and shells, but then the step id is near
- * 2^32. */
+/* Did srun start this process? Slurm also sets a rank in batch scripts and shells, with step ids near 2^32. */
 static bool esp__env_slurm_step(void) {
     int64_t step = 0;
     const char *s = esp__env_get("SLURM_STEP_ID");
@@ -70,8 +69,7 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Reads rank and size from ESPRESSO_* variables, esp_config or a launcher's variables. In the last case writes
- * *found. */
+/* Reads rank and size from ESPRESSO_*, esp_config or a launcher's variables (then it sets *found). */
 static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
     if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
         out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
@@ -187,8 +185,7 @@ static int esp__env_proxy(char *out, size_t cap) {
         if (!(f = fopen(path, "re"))) break;
         if (!fgets(line, (int)sizeof line, f)) line[0] = 0;
         fclose(f);
-        /* the line is "pid (name) state ppid ...", with the start time 18 fields after ppid; the name may contain
-         * ')' */
+        /* the line is "pid (name) state ppid ...", the start time is 18 fields after ppid, the name may contain ')' */
         if (!(end = strrchr(line, ')')) ||
             sscanf(end + 1, " %*c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                    &parent, &start) != 2)
@@ -474,7 +471,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    uint64_t memory_max; /* only checked here; program/memory.c reads it when it needs it */
+    uint64_t memory_max; /* only checked here; program/memory.c uses it */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
     if ((status = esp__env_straggler(&v)) != ESP_OK) return status;
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, false, out)) != ESP_OK)

@@ -8,8 +8,7 @@ typedef struct esp__tag {
     uint64_t tag, next_seq;
 } esp__tag;
 
-/* ---- packed data: each byte is XORed with the previous member's, and a run of zeros becomes a zero and its length
- * ---- */
+/* ---- packed data: each byte is XORed with the previous member's; a run of zeros becomes a zero and its length ---- */
 static uint8_t esp__difference(const uint8_t *data, uint64_t each, uint64_t at) {
     return (uint8_t)(data[at] ^ (at < each ? 0 : data[at - each]));
 }

@@ -191,8 +191,8 @@ typedef struct esp__job {
     const esp_backend *backend;   /* the backend for all ranks (scope flat) */
     esp__comm comms[ESP__SCOPES]; /* by scope; backend NULL without such groups */
     uint64_t links;               /* hash of the settings of backends and links */
-    uint8_t parents[ESP__SCOPES];
-    esp__level_names names; /* from "levels:gpu=(shm),machine=(mpi)" */
+    uint8_t parents[ESP__SCOPES]; /* scopes in comms that have no parent communicator */
+    esp__level_names names;       /* from "levels:gpu=(shm),machine=(mpi)" */
     uint32_t n_parents;
     uint32_t woken; /* atomic: 1 if woken since the link thread last slept */
     void *room;     /* [size][ESP__JOB_ROOM], so agreeing allocates nothing */

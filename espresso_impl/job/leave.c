@@ -48,8 +48,7 @@ ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {
     if (p) p->cause = (uint64_t)-why;
 }
 
-/* A forked child shares the sockets with its parent, which goes on. So the child closes its copies and sends
- * nothing. */
+/* A forked child shares the sockets with its parent, which goes on: the child only closes its copies. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user) {
     if (!p) return;

@@ -196,8 +196,7 @@ ESP__FN void esp__socket_close(int *fd);
 /* Makes a listening socket for address `root`. Returns -1 and sets *error on failure. */
 ESP__FN int esp__listen(const char *root, const char **error);
 /* Listens at the abstract Unix name `name` or, if that is NULL, at a free TCP port of all this host's addresses.
- * Returns the socket, and writes its addresses, those that other hosts can reach first. Returns -1 and *error on
- * failure. */
+ * Returns the socket or -1, and writes its addresses, those that other hosts can reach first, or *error. */
 ESP__FN int esp__listen_roots(const char *name, esp__roots *roots, const char **error);
 ESP__FN bool esp__open_to_all(int fd); /* can processes of other hosts connect to it? */
 /* Begins to connect. Returns 0 or an errno. After EINPROGRESS, poll *fd for writing, then call esp__connected. */
