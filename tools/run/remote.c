@@ -6,7 +6,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* begins lines of `run --part` to the launcher: then 0 when it is ready, later the exit status of a failed rank */
+/* `run --part` begins its lines to the launcher by this. A number follows: 0 when ready, later a failed rank's
+ * status. */
 static const char run_mark[] = "espresso run --part: ";
 enum { RUN_HEAD = 32 }; /* bytes of the header: version and length */
 
