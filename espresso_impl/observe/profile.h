@@ -25,8 +25,7 @@ typedef struct esp__profile {
     bool done;
 } esp__profile;
 
-/* Collective: fails if settings differ, as ranks exchange after the same step. r is NULL on ranks that do not
- * record. */
+/* Collective: fails if settings differ, as ranks exchange after the same step. r is NULL if a rank does not record. */
 ESP__FN esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine);
 /* Writes the medians of the n recorded steps into r->mine. */
 ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n);

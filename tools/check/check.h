@@ -1,10 +1,10 @@
-/* check.h: shared by the files of `espresso plugins --check`: checks, their report, and the ranks of backends. */
+/* check.h: for the files of `espresso plugins --check`: checks, their report, codecs' buffers and backends' ranks. */
 #ifndef ESPRESSO_TOOLS_CHECK_H
 #define ESPRESSO_TOOLS_CHECK_H
 #include "tools/common/args.h"
 #include "espresso_impl/executor/executor.h"
 
-typedef unsigned long long check_u; /* for %llu of printf */
+typedef unsigned long long check_u; /* type of uint64_t arguments for printf's %llu */
 
 enum { CHECK_TEXT_MAX = 1000 }; /* bytes of a check's message */
 
@@ -12,7 +12,7 @@ typedef struct check_report {
     int passed, failed, skipped;
 } check_report;
 
-/* A rule that all codecs, or all backends, must keep. */
+/* A rule that every codec, or every backend, must keep. */
 typedef struct check {
     const char *name, *demands; /* demands: the rule in a few words */
     void (*run)(void *target);  /* returns if passed; see check_fail, check_skip */
@@ -33,8 +33,8 @@ enum {
     IN_NEGATIVE,
     IN_SPIKE,
     IN_LARGE,
-    IN_WIDE, /* all exponents */
-    IN_FEW,  /* few different values, some equal to a threshold */
+    IN_WIDE, /* numbers of all magnitudes */
+    IN_FEW,  /* few different values; some equal a codec's threshold */
     IN_NAN,
     IN_INF,
     IN_KINDS
@@ -48,11 +48,11 @@ typedef struct check_part {
     uint32_t n_reduced;
     bool feedback;
     float beta, gamma;
-    uint32_t first; /* first round with a payload */
+    uint32_t first; /* the codec skips earlier rounds */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
-    float *g, *o, *e; /* input, output, residual */
+    float *g, *o, *e; /* input, output and residual, as floats */
 } check_part;
 extern const esp_host *check_ctx_host;
 
@@ -66,12 +66,12 @@ typedef struct check_meet {
     uint64_t hash[CHECK_RANKS];
 } check_meet;
 
-/* The connections to the other ranks if a launcher started this command; otherwise peers is NULL. */
+/* Connections to the other ranks, if a launcher has started this command. Otherwise `peers` is NULL. */
 typedef struct check_launched {
     esp_ctx *ctx;
     esp__peers *peers;
     int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* 1: this rank failed first; 2: another rank did */
+    int failed; /* 1 if this rank failed first, 2 if another one did */
     char text[CHECK_TEXT_MAX];
 } check_launched;
 extern check_launched check_job;
@@ -80,14 +80,14 @@ typedef struct check_backend_target {
     const esp_backend *table;
     const esp_host *host;
     const char *params;
-    bool threads;      /* ranks are threads of one process */
-    esp_devkind where; /* the memory that collectives use, 0 for the host's */
+    bool threads;      /* true if ranks are threads of one process */
+    esp_devkind where; /* where collectives have their data: host or device */
 } check_backend_target;
 
 typedef struct check_rank {
     const check_backend_target *t;
     check_meet *meet;
-    int32_t rank, size, local; /* local: number on its machine */
+    int32_t rank, size, local; /* local: the rank's index on its machine */
     void *comm;
     void (*run)(struct check_rank *r);
 } check_rank;

@@ -1,5 +1,5 @@
-/* state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged. Needs neither
- * model nor other ranks. espresso_impl/context/state.c defines the file's format. */
+/* state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged, without the
+ * model or other ranks. espresso_impl/context/state.c defines the file's format. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -175,7 +175,7 @@ static int state_print(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Prints why the file cannot be opened. If `path` is the name given to esp_state_save, suggests a rank's file. */
+/* Prints why the file cannot be opened. If it is the name given to esp_state_save, suggests a rank's file. */
 static int state_cannot_open(const tool_command *c, const char *path) {
     char pattern[4096];
     glob_t found;

@@ -75,7 +75,7 @@ static void profile_sizes(profile_job *j, const char *text) {
 }
 
 static void profile_device(profile_job *j, const char *text) {
-    static const char *const devices[] = {"cpu", "gpu", "both"}; /* index: bits 1 << ESP_ON_CPU, 1 << ESP_ON_GPU */
+    static const char *const devices[] = {"cpu", "gpu", "both"}; /* index + 1: bits by 1 << ESP_ON_CPU, ... */
     uint32_t k = 0;
     while (k < 3 && strcmp(text, devices[k])) k++;
     if (k == 3) tool_usage(j->command, "--device %s: write cpu, gpu or both", text);

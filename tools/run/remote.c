@@ -6,8 +6,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* `run --part` begins its lines to the launcher by this. A number follows: 0 when ready, later a failed rank's
- * status. */
+/* Begins each line from `run --part` to the launcher. A number follows: 0 when ready, later a failed rank's status. */
 static const char run_mark[] = "espresso run --part: ";
 enum { RUN_HEAD = 32 }; /* bytes of the header: version and length */
 
