@@ -189,7 +189,7 @@ typedef struct esp__job {
     uint32_t levels; /* levels of the user's places; topo may have fewer */
     esp__topology topo;
     const esp_backend *backend;   /* the backend for all ranks (scope flat) */
-    esp__comm comms[ESP__SCOPES]; /* by scope; backend NULL without such groups */
+    esp__comm comms[ESP__SCOPES]; /* [scope]; backend NULL if there are no such groups */
     uint64_t links;               /* hash of the settings of backends and links */
     uint8_t parents[ESP__SCOPES]; /* scopes in comms that have no parent communicator */
     esp__level_names names;       /* from "levels:gpu=(shm),machine=(mpi)" */

@@ -115,7 +115,7 @@ typedef struct esp__inquiry {
 /* Reports ranks that others wait for during a long time (stragglers). Times are of esp__now_ns. */
 typedef struct esp__reporter {
     esp__report_events ev;
-    bool on;             /* false after an error, when no callback may run */
+    bool on;             /* false before esp__peers_report_on, and after an error */
     int inside;          /* number of callbacks that run now */
     uint64_t poll_ns;    /* when to check again whether this rank's trainer waits */
     uint64_t long_ns;    /* when rank 0 last learned of this wait, or 0 */
@@ -225,7 +225,7 @@ ESP__FN int esp__poll_ms(uint64_t deadline_ns);
 /* Releases the lock and waits. Returns true if something changed, and false after the deadline. */
 ESP__FN bool esp__peers_sleep(esp__peers *p, uint64_t deadline_ns);
 ESP__FN void esp__peers_wake(esp__peers *p); /* the watch thread checks its flags and times again */
-ESP__FN void esp__peers_kick(esp__peers *p); /* the watch thread sends what remains in `out` */
+ESP__FN void esp__peers_kick(esp__peers *p); /* the watch thread sends what conns still hold */
 
 /* ---- rendezvous.c ---- */
 /* The first message of all versions of the library, so that two versions can recognize each other. */
@@ -353,7 +353,7 @@ ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed);
 ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq);
-/* Packs `all` bytes, `each` of one member. Returns the packed size, at most twice `all`. Only counts if out is NULL. */
+/* Packs `all` bytes, `each` of one member. Returns the packed size, at most 2 * all. Writes nothing if out is NULL. */
 ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out);
 /* Returns false if `packed` does not unpack to exactly `all` bytes. */
 ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all);

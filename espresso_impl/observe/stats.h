@@ -27,7 +27,7 @@ typedef struct esp__stats_sample {
     const double *step_ns;      /* [n_times] times of the interval's steps, sorted */
     uint32_t n_times;
     double last_ns;
-    const esp_tensor_stats *tensors, *seen; /* now, and when last written */
+    const esp_tensor_stats *tensors, *seen; /* each tensor's now, and as last written */
     bool ended;                             /* the context is closing */
 } esp__stats_sample;
 

@@ -111,7 +111,7 @@ ESP__FN bool esp__unit_is_group(const esp__unit *u);
 ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u);
 /* Adds a unit to `s`. Returns NULL if memory runs out. For a unit that is no chunk, pass chunk 0 and n_chunks 1. */
 ESP__FN esp__unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk, uint32_t n_chunks);
-/* The shape of a part of `count` elements as a matrix, or 0 rows if it is none. */
+/* Writes the shape of a part of `count` elements as a matrix, or 0 rows and 0 columns if it is none. */
 ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
 /* Calls esp__codec_bound_of for a part of `count` elements of unit `u`. */
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u, uint64_t count,

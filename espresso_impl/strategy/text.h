@@ -14,8 +14,8 @@ enum {
 #define ESP__ELEMENTS_MAX ((uint64_t)1 << 58) /* in all tensors */
 
 /* ---- order entries: entries.c ---- */
-/* Kinds of order entries. STEP is a step of a unit's option. DOWN and UP copy to the host before a Comp or Decomp, and
- * back after it. PACK and UNPACK gather and scatter a group. BACKWARD computes the next tensor's gradient. */
+/* Kinds of order entries. STEP is a step of a unit's option. DOWN copies to the host before a Comp or Decomp, UP back
+ * after it. PACK copies a group's gradients together, UNPACK back. BACKWARD computes the next tensor's gradient. */
 enum { ESP__ENTRY_STEP, ESP__ENTRY_DOWN, ESP__ENTRY_UP, ESP__ENTRY_PACK, ESP__ENTRY_UNPACK, ESP__ENTRY_BACKWARD };
 typedef struct esp__order_entry {
     uint32_t unit;

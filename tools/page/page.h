@@ -19,7 +19,7 @@ typedef struct page_plan {
 /* A plan's inputs. Any text may be NULL. 0 machines are not shown. */
 typedef struct page_info {
     const char *model, *codec, *system;          /* codec: a spec, or several joined by ", " */
-    const char *command;                         /* the command line that made the page          */
+    const char *command;                         /* the command line that made the page */
     const char *warning;                         /* such as that times are noisy, or NULL */
     uint32_t racks, machines, ranks_per_machine; /* machines in each rack, ranks in each machine */
     uint32_t cores_per_rank;                     /* see esp_plan_system */
@@ -29,7 +29,7 @@ typedef struct page_info {
 typedef struct page_row {
     const char *name;    /* the strategy, such as "hipress" */
     const char *summary; /* what the strategy does, in a line, or NULL */
-    const char *source;  /* where the strategy is described, or NULL           */
+    const char *source;  /* where the strategy is described, or NULL */
     bool ours;           /* true for this library's strategies, which stand out */
     esp_plan_report report;
 } page_row;

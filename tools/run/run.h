@@ -53,13 +53,13 @@ typedef struct run_plan {
     int first, here;            /* the first rank on this machine, and their number */
     bool prefix, elastic;       /* elastic: the job goes on when a rank fails */
     bool color[2];              /* do stdout and stderr get coloured prefixes? */
-    int *machine_of, *local_of; /* [here]                                                */
+    int *machine_of, *local_of; /* [here] */
     const char *inter, *outer;
     const char **env; /* "NAME=VALUE" */
     int n_env;
     char **argv;
     char path[4096];  /* path of the program's file */
-    char root[300];   /* address at which rank 0 listens                  */
+    char root[300];   /* address at which rank 0 listens */
     char secret[49];  /* proves that a rank belongs to the job */
     const char *part; /* in `run --part`: "run on HOST", to begin messages */
     run_host *hosts;  /* hosts of --hosts, or NULL */
@@ -109,7 +109,7 @@ typedef struct run_job {
     int64_t deadline_ms; /* end of the stage or of waiting for output, or 0 */
     int control;         /* in `run --part`: reads the launcher's signals; or -1 */
     int tokens[2];       /* see run_tokens_open; -1 if not used */
-    int signals;         /* signalfd                                  */
+    int signals;         /* signalfd for the launcher's signals */
     int watchdog;        /* pipe to the watchdog process */
     pid_t watchdog_pid;
     sigset_t mask, old_mask;

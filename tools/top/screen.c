@@ -72,7 +72,7 @@ static void top_spark(const top_view *v, const double *x, int n, char *out, size
     for (int i = 0; i < n; i++) least = fmin(least, x[i]), most = fmax(most, x[i]);
     *out = 0;
     for (int i = 0; i < n && at + 4 < cap; i++) {
-        /* the bars span at least a tenth, so that nearly equal steps get nearly equal bars */
+        /* the bars' height stands for at least 10% of the lowest value, so that nearly equal steps look equal */
         double range = fmax(most - least, least * 0.1), part = range > 0 ? (x[i] - least) / range : 0;
         int k = (int)(part * 7.999);
         at += (size_t)snprintf(out + at, cap - at, "%s", (v->utf8 ? fine : plain)[k < 0 ? 0 : k > 7 ? 7 : k]);
