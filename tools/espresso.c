@@ -26,7 +26,7 @@ static const tool_command *const espresso_commands[] = {
     &plugins_command,  /* plugins.c */
     &strategy_command, /* strategy.c */
     &state_command,    /* state.c */
-    &help_command,     /* below */
+    &help_command,     /* defined below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 

@@ -8,7 +8,7 @@
 /* Processor time that has been used so far, in seconds. */
 typedef struct esp__machine_time {
     double all, busy, stolen; /* of all processors together; 0 if unknown */
-    double own;               /* of this process */
+    double own;               /* of this process alone */
 } esp__machine_time;
 ESP__FN esp__machine_time esp__machine_time_now(void);
 /* Returns the bytes of memory that are available without swapping, or 0 if unknown. */
@@ -28,7 +28,7 @@ static inline long esp__cores_mask(unsigned long mask[128]) {
     return bytes > 0 ? bytes : 0;
 }
 
-/* The number of cores that the calling thread may run on, or 0 if unknown. */
+/* Returns the number of cores that the calling thread may use, or 0 if unknown. */
 static inline uint32_t esp__cores_bound(void) {
     unsigned long mask[128];
     const long bytes = esp__cores_mask(mask);

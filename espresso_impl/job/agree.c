@@ -10,7 +10,7 @@ _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the
 /* One rank's text of the first line that differs between ranks. */
 typedef struct esp__differing {
     uint64_t hash;
-    char text[504]; /* its beginning */
+    char text[504]; /* the text's beginning */
 } esp__differing;
 
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {

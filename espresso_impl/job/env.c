@@ -12,7 +12,7 @@ static const char *esp__env_get(const char *name) {
     return s && *s ? s : NULL;
 }
 
-/* Reads a whole number in [min, max] from a variable that is set. */
+/* Reads a whole number from `min` to `max` from a variable, which must be set. */
 static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64_t *out) {
     const char *s = esp__env_get(name);
     char *end = NULL;
@@ -106,7 +106,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     return ESP_OK;
 }
 
-/* Reads a place, such as "rack1/machine0", the outermost unit first. `what` names the text's source in errors. */
+/* Reads a place, such as "rack1/machine0", which names the outermost unit first. `what` begins error texts. */
 static esp_status esp__env_place(const char *what, const char *place, esp__where *out) {
     uint32_t parts = 1;
     size_t n = strlen(place);
@@ -151,13 +151,14 @@ ESP__FN uint64_t esp__env_host(void) {
     unsigned long cores[128] = {0};
     esp__boot_id(boot);
     if (!*boot) gethostname(boot, sizeof boot - 1);
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0; /* differs between containers */
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
+        *space = 0; /* differs between containers of one host */
     esp__cores_mask(cores);
     return esp__hash64(esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), space, strlen(space)), cores,
                        sizeof cores);
 }
 
-/* Checks "unix:NAME" or "HOST:PORT". `what` names the text's source in errors. */
+/* Checks that `root` is "unix:NAME" or "HOST:PORT". `what` begins error texts. */
 static esp_status esp__env_check_root(const char *what, const char *root) {
     const char *colon = strrchr(root, ':');
     char *end = NULL;
@@ -364,7 +365,7 @@ static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     return ESP_OK;
 }
 
-/* Checks the members that the program set. */
+/* Checks those members that the program set. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
     if (c->flags & ~known)

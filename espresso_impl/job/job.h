@@ -135,7 +135,7 @@ typedef struct esp__survivor {
 typedef struct esp__survivors {
     int32_t n, rank;    /* rank: the new rank of this process */
     uint32_t epoch;     /* number of the new job, rises with each regroup */
-    esp__survivor *who; /* [n], room for all old ranks */
+    esp__survivor *who; /* [n]; has room for all old ranks */
     int32_t *was;       /* [n], each new rank's old rank, in rising order */
     esp__peers *peers;  /* new connections, their watch thread not started */
 } esp__survivors;

@@ -33,13 +33,13 @@ enum {
     ESP__MSG_LONG_WAIT = 22, /* to rank 0: my trainer has waited for a long time */
     ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE (its seq) */
 };
-enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of a connection */
+enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* what has become of a connection's other end */
 enum {
     ESP__BODY_MOST = 1 << 30,  /* limit of a message's body in bytes */
     ESP__BODY_FIRST = 1 << 16, /* bytes to allocate before any of a body has arrived */
     ESP__EXCHANGES_EACH = 64   /* limit of open allgathers per rank */
 };
-enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* "[IPv6 address]:PORT"; addresses of a listening rank */
+enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* bytes of "[IPv6]:PORT"; most addresses of a rank */
 /* Limit of unproven connections to a listening rank, above one for each rank, as all ranks may connect at once. */
 enum { ESP__CANDIDATES = 64 };
 /* What an esp__waiter or esp__exchange holds instead of the rank that made it fail, and instead of the missing rank. */
@@ -58,12 +58,13 @@ typedef struct esp__bytes {
     uint64_t len, cap;
 } esp__bytes;
 
-/* A connection to another rank. Only the watch thread reads from it; any thread may append to `out` under the lock. */
+/* A connection to another rank. Only the watch thread reads from it. Any thread that has the lock may append to
+ * `out`. */
 typedef struct esp__conn {
     int fd;    /* -1 if closed */
     int pidfd; /* readable once that process has ended; or -1 */
     int32_t rank;
-    int state;      /* ESP__HERE, ... */
+    int state;      /* ESP__HERE, ESP__LEFT or ESP__DIED */
     bool broken;    /* writing failed; the watch thread reads to learn why */
     bool shut;      /* this rank will not write any more */
     bool no_memory; /* shut because memory for a message ran out */
@@ -84,7 +85,7 @@ typedef struct esp__exchange {
     struct esp__exchange *next;
     uint64_t tag, seq, bytes;
     int32_t n, n_got;
-    int32_t failed; /* the rank that left, or ESP__NOT_FAILED, ... */
+    int32_t failed; /* a rank that left without sending data, or ESP__NOT_FAILED */
     int32_t *members;
     uint8_t *got, *data;
 } esp__exchange;
@@ -96,7 +97,7 @@ typedef struct esp__waiter {
     uint64_t each, bytes; /* size of one member's data, and of all members' */
     void *out;
     bool done;
-    int32_t failed;  /* the rank that left, or ESP__NOT_FAILED, ... */
+    int32_t failed;  /* a rank that left without sending data, or ESP__NOT_FAILED */
     int32_t missing; /* the rank that MISSING named, or ESP__NOT_ANSWERED */
 } esp__waiter;
 
@@ -106,7 +107,7 @@ typedef struct esp__inquiry {
     uint64_t number;
     uint64_t until_ns;   /* when it ends, even if ranks have not answered */
     uint64_t silence_ns; /* the same, if all those were silent since checked_ns */
-    int32_t suspecting;  /* the rank whose timeout started it */
+    int32_t suspecting;  /* the rank whose SUSPECT started the inquiry */
     bool decided;
     int32_t failed; /* the result: the rank that failed, and at which tensor */
     uint64_t tensor;
@@ -137,7 +138,7 @@ struct esp__peers {
     char where[ESP__SPEC_MAX];
     char secret[ESP__SPEC_MAX]; /* the job's secret or ""; wiped when all ranks have met */
     esp__survivor survivor;     /* this rank, if it takes part in a regroup */
-    /* Rank 0 has a connection to each rank, conns[rank]. Another rank has one, conns[0], to rank 0. */
+    /* On rank 0, conns[rank] leads to each other rank. On other ranks, conns[0] leads to rank 0. */
     esp__conn *conns;
     int32_t n_conns;
     int wake_fd;
@@ -190,7 +191,7 @@ typedef struct esp__roots {
 /* These two return false if memory runs out. */
 ESP__FN bool esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n);
 ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b);
-/* Resolves `root` into at most `cap` addresses, and returns their number. Sets *error if there is none. */
+/* Writes at most `cap` addresses of host and port `root`, and returns their number. If it is 0, sets *error. */
 ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error);
 ESP__FN void esp__socket_close(int *fd);
 /* Makes a listening socket for address `root`. Returns -1 and sets *error on failure. */
@@ -209,7 +210,8 @@ ESP__FN bool esp__socket_peer(int fd, int *pidfd);
 ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank);
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c);
 ESP__FN void esp__conn_flush(esp__conn *c);
-/* Queue a message, with a body in one or two pieces, and write as much as the socket takes. The caller has the lock. */
+/* Queue a message, with its body in one or two pieces, and send as much as the socket takes. The caller has the
+ * lock. */
 ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes);
 ESP__FN void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                              uint64_t b_bytes);
@@ -252,7 +254,7 @@ typedef struct esp__response {
     int32_t rank, size;
     uint32_t reserved;
     uint64_t job;
-    esp__survivor survivor; /* in a regroup */
+    esp__survivor survivor; /* this rank, if it takes part in a regroup */
     uint8_t nonce[ESP__NONCE];
     uint8_t code[ESP__SHA256_BYTES];
 } esp__response;
@@ -330,7 +332,7 @@ ESP__FN bool esp__code_check(const esp__peers *p, int host, const esp__hello *he
 ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev);
 ESP__FN void esp__peers_free(esp__peers *p);
-ESP__FN uint64_t esp__random64(void); /* not 0 */
+ESP__FN uint64_t esp__random64(void); /* never returns 0 */
 /* What rank 0 sends to the others over the caller's allgather. Its size is the same in all builds of this version. */
 typedef struct esp__invitation {
     uint64_t job;
@@ -361,15 +363,15 @@ ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, ui
 /* ---- liveness.c: the caller has the lock ---- */
 ESP__FN esp_status esp__watch_start(esp__peers *p);
 ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p);
-/* Rank 0: handles a message from another rank. */
+/* Handles a message of another rank, on rank 0. */
 ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c);
-/* Other ranks: handles a message from rank 0. */
+/* Handles a message of rank 0, on another rank. */
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
 /* Rank 0 notes that `rank` left because of error -cause. It informs the others within 20 ms or in
  * esp__watch_pass_on. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause);
 ESP__FN void esp__watch_pass_on(esp__peers *p);
-/* Reads a connection and handles its messages. Called without the lock. */
+/* Reads from a connection and handles its messages. The caller must not have the lock. */
 ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c);
 /* Decides which rank has failed. Does nothing if a rank that may still answer matters, unless `final` is true. */
 ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);

@@ -51,7 +51,7 @@ typedef struct esp__meeting {
     uint64_t full_ns;
     int32_t full_here;
     uint64_t job, deadline_ns, logged[ESP__REFUSALS];
-    struct pollfd *polls; /* the listening socket, the ranks, the candidates */
+    struct pollfd *polls; /* listening socket, joined ranks, candidates */
 } esp__meeting;
 
 /* Sends this thread's error text to `candidate` or, if that is NULL, to all ranks that have joined. Returns `s`. */

@@ -34,7 +34,7 @@ static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     return unequal;
 }
 
-/* Compares the places of ranks a and b, the outermost level first. */
+/* Does rank a's place come before rank b's? Compares their units of the outermost level first. */
 static bool esp__place_before(const esp__topology *p, int32_t a, int32_t b) {
     for (uint32_t level = p->n_levels; level >= 1; level--) {
         int32_t x = esp__place_at(p, a, level), y = esp__place_at(p, b, level);
@@ -148,7 +148,7 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
 typedef struct esp__intro {
     uint64_t unit[ESP__LEVELS - 1]; /* hash of the place's parts from the outermost to this */
     uint64_t host, network;
-    uint64_t number; /* rank 0's random number */
+    uint64_t number; /* random; rank 0's is used */
     uint32_t n_levels, cores;
 } esp__intro;
 

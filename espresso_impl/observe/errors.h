@@ -22,8 +22,8 @@ struct esp__errors {
     uint64_t opened_ns;          /* when the current strategy was activated */
     uint64_t spent_ns, elements; /* time and elements of all samples so far */
     uint64_t last_step;          /* 1 + the step of the last sample */
-    /* the current sample */
-    double input, lost, gradient, residual; /* sums of squares */
+    /* sums of squares of the current sample */
+    double input, lost, gradient, residual;
     bool sampling;
     bool invalid; /* it has NaN or Inf, or a payload that does not decode */
 };

@@ -67,7 +67,7 @@ typedef struct esp__unit {
     esp__codec *codec;
     uint32_t first_round;     /* rounds of the codec before it are skipped */
     uint32_t device;          /* device of its gradients */
-    uint32_t first_op, n_ops; /* its ops in ctx->active.program.ops */
+    uint32_t first_op, n_ops; /* indices of its ops in ctx->active.program.ops */
     uint64_t packed;          /* of a group: its offset in the arena in bytes */
     int32_t raw_feedback;     /* error feedback kept in the gradient itself, or -1 */
     /* state in the current step */
@@ -128,7 +128,7 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, cons
 /* Fails if `y` divides a sharded tensor differently than esp_start did, since ranks keep their parts. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
 ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
-/* The indices of t->rank in its groups, and the groups' sizes. */
+/* Writes the index of rank t->rank in its group of each scope, and the groups' sizes. */
 ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at);
 /* Writes which elements belong to a rank's part. */
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,

@@ -1,4 +1,4 @@
-/* args.h: a subcommand's description, the parser of its command line, and its error messages. */
+/* args.h: describes a subcommand and its flags, reads its command line, and prints its errors. */
 #ifndef ESPRESSO_TOOLS_ARGS_H
 #define ESPRESSO_TOOLS_ARGS_H
 #ifndef _GNU_SOURCE

@@ -1,5 +1,5 @@
-/* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows the contents of plugin files.
- * Must not know any codec: it reads their tables. */
+/* plugins.c: `espresso plugins` lists codecs, backends and devices, and shows what plugin files contain. Must not know
+ * any codec: it reads their tables. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/context/context.h"

@@ -88,7 +88,7 @@ typedef struct page_content {
     const page_info *info;
 } page_content;
 
-/* The time for which an op occupies a lane. */
+/* Returns how long an op occupies a lane, in ns. */
 ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
     return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;

@@ -1,4 +1,4 @@
-/* names.c: names the units of a plan, and groups them by codec and option. Must not know where the text goes. */
+/* names.c: makes names for a plan's units, and groups these by codec and option. Must not know who prints them. */
 #include "tools/plan/plan.h"
 
 static bool plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {

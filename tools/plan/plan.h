@@ -49,7 +49,7 @@ extern const tool_command plan_command, compare_command;
 /* A plan's inputs: what the shared flags say, and what the files contain. */
 typedef struct plan_inputs {
     const tool_command *command;
-    /* from the command line */
+    /* the members below are from the command line */
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
     long machines;                                /* 0 for the system file's number */
     bool quiet;                                   /* prints no warnings, as another process does */
@@ -57,7 +57,7 @@ typedef struct plan_inputs {
     const char **forbid, **only, **keep, **shard; /* each has room for all words of the command line */
     uint32_t n_shard;
     esp_plan_tensor *sharded; /* the model's tensors after --shard, or NULL */
-    /* from the files */
+    /* the members below are from the files */
     esp__costs_file costs_file; /* the next three may point into its memory */
     esp__model_file model_file;
     esp__system_file system_file;

@@ -9,7 +9,7 @@
 #include "planner/files/files.h"
 #include <stdbool.h>
 
-enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* parts, as bits */
+enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* bits of the parts to measure */
 enum { PROFILE_SIZES_MAX = ESP__CALIBRATION_POINTS, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
 
 /* The costs file marks times as noisy if one of these limits was exceeded. */
@@ -69,7 +69,7 @@ ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) ESP__P
 
 /* links.c */
 ESP__FN esp_status profile_links(profile_job *j);
-ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* a system file */
+ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* as a system file */
 ESP__FN void profile_links_show(const profile_job *j);
 
 /* codecs.c */
@@ -78,6 +78,6 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);
 ESP__FN esp_status profile_codecs(profile_job *j);
 ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *source,
-                                  esp__text *out); /* a codec file */
+                                  esp__text *out); /* as a codec file */
 ESP__FN void profile_codecs_show(const profile_job *j);
 #endif

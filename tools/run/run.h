@@ -64,7 +64,7 @@ typedef struct run_plan {
     const char *part; /* in `run --part`: "run on HOST", to begin messages */
     run_host *hosts;  /* hosts of --hosts, or NULL */
     int n_hosts;
-    const char *rsh, *espresso; /* remote shell; path of `espresso` on the hosts */
+    const char *rsh, *espresso; /* remote shell, and path of `espresso` on the hosts */
     char directory[4096];       /* working directory of the ranks on the hosts */
 } run_plan;
 

@@ -137,7 +137,7 @@ static void top_file_lines(top_file *f, top_job *j) {
         done += len + 1;
     }
     memmove(f->part, f->part + done, f->len -= done);
-    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* not a statistics file */
+    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* the file has no statistics */
 }
 
 static bool top_file_read(top_file *f, top_job *j) {
@@ -162,7 +162,7 @@ ESP__FN void top_follow(top_file *f, top_job *j) {
         while (top_file_read(f, j)) {
         }
         if (stat(f->path, &st) != 0 || (st.st_dev == f->dev && st.st_ino == f->ino)) break;
-        top_file_close(f); /* the file was replaced */
+        top_file_close(f); /* another file has this path now */
         top_file_open(f);
     }
 }

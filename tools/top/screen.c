@@ -53,7 +53,7 @@ static const char *top_size(double bytes) { return isfinite(bytes) ? tool_bytes(
 
 static const char *top_ago(double s) {
     char *out = tool_scratch();
-    if (s < 0) s = 0; /* the clocks of two machines may differ */
+    if (s < 0) s = 0; /* another machine's clock may be ahead */
     if (s < 60)
         snprintf(out, 32, "%.0f s", s);
     else if (s < 7200)
