@@ -151,8 +151,7 @@ ESP__FN uint64_t esp__env_host(void) {
     unsigned long cores[128] = {0};
     esp__boot_id(boot);
     if (!*boot) gethostname(boot, sizeof boot - 1);
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
-        *space = 0; /* differs between containers of one host */
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) *space = 0; /* differs between containers */
     esp__cores_mask(cores);
     return esp__hash64(esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), space, strlen(space)), cores,
                        sizeof cores);
@@ -295,7 +294,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->several_hosts = l ? esp__env_hosts(l, out->size) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* also for one rank, whose backend may have more */
+    if (s == ESP_OK) s = esp__env_secret(out); /* a backend may connect a job of one rank to others */
     return s;
 }
 
@@ -325,7 +324,7 @@ static const float esp__momentum_default = 0.9f;
 
 ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizers[optimizer]; }
 
-/* Checks optimizer and momentum. Momentum 0 means the default if the optimizer has one, and else no momentum. */
+/* Checks optimizer and momentum. The program's momentum 0 means the default, and -1 none; afterwards 0 means none. */
 static esp_status esp__config_optimizer(esp_config *c) {
     const bool has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
     if (c->optimizer > ESP_OPTIMIZER_ADAM)
@@ -439,7 +438,7 @@ ESP__FN esp_status esp__env_straggler(int64_t *ms) {
     return esp__env_get("ESPRESSO_STRAGGLER_MS") ? esp__env_int("ESPRESSO_STRAGGLER_MS", 0, UINT32_MAX, ms) : ESP_OK;
 }
 
-/* Ignores ESPRESSO_PLUGIN_PATH: loader.c searches its directories in addition to esp_config's. */
+/* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after those of esp_config. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
     int64_t v = 0;

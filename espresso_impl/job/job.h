@@ -154,7 +154,7 @@ typedef struct esp__topology {
     int32_t size, n_machines;
     int32_t n_local;                     /* ranks of each machine; 0 if machines differ */
     uint32_t n_levels;                   /* 2 (ranks and machines) or more */
-    int32_t level_size[ESP__LEVELS + 1]; /* units of level - 1 in a unit; 0 for n_local 0 */
+    int32_t level_size[ESP__LEVELS + 1]; /* units of level - 1 in a unit; unless n_local is 0 */
     int32_t rank, machine, local;        /* this rank, its machine, and its index there */
     int32_t *machine_of, *local_of;      /* [size] */
     int32_t *unit_of;                    /* [ESP__LEVELS - 1][size], lowest rank of each unit */
@@ -171,7 +171,7 @@ typedef struct esp__final {
     void *user;
 } esp__final;
 
-/* A group of ranks that a backend connects. */
+/* The backend that connects a group of ranks, and the backend's handle for this group. */
 typedef struct esp__comm {
     const esp_backend *backend;
     void *handle;

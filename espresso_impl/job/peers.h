@@ -16,10 +16,10 @@ enum {
     ESP__MSG_SHARED = 5,     /* from rank 0: all members' data, packed (tag, seq) */
     ESP__MSG_FAILED = 6,     /* from rank 0: the allgather failed (tag, seq, rank) */
     ESP__MSG_WHO = 7,        /* to rank 0: whose data is missing? (tag, seq) */
-    ESP__MSG_MISSING = 8,    /* from rank 0: this rank's data is (tag, seq, rank) */
+    ESP__MSG_MISSING = 8,    /* from rank 0: `rank` has sent no data (tag, seq) */
     ESP__MSG_DIED = 9,       /* from rank 0: this rank died (rank) */
     ESP__MSG_LEAVE = 10,     /* both ways: I close, because of error -seq unless 0 */
-    ESP__MSG_FINAL = 11,     /* to rank 0: my statistics, as the last message */
+    ESP__MSG_FINAL = 11,     /* to rank 0: what my observers send when I close */
     ESP__MSG_SUSPECT = 12,   /* to rank 0: my wait timed out (rank, tag = tensor) */
     ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
     ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
@@ -58,8 +58,7 @@ typedef struct esp__bytes {
     uint64_t len, cap;
 } esp__bytes;
 
-/* A connection to another rank. Only the watch thread reads from it. Any thread that has the lock may append to
- * `out`. */
+/* A connection to another rank. Only the watch thread reads it. Any thread may append to `out` under the lock. */
 typedef struct esp__conn {
     int fd;    /* -1 if closed */
     int pidfd; /* readable once that process has ended; or -1 */
@@ -75,7 +74,7 @@ typedef struct esp__conn {
     uint64_t body_cap;
     esp__bytes out;
     uint64_t out_at;
-    esp__bytes last; /* on rank 0: the statistics that this rank sent */
+    esp__bytes last; /* on rank 0: the data of this rank's FINAL message */
     bool last_done;
     uint64_t answered_ns; /* on rank 0: time of this rank's last ANSWER */
 } esp__conn;
@@ -85,7 +84,7 @@ typedef struct esp__exchange {
     struct esp__exchange *next;
     uint64_t tag, seq, bytes;
     int32_t n, n_got;
-    int32_t failed; /* a rank that left without sending data, or ESP__NOT_FAILED */
+    int32_t failed; /* the rank that left, or ESP__NOT_FAILED, ... */
     int32_t *members;
     uint8_t *got, *data;
 } esp__exchange;
@@ -97,7 +96,7 @@ typedef struct esp__waiter {
     uint64_t each, bytes; /* size of one member's data, and of all members' */
     void *out;
     bool done;
-    int32_t failed;  /* a rank that left without sending data, or ESP__NOT_FAILED */
+    int32_t failed;  /* the rank that left, or ESP__NOT_FAILED, ... */
     int32_t missing; /* the rank that MISSING named, or ESP__NOT_ANSWERED */
 } esp__waiter;
 
@@ -210,8 +209,7 @@ ESP__FN bool esp__socket_peer(int fd, int *pidfd);
 ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank);
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c);
 ESP__FN void esp__conn_flush(esp__conn *c);
-/* Queue a message, with its body in one or two pieces, and send as much as the socket takes. The caller has the
- * lock. */
+/* Queue a message, with a body in one or two pieces, and send what the socket takes. The caller has the lock. */
 ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes);
 ESP__FN void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                              uint64_t b_bytes);
@@ -348,7 +346,7 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 /* ---- exchange.c: the caller has the lock ---- */
 /* Handles GATHER on rank 0. Returns false if the message is malformed. */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);
-ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq); /* Returns a rank, or -1. */
+ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq); /* returns a rank, or -1 */
 ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank);                     /* fails all that lack its data */
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 /* Ends this rank's wait when SHARED or FAILED has come. */

@@ -336,7 +336,7 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Joins over a new connection. Returns ESP_PENDING to try again: it ended or, if `unsure`, does not lead to rank 0. */
+/* Joins over a connection. Returns ESP_PENDING to try again: it ended or, if `unsure`, does not lead to rank 0. */
 static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
     /* rank 0's timeout began earlier, so its error, which names the missing ranks, arrives before this deadline */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;

@@ -162,7 +162,7 @@ static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     return ESP_OK;
 }
 
-/* Writes the largest disturbance of any machine and the smallest number of cores of any rank to rank 0's result. */
+/* Sets rank 0's `stolen` to the largest of all ranks, and its `cores` to the smallest. */
 static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     esp__profile_rank *first = (esp__profile_rank *)r->all;
     for (int32_t k = 1; k < ranks; k++) {

@@ -100,7 +100,7 @@ struct esp__trace_file {
     esp_ctx *ctx;
     char *path;
     esp__file to;
-    esp__text text;     /* not written to the file yet */
+    esp__text text;     /* to be written to the file */
     bool any;           /* true once the first rank's events are added */
     int failed;         /* errno, or 0 */
     uint64_t origin_ns; /* the first rank's origin_ns, from which times count */

@@ -12,7 +12,7 @@
 /* A range of elements of one tensor, as a piece of an extent. */
 typedef struct esp__segment {
     uint32_t tensor;
-    uint64_t begin, length; /* where the piece begins in the tensor, in elements */
+    uint64_t begin, length; /* first element in the tensor, and number of elements */
     uint64_t at;            /* elements of the extent's range before this piece */
 } esp__segment;
 /* Changes `s`, zero at first, to the extent's next piece within [from, from + length). Returns false after the last. */
@@ -69,7 +69,7 @@ typedef struct esp__unit {
     uint32_t device;          /* device of its gradients */
     uint32_t first_op, n_ops; /* indices of its ops in ctx->active.program.ops */
     uint64_t packed;          /* of a group: its offset in the arena in bytes */
-    int32_t raw_feedback;     /* error feedback kept in the gradient itself, or -1 */
+    int32_t raw_feedback;     /* feedback of the Comp of the own gradient, or -1 */
     /* state in the current step */
     int phase;
     uint32_t pc;  /* index of the next op */

@@ -48,7 +48,7 @@ typedef struct check_part {
     uint32_t n_reduced;
     bool feedback;
     float beta, gamma;
-    uint32_t first; /* the codec skips earlier rounds */
+    uint32_t first; /* first round that is not skipped by the codec */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];

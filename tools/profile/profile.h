@@ -31,8 +31,8 @@ typedef struct profile_job {
     double budget_ns; /* ns for measuring links and codecs together */
     char **program;   /* the trainer and its arguments */
     bool started;     /* this command, and no other launcher, started this rank */
-    int terminal;     /* on rank 0: the user's terminal, or -1 */
-    int model_file;   /* on rank 0: what the trainer measured, or -1 */
+    int terminal;     /* on rank 0: descriptor of the user's terminal, or -1 */
+    int model_file;   /* on rank 0: descriptor of the trainer's model, or -1 */
     /* the members below are used by ranks only */
     esp_ctx *ctx;
     esp__calibration *calibration, *gpu; /* gpu measures codecs on a GPU, or is NULL */
