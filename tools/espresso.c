@@ -16,16 +16,16 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command,      /* run.c */
-    &profile_command,  /* profile.c */
-    &plan_command,     /* plan.c */
-    &compare_command,  /* compare.c */
-    &replay_command,   /* replay.c */
-    &top_command,      /* top.c */
-    &tree_command,     /* tree.c */
-    &plugins_command,  /* plugins.c */
-    &strategy_command, /* strategy.c */
-    &state_command,    /* state.c */
+    &run_command,      /* in run.c */
+    &profile_command,  /* in profile.c */
+    &plan_command,     /* in plan.c */
+    &compare_command,  /* in compare.c */
+    &replay_command,   /* in replay.c */
+    &top_command,      /* in top.c */
+    &tree_command,     /* in tree.c */
+    &plugins_command,  /* in plugins.c */
+    &strategy_command, /* in strategy.c */
+    &state_command,    /* in state.c */
     &help_command,     /* defined below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };

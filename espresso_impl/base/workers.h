@@ -28,7 +28,7 @@ struct esp__workers {
 
 ESP__FN esp__workers *esp__workers_new(esp_ctx *ctx, int32_t n); /* starts no threads */
 ESP__FN void esp__workers_pieces(esp__workers *w);               /* runs pieces until none is left */
-/* workers_omp.c */
+/* Defined in workers_omp.c: */
 ESP__FN int32_t esp__workers_team(esp__workers *w); /* how many threads may run this thread's loop */
 /* Runs the loop on this thread's OpenMP team. A thread of the library offers it to the trainer's threads instead. */
 ESP__FN void esp__workers_call(esp__workers *w);

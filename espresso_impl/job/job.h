@@ -17,7 +17,7 @@ typedef struct esp__where {
     bool default_root;    /* root was made from the launcher's job id */
     bool no_root;         /* ranks need an address, and none is known */
     bool several_hosts;   /* the launcher runs ranks on several hosts */
-    bool by_mpi;          /* this launcher also starts MPI programs */
+    bool by_mpi;          /* the launcher can start MPI programs */
     bool explicit_rank;   /* the user has set rank and size, not the launcher */
     uint32_t n_levels;    /* 2, or 1 + the number of parts of the place */
     const char *launcher; /* its name for messages, such as "Open MPI" */
@@ -45,7 +45,7 @@ enum { ESP__WAITS_FOR_NOBODY = -2, ESP__ANSWER_NAMES = 4 };
 /* A rank's state, sent when rank 0 asks for it. Its members have fixed sizes, as it is sent between processes. */
 typedef struct esp__answer {
     int32_t waits_for; /* a rank, -1 if unknown, or ESP__WAITS_FOR_NOBODY */
-    uint32_t tensor;   /* that it waits for, or UINT32_MAX */
+    uint32_t tensor;   /* tensor of its oldest request, or UINT32_MAX */
     uint64_t step;
     uint64_t waited_ns;                  /* how long its trainer has waited, or 0 */
     uint32_t started;                    /* 0 before esp_start, after an error, in esp_close */
@@ -154,7 +154,7 @@ typedef struct esp__topology {
     int32_t size, n_machines;
     int32_t n_local;                     /* ranks of each machine; 0 if machines differ */
     uint32_t n_levels;                   /* 2 (ranks and machines) or more */
-    int32_t level_size[ESP__LEVELS + 1]; /* units of level - 1 in a unit; unless n_local is 0 */
+    int32_t level_size[ESP__LEVELS + 1]; /* [level] units of level - 1 in each, if n_local > 0 */
     int32_t rank, machine, local;        /* this rank, its machine, and its index there */
     int32_t *machine_of, *local_of;      /* [size] */
     int32_t *unit_of;                    /* [ESP__LEVELS - 1][size], lowest rank of each unit */

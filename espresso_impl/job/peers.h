@@ -1,5 +1,5 @@
 /* peers.h: connections and messages between ranks, for the files of this folder; other folders include job.h. Rank 0
- * has a connection to every other rank, and these have none among themselves. No file here knows tensors. */
+ * (the hub) has a connection to each other rank, and these have none among themselves. No file here knows tensors. */
 #ifndef ESP__PEERS_H
 #define ESP__PEERS_H
 #include "espresso_impl/job/hmac.h"
@@ -42,7 +42,7 @@ enum {
 enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* bytes of "[IPv6]:PORT"; most addresses of a rank */
 /* Limit of unproven connections to a listening rank, above one for each rank, as all ranks may connect at once. */
 enum { ESP__CANDIDATES = 64 };
-/* What an esp__waiter or esp__exchange holds instead of the rank that made it fail, and instead of the missing rank. */
+/* Values of `failed` and `missing` that are no rank: nothing has failed, sizes differ, rank 0 has not answered yet. */
 enum { ESP__NOT_FAILED = -2, ESP__SIZES_DIFFER = -1, ESP__NOT_ANSWERED = -2 };
 
 /* The head of every message. A body of `bytes` bytes follows. */

@@ -1,7 +1,7 @@
 /* growth.c: warns of a residual that grows without bound, because its codec sends less than each gradient adds:
  * training then learns less and less from this tensor. Strategy auto uses the same rule. In every ESP__GROWTH_EVERY-th
- * step one Comp is checked, in turn, out of at most ESP__GROWTH_MOST that are spread over all ops. A check reads a
- * block of gradient and residual, and takes a few microseconds, so it is always on. Comps in device memory are not
+ * step one compression (Comp) is checked, in turn, out of at most ESP__GROWTH_MOST that are spread over all ops. A
+ * check reads a block of gradient and residual, and takes a few microseconds, so it is always on. Device memory is not
  * checked. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"

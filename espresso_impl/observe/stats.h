@@ -27,7 +27,7 @@ typedef struct esp__stats_sample {
     const double *step_ns;      /* [n_times] times of the interval's steps, sorted */
     uint32_t n_times;
     double last_ns;
-    const esp_tensor_stats *tensors, *seen; /* each tensor's now, and as last written */
+    const esp_tensor_stats *tensors, *seen; /* statistics now, and as last written */
     bool ended;                             /* the context is closing */
 } esp__stats_sample;
 
@@ -64,7 +64,7 @@ typedef struct esp__stats_file {
 
 /* ---- stats_json.c ---- */
 ESP__FN void esp__stats_json_header(const esp_ctx *ctx, const esp__stats_file *f, double time_s, esp__text *t);
-ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t); /* without the braces */
+ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t); /* a JSON object without its braces */
 /* Writes the number of bytes that this rank has received at each level. */
 ESP__FN void esp__stats_bytes(const esp_ctx *ctx, const esp_stats *a, uint64_t bytes[ESP_LEVELS]);
 ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t);

@@ -69,7 +69,7 @@ typedef struct esp__unit {
     uint32_t device;          /* device of its gradients */
     uint32_t first_op, n_ops; /* indices of its ops in ctx->active.program.ops */
     uint64_t packed;          /* of a group: its offset in the arena in bytes */
-    int32_t raw_feedback;     /* feedback of the Comp of the own gradient, or -1 */
+    int32_t raw_feedback;     /* index of its raw gradient's feedback, or -1 */
     /* state in the current step */
     int phase;
     uint32_t pc;  /* index of the next op */

@@ -93,16 +93,16 @@ typedef struct check_rank {
 } check_rank;
 #define CHECK_EACH(n, from) for (int32_t n = (from); n <= check_ranks_most(); n = check_ranks_next(n))
 
-/* backend.c */
+/* Defined in backend.c: */
 ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r);
-/* check.c */
+/* Defined in check.c: */
 ESP__FN int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names);
-/* codec.c */
+/* Defined in codec.c: */
 ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r);
-/* codec_damage.c */
+/* Defined in codec_damage.c: */
 ESP__FN void check_corrupt_run(void *target);
 ESP__FN void check_among_run(void *target);
-/* codec_inputs.c */
+/* Defined in codec_inputs.c: */
 ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, bool matrix);
 ESP__FN int check_shapes(const esp__codec *c);
 ESP__FN esp_payload_header check_header(check_part *p);
@@ -110,20 +110,20 @@ ESP__FN void check_inputs_run(void *target);
 ESP__FN void check_steps_run(void *target);
 ESP__FN void check_small_run(void *target);
 ESP__FN void check_many_run(void *target);
-/* codec_same.c */
+/* Defined in codec_same.c: */
 ESP__FN void check_same_run(void *target);
 ESP__FN void check_seed_run(void *target);
 ESP__FN void check_lists_run(void *target);
 ESP__FN void check_threads_run(void *target);
-/* codec_size.c */
+/* Defined in codec_size.c: */
 ESP__FN void check_bound_run(void *target);
 ESP__FN void check_model_run(void *target);
 ESP__FN void check_error_run(void *target);
 ESP__FN void check_lossy_run(void *target);
 ESP__FN void check_reduce_run(void *target);
-/* device.c */
+/* Defined in device.c: */
 ESP__FN esp_status check_rank_coll(check_rank *r, const esp_coll *c);
-/* part.c */
+/* Defined in part.c: */
 ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align);
 ESP__FN void check_unfence(check_fenced *f);
 ESP__FN uint32_t check_random(void);
@@ -142,7 +142,7 @@ ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64
 ESP__FN esp_status check_compress(check_part *p);
 ESP__FN esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_t n, uint32_t mode, float scale);
 ESP__FN esp_status check_decode(check_part *p, const void *data, uint64_t bytes);
-/* ranks.c */
+/* Defined in ranks.c: */
 ESP__FN int check_rank_fail(check_rank *r, const char *fmt, ...) ESP__PRINTF(2, 3);
 ESP__FN bool check_failed(const check_rank *r);
 ESP__FN void check_barrier(check_rank *r);
@@ -154,7 +154,7 @@ ESP__FN esp_status check_rank_wait(check_rank *r, void *req);
 ESP__FN void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r));
 ESP__FN int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params);
 ESP__FN void check_launched_close(void);
-/* report.c */
+/* Defined in report.c: */
 ESP__FN void check_doing(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_skip(const char *fmt, ...) ESP__PRINTF(1, 2);

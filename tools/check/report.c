@@ -13,7 +13,7 @@ enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
 int check_in_place;           /* checks run in this process, as it is a launcher's rank */
 static sigjmp_buf check_back; /* such a check ends by a jump to it */
 static char check_ended[CHECK_TEXT_MAX + 1];
-int check_pipe = -1;       /* the check's process writes to its parent */
+int check_pipe = -1;       /* pipe from the check's process to its parent */
 static char check_at[256]; /* what the check is doing, printed after a crash */
 
 /* Notes what the check is doing, in case it crashes. */

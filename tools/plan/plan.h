@@ -143,11 +143,11 @@ typedef struct plan_explanation {
     plan_explained *rows;
 } plan_explanation;
 
-/* flags.c */
+/* Defined in flags.c: */
 ESP__FN void plan_complete(const plan_inputs *in);
 ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc);
 ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value);
-/* read.c */
+/* Defined in read.c: */
 ESP__FN int plan_read_model(plan_inputs *in);
 ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name);
 ESP__FN int plan_read(plan_inputs *in);
@@ -155,45 +155,45 @@ ESP__FN void plan_close(plan_inputs *in);
 ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec);
 ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__text *out);
 ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap);
-/* make.c */
+/* Defined in make.c: */
 ESP__FN double plan_alone_ns(const plan_inputs *in);
 ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r);
 ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r);
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
 ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
 ESP__FN void plan_free(plan_made *m);
-/* change.c */
+/* Defined in change.c: */
 #define CHANGE_HELP                                                                                                    \
     "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
     "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
     "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
 ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out);
 ESP__FN void change_free(plan_changed *c);
-/* explain.c */
+/* Defined in explain.c: */
 ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e);
 ESP__FN void plan_explanation_free(plan_explanation *e);
 ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e);
 ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e);
-/* json.c */
+/* Defined in json.c: */
 ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in);
 ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns); /* ns has a time for each lane */
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
-/* limits.c */
+/* Defined in limits.c: */
 ESP__FN int plan_print_limits(const plan_inputs *in);
-/* machines.c */
+/* Defined in machines.c: */
 ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
 ESP__FN void sweep_check_tables(const plan_inputs *in);
 ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s);
 ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s);
-/* models.c */
+/* Defined in models.c: */
 ESP__FN bool plan_is_path(const char *name);
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size);
-/* names.c */
+/* Defined in names.c: */
 ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
-/* output.c */
+/* Defined in output.c: */
 ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
 /* The result points to a text in `noisy`. */
 ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
@@ -203,14 +203,14 @@ ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print
 ESP__FN int plan_to_stdout(const plan_files *f);
 ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv);
 ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f);
-/* plan.c */
+/* Defined in plan.c: */
 ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
-/* text.c */
+/* Defined in text.c: */
 ESP__FN void plan_line(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
 ESP__FN void plan_print_inputs(FILE *to, const plan_inputs *in);
 ESP__FN const char *plan_s(uint64_t n);
 ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m);
-/* what.c */
+/* Defined in what.c: */
 ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
                      plan_outcome *out);
 ESP__FN const char *plan_change_of(double ns, double from);

@@ -49,7 +49,7 @@ typedef struct profile_job {
     int round;
 } profile_job;
 
-/* profile.c */
+/* Defined in profile.c: */
 extern const tool_command profile_command;
 /* Writes the costs file, from what the ranks have measured and the model, as far as these exist. */
 ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
@@ -57,7 +57,7 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t);
 /* trainer.c: runs the trainer, and opens the model file that it has written. Returns the exit status. */
 ESP__FN int profile_trainer(profile_job *j);
 
-/* ranks.c */
+/* Defined in ranks.c: */
 ESP__FN int profile_start(const profile_job *j, char **argv);
 ESP__FN int profile_as_rank(profile_job *j);
 /* Measures sizes[size]. In each round, all ranks call it for every size. took_ns is how long the size before has taken.
@@ -67,12 +67,12 @@ ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t siz
 /* Shows on the terminal what is being measured, and how much time is left. */
 ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
 
-/* links.c */
+/* Defined in links.c: */
 ESP__FN esp_status profile_links(profile_job *j);
 ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* as a system file */
 ESP__FN void profile_links_show(const profile_job *j);
 
-/* codecs.c */
+/* Defined in codecs.c: */
 ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 /* Checks the codecs that the user named. If the user named none, selects all. */
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);

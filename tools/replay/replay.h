@@ -43,15 +43,15 @@ typedef struct replay_run {
     uint64_t pool_count;
 } replay_run;
 
-/* replay.c */
+/* Defined in replay.c: */
 /* Does the costs file have these numbers of ranks and machines, and all codecs of --gc? */
 ESP__FN int replay_costs_fit(replay_run *r);
 ESP__FN void replay_progress(const replay_run *r, const char *fmt, ...) ESP__PRINTF(2, 3);
-/* match.c */
+/* Defined in match.c: */
 /* Returns for each op of this rank's program the index of its event in the plan, or UINT32_MAX. The caller frees it. */
 ESP__FN uint32_t *replay_match(const esp_ctx *ctx, const plan_made *m);
-/* run.c */
+/* Defined in run.c: */
 ESP__FN int replay_as_rank(replay_run *r);
-/* report.c */
+/* Defined in report.c: */
 ESP__FN int replay_report(const replay_run *r);
 #endif

@@ -117,15 +117,15 @@ typedef struct run_job {
     run_sink *out, *err;
 } run_job;
 
-/* run.c */
+/* Defined in run.c: */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines);
 /* Returns `text`, which describes a link to emulate, such as "1gbit,50us". Ends the command if it is invalid. */
 ESP__FN const char *run_link(const tool_command *c, const char *flag, const char *text);
 ESP__FN int run_make_root(run_plan *p);
 ESP__FN int run_job_run(const run_plan *p);
-/* hosts.c */
+/* Defined in hosts.c: */
 ESP__FN void run_hosts_read(run_plan *p, const char *text, const char *root, long n);
-/* remote.c */
+/* Defined in remote.c: */
 ESP__FN bool run_is_own(const char *text);
 ESP__FN bool run_here(char *path, size_t cap);
 ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h);
@@ -134,7 +134,7 @@ ESP__FN void run_part_report(run_job *j, int number);
 ESP__FN void run_host_line(run_job *j, run_stream *s);
 ESP__FN void run_host_report(run_job *j, const run_child *c);
 ESP__FN int run_part_main(const tool_command *self, const char *host);
-/* output.c */
+/* Defined in output.c: */
 ESP__FN void run_queue_add(run_queue *q, const void *data, size_t bytes);
 ESP__FN void run_sink_open(run_sink *k, int fd);
 ESP__FN void run_sink_add(run_sink *k, const char *data, size_t bytes);
@@ -144,13 +144,13 @@ ESP__FN void run_print(run_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
 ESP__FN void run_stream_read(run_job *j, run_stream *s);
 ESP__FN void run_stream_end(run_job *j, run_stream *s);
 ESP__FN bool run_stream_wanted(const run_stream *s);
-/* spawn.c */
+/* Defined in spawn.c: */
 ESP__FN int run_find_program(run_plan *p);
 ESP__FN int run_start(run_job *j);
 ESP__FN void run_tokens_close(run_job *j);
 ESP__FN int run_start_watchdog(run_job *j);
 ESP__FN void run_end_watchdog(run_job *j);
-/* watch.c */
+/* Defined in watch.c: */
 ESP__FN int64_t run_now_ms(void);
 ESP__FN void run_signal_all(run_job *j, int sig);
 ESP__FN void run_note_failed(run_job *j, int i);

@@ -42,14 +42,14 @@ typedef struct top_file {
     int error; /* errno of the last attempt to open the file, or 0 */
 } top_file;
 
-/* read.c */
+/* Defined in read.c: */
 ESP__FN double top_number(const json_t *object, const char *key);
 ESP__FN double top_number_in(const json_t *object, const char *group, const char *key);
 ESP__FN const char *top_text(const json_t *object, const char *key);
 ESP__FN void top_follow(top_file *f, top_job *j); /* reads all new lines */
 ESP__FN void top_job_free(top_job *j);
 ESP__FN void top_file_close(top_file *f);
-/* screen.c */
+/* Defined in screen.c: */
 typedef struct top_view {
     int columns, rows; /* 0 if unlimited */
     int utf8, ansi;
