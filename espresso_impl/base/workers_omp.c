@@ -1,10 +1,8 @@
-/* workers_omp.c: runs the library's loops on the trainer's OpenMP team. After esp__workers_open_omp it allocates
- * nothing, but the OpenMP runtime may allocate when it starts a team. An OpenMP runtime keeps one team for each thread
- * that opens parallel regions, so a region of the library's cpu thread would start a second team. The cpu thread
- * therefore opens none. It offers its loop to a trainer's thread that waits in esp_wait or esp_wait_all, which runs it
- * on its own team: that is idle meanwhile. While no thread waits, the cpu thread runs its loops alone. A region always
- * has as many threads as the runtime gives it, and threads beyond the loop's limit leave at once. With num_threads(n),
- * libgomp would end the team's other threads, and start them again in the trainer's next region. */
+/* workers_omp.c: runs the library's loops on the trainer's OpenMP team. An OpenMP runtime keeps a team for each thread
+ * that opens parallel regions, so regions of the library's cpu thread would start a second team. That thread therefore
+ * opens none. It offers its loop to a trainer's thread that waits in esp_wait or esp_wait_all, whose team is idle, and
+ * runs it alone if none waits. A region has as many threads as the runtime gives it, and surplus threads leave it at
+ * once: with num_threads(n), libgomp would end and restart threads of the team again and again. */
 #include "espresso_impl/base/workers.h"
 #include <unistd.h>
 

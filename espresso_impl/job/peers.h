@@ -17,13 +17,13 @@ enum {
     ESP__MSG_FAILED = 6,     /* from rank 0: the allgather failed (tag, seq, rank) */
     ESP__MSG_WHO = 7,        /* to rank 0: whose data is missing? (tag, seq) */
     ESP__MSG_MISSING = 8,    /* from rank 0: `rank` has sent no data (tag, seq) */
-    ESP__MSG_DIED = 9,       /* from rank 0: this rank died (rank) */
+    ESP__MSG_DIED = 9,       /* from rank 0: `rank` died */
     ESP__MSG_LEAVE = 10,     /* both ways: I close, because of error -seq unless 0 */
     ESP__MSG_FINAL = 11,     /* to rank 0: what my observers send when I close */
     ESP__MSG_SUSPECT = 12,   /* to rank 0: my wait timed out (rank, tag = tensor) */
     ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
     ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
-    ESP__MSG_DECISION = 15,  /* from rank 0: this rank failed (rank, tag = tensor) */
+    ESP__MSG_DECISION = 15,  /* from rank 0: `rank` failed (tag = tensor) */
     ESP__MSG_CHALLENGE = 16, /* see rendezvous.c */
     ESP__MSG_RESPONSE = 17,
     ESP__MSG_PROOF = 18,

@@ -1,11 +1,9 @@
-/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. From esp_open to
- * esp_close every rank listens at a standby socket, so a refused connection proves that a rank is gone. The lowest
- * remaining rank is the host: the others connect to the lower ranks one after another until they find it. The host
- * waits for every rank that may still come, and alone decides on the list. If it dies before all ranks have the list,
- * those without it connect to the next rank, and those with it find their new connections broken and regroup again.
- * Ranks are compared by their numbers at the job's start, so all find the same host. A rank that is silent, but whose
- * socket still accepts connections, may be running. Then only a group with more than half of the old ranks, or half
- * with the lowest, continues: so at most one group does. */
+/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. All ranks listen
+ * at a standby socket all the time, so a refused connection proves that a rank is gone. The lowest remaining rank is
+ * the host. The others find it by connecting to lower ranks one after another. It waits for all ranks that may still
+ * come, and decides on the list. If it dies meanwhile, ranks without a list connect to the next host, and ranks with a
+ * list regroup again. If a lost rank is only silent, it may still run: then the survivors must be more than half of the
+ * old ranks (or half with the lowest one), so that no two groups continue. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
