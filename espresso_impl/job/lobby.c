@@ -1,5 +1,5 @@
 /* lobby.c: keeps candidates, connections that have not yet proven to be ranks of this job, when ranks meet or regroup.
- * If it is full, a new connection replaces the oldest candidate, and preferably one that has not sent HELLO. */
+ * If it is full, a new connection replaces the oldest candidate, preferably one that has not sent HELLO. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 

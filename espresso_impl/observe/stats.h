@@ -8,7 +8,7 @@ enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
 
 /* The counters after a step. */
 typedef struct esp__stats_now {
-    esp_stats all; /* since esp_start, including bytes */
+    esp_stats all; /* counters since esp_start, with the bytes sent */
     uint64_t step;
     uint64_t strategy;    /* hash of the active strategy's text */
     uint64_t changes;     /* how often the strategy has changed */

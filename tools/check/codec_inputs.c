@@ -30,7 +30,7 @@ static void check_good_header(check_part *p, const char *kind) {
     const uint64_t used = check_used(p);
     if (h.count != p->count)
         check_fail("%s input, %llu elements: the header's count is %llu", kind, (check_u)p->count, (check_u)h.count);
-    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER)) /* or the inner codec's */
+    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER)) /* wrappers may have the inner one's */
         check_fail("the header's codec is 0x%08x, not 0x%08x: use esp_name_hash of the table's name", h.codec,
                    p->codec->id);
     if (!p->count && h.body_bytes)

@@ -97,7 +97,7 @@ static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, co
     if (option) printf("  layerwise:  %s\n", option);
     if (c)
         plugins_model(ctx, c);
-    else if (t->devices & ESP_BIT(ESP_CPU)) /* codecs for GPUs cannot be opened here */
+    else if (t->devices & ESP_BIT(ESP_CPU)) /* codecs only for GPUs get no line */
         printf("  model:      depends on its parameters: espresso plugins '%s:...'\n", t->name);
     printf("  from:       %s\n", from);
     esp__codec_free(ctx, c);
