@@ -58,7 +58,7 @@ static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     return esp__curve_at(&c, 1u << 20);
 }
 
-/* Prints what an opened codec's model() says: size, error and times. */
+/* Prints what an opened codec's model() returns: size, error and times. */
 static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;

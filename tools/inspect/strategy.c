@@ -9,7 +9,7 @@
 /* Registers a tensor that the file names, as a model would. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
     uint32_t id;
-    /* a strategy file does not say which tensors are matrices, so all are */
+    /* a strategy file does not record which tensors are matrices, so all are */
     esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
     esp_status s = esp_tensor_add((esp_ctx *)user, &d, &id);
     return s ? esp__fail((esp_ctx *)user, s, "%s: %s", where, esp_last_error((esp_ctx *)user)) : ESP_OK;

@@ -130,7 +130,7 @@ static bool change_number(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Applies "cores=2". Fails if the system's costs do not say how many cores it has. */
+/* Applies "cores=2". Fails if the system's costs lack the number of cores. */
 static bool change_cores(plan_changed *c, const char *value) {
     long whole;
     if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return false;

@@ -46,7 +46,7 @@ enum {
 extern const tool_flag plan_common[PLAN_COMMON];
 extern const tool_command plan_command, compare_command;
 
-/* A plan's inputs: what the shared flags say, and what the files contain. */
+/* A plan's inputs: the values of the shared flags, and the contents of files. */
 typedef struct plan_inputs {
     const tool_command *command;
     /* the members below are from the command line */

@@ -16,7 +16,7 @@ typedef struct top_tensor {
     int sampled;
 } top_tensor;
 
-/* What the lines read so far say about the job. JSON objects are NULL before the file has them. */
+/* What is known of the job from the lines read so far. JSON objects are NULL before the file has them. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
     char *sample_line; /* the sample's line as it was read */
