@@ -13,10 +13,10 @@ typedef struct esp__base {
     const esp_host *user_host;
     int32_t log_level, rank, size;    /* rank of this process, and number of ranks */
     esp__workers *workers;            /* NULL until the watch thread runs, so not for its use */
-    struct esp__registry *registry;   /* see folder registry/ */
-    struct esp__device_list *devices; /* see folder device/ */
-    const struct esp__job *job;       /* see folder job/ */
-    const struct esp__model *model;   /* see folder strategy/ */
+    struct esp__registry *registry;   /* part of folder registry/ */
+    struct esp__device_list *devices; /* part of folder device/ */
+    const struct esp__job *job;       /* part of folder job/ */
+    const struct esp__model *model;   /* part of folder strategy/ */
 } esp__base;
 /* Any thread may use it: once threads run, only `workers` changes. ctx must not be NULL. */
 static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }

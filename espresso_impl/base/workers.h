@@ -16,7 +16,7 @@ struct esp__workers {
     bool quit, open; /* open: threads may still join the loop */
     bool team_busy;  /* only with OpenMP: a team runs the loop */
     /* changed under the lock, but read also without it */
-    atomic_uint loops; /* counts loops */
+    atomic_uint loops; /* number of loops so far */
     atomic_int inside; /* number of threads in the loop */
     atomic_int taken;  /* only with OpenMP: 1 once a team runs the loop */
     atomic_int team;   /* only with OpenMP: team size of the last waiting thread */

@@ -156,7 +156,7 @@ typedef struct esp__topology {
     uint32_t n_levels;                   /* 2 (ranks and machines) or more */
     int32_t level_size[ESP__LEVELS + 1]; /* [level] units of level - 1 in each, if n_local > 0 */
     int32_t rank, machine, local;        /* this rank, its machine, and its index there */
-    int32_t *machine_of, *local_of;      /* [size] */
+    int32_t *machine_of, *local_of;      /* [size], each rank's machine and index there */
     int32_t *unit_of;                    /* [ESP__LEVELS - 1][size], lowest rank of each unit */
     int32_t *place;                      /* [size][ESP__LEVELS], a rank's index at each level */
     int32_t *ranks;                      /* in order of places: ranks[machine * n_local + local] */

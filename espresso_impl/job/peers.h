@@ -24,7 +24,7 @@ enum {
     ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
     ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
     ESP__MSG_DECISION = 15,  /* from rank 0: `rank` failed (tag = tensor) */
-    ESP__MSG_CHALLENGE = 16, /* see rendezvous.c */
+    ESP__MSG_CHALLENGE = 16, /* CHALLENGE, RESPONSE and PROOF: see rendezvous.c */
     ESP__MSG_RESPONSE = 17,
     ESP__MSG_PROOF = 18,
     ESP__MSG_CHECK = 19,     /* to rank 0: please send ASK to all ranks */

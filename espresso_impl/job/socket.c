@@ -53,7 +53,7 @@ ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const c
     if (!colon || colon == root || (size_t)(colon - root) >= sizeof host) return 0;
     memcpy(host, root, (size_t)(colon - root));
     host[colon - root] = 0;
-    if (host[0] == '[' && colon[-1] == ']') { /* [IPv6]:port */
+    if (host[0] == '[' && colon[-1] == ']') { /* removes the brackets of "[IPv6]:PORT" */
         memmove(host, host + 1, strlen(host));
         host[strlen(host) - 1] = 0;
     }

@@ -37,9 +37,9 @@ typedef struct esp__step {
     uint8_t kind;   /* ESP__STAGE_COLLECTIVE, ESP__STAGE_COMP, ESP__STAGE_DECOMP */
     uint8_t device; /* for Comp and Decomp: where it runs */
     /* the members below are for collectives */
-    uint8_t level;      /* the scope */
-    uint8_t coll;       /* ESP_COLL_* */
-    uint8_t role;       /* ESP__WHOLE, ESP__FIRST, ESP__SECOND */
+    uint8_t level;      /* scope of the collective */
+    uint8_t coll;       /* one of ESP_COLL_* */
+    uint8_t role;       /* one of ESP__WHOLE, ESP__FIRST, ESP__SECOND */
     uint8_t compressed; /* 1 if it sends payloads of a codec */
     uint8_t summed;     /* 1 if it sums the payloads' bodies */
 } esp__step;

@@ -8,7 +8,7 @@
 #include "espresso_impl/strategy/region.h"
 #include "espresso_impl/strategy/text.h"
 
-/* ---- units.c: which elements of which tensors a unit has --------------------------------------------------------- */
+/* ---- units.c: the elements of a unit ---- */
 /* A range of elements of one tensor, as a piece of an extent. */
 typedef struct esp__segment {
     uint32_t tensor;

@@ -69,7 +69,7 @@ ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) ESP__P
 
 /* Defined in links.c: */
 ESP__FN esp_status profile_links(profile_job *j);
-ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* as a system file */
+ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* prints a system file */
 ESP__FN void profile_links_show(const profile_job *j);
 
 /* Defined in codecs.c: */
@@ -78,6 +78,6 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);
 ESP__FN esp_status profile_codecs(profile_job *j);
 ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *source,
-                                  esp__text *out); /* as a codec file */
+                                  esp__text *out); /* prints a codec file */
 ESP__FN void profile_codecs_show(const profile_job *j);
 #endif

@@ -53,7 +53,7 @@ typedef struct run_plan {
     int first, here;            /* the first rank on this machine, and their number */
     bool prefix, elastic;       /* elastic: the job goes on when a rank fails */
     bool color[2];              /* do stdout and stderr get coloured prefixes? */
-    int *machine_of, *local_of; /* [here] */
+    int *machine_of, *local_of; /* [here], each rank's machine and index there */
     const char *inter, *outer;
     const char **env; /* "NAME=VALUE" */
     int n_env;
