@@ -182,7 +182,6 @@ typedef struct esp__addr {
     struct sockaddr_storage sa;
     socklen_t len;
 } esp__addr;
-/* The addresses at which a rank listens. */
 typedef struct esp__roots {
     int32_t n;
     char at[ESP__ROOTS][ESP__ROOT_MAX];

@@ -145,7 +145,7 @@ ESP__FN esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, co
     return st;
 }
 
-/* The arrays are read on the compute stream: makes it wait for the op's stream. */
+/* Makes the compute stream, on which the arrays are read, wait until the op's stream has written them. */
 static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
     return esp__op_behind(op) ? esp__device_join(ctx, op->on, op->stream) : ESP_OK;
 }

@@ -9,7 +9,7 @@
 #include "espresso_impl/strategy/text.h"
 
 /* ---- units.c: the elements of a unit ---- */
-/* A range of elements of one tensor, as a piece of an extent. */
+/* A piece of an extent (a unit's elements) that lies in one tensor. */
 typedef struct esp__segment {
     uint32_t tensor;
     uint64_t begin, length; /* first element in the tensor, and number of elements */

@@ -25,7 +25,6 @@ typedef struct page_info {
     uint32_t cores_per_rank;                     /* see esp_plan_system */
 } page_info;
 
-/* A row of a comparison. */
 typedef struct page_row {
     const char *name;    /* the strategy, such as "hipress" */
     const char *summary; /* what the strategy does, in a line, or NULL */

@@ -72,7 +72,6 @@ typedef struct plan_inputs {
     char codec_text[ESP__SPEC_MAX * 2]; /* all codecs, to print */
 } plan_inputs;
 
-/* A plan with its report, units and events. */
 typedef struct plan_made {
     esp_plan *plan;
     const char *name;

@@ -30,7 +30,6 @@ typedef struct top_job {
     long lines;
 } top_job;
 
-/* The statistics file. */
 typedef struct top_file {
     const char *path;
     int fd; /* -1 if it is not open */
