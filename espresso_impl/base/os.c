@@ -62,7 +62,7 @@ ESP__FN void esp__process_open(esp__process *p) {
 #ifdef MADV_WIPEONFORK
     void *page = mmap(NULL, esp__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
-    /* an emulator that accepts even advice -1 ignores all advice */
+    /* advice -1 is invalid: an emulator that accepts it ignores all advice */
     if (!madvise(page, esp__page_bytes(), -1) || madvise(page, esp__page_bytes(), MADV_WIPEONFORK)) {
         munmap(page, esp__page_bytes());
         return;

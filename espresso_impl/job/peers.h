@@ -104,8 +104,8 @@ typedef struct esp__waiter {
 typedef struct esp__inquiry {
     bool report, decide;
     uint64_t number;
-    uint64_t until_ns;   /* when it ends, even if ranks have not answered */
-    uint64_t silence_ns; /* the same, if all those were silent since checked_ns */
+    uint64_t until_ns;   /* when it ends at the latest */
+    uint64_t silence_ns; /* when it ends if only long silent ranks are missing */
     int32_t suspecting;  /* the rank whose SUSPECT started the inquiry */
     bool decided;
     int32_t failed; /* the result: the rank that failed, and at which tensor */

@@ -1,5 +1,5 @@
-/* codec_same.c: checks that equal input gives equal bytes: however parallel_for divides the work, while another thread
- * calls the codec, in a list of parts, and (for deterministic codecs) with another seed. */
+/* codec_same.c: checks that a codec makes equal bytes from equal input: for all ways in which parallel_for may divide
+ * the work, beside another thread, in a list of parts, and (if it is deterministic) with another seed. */
 #include "tools/check/check.h"
 #include "espresso_impl/base/os.h"
 

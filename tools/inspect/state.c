@@ -117,8 +117,7 @@ static bool state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     return true;
 }
 
-/* Prints a unit's tensors, such as "fc.weight", "fc.weight (elements 5 to 9)" or, for a group, "fc.weight to
- * fc.bias". */
+/* Prints a unit's tensors, such as "fc.weight", "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias" (a group). */
 static bool state_print_extent(const state_reader *r, const esp__extent *e, char *const *names,
                                const uint64_t *counts) {
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return false;
