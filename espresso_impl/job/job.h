@@ -192,7 +192,7 @@ typedef struct esp__job {
     esp__comm comms[ESP__SCOPES]; /* [scope]; backend NULL if there are no such groups */
     uint64_t links;               /* hash of the settings of backends and links */
     uint8_t parents[ESP__SCOPES]; /* scopes in comms that have no parent communicator */
-    esp__level_names names;       /* from "levels:gpu=(shm),machine=(mpi)" */
+    esp__level_names names;       /* the user's, as in "levels:gpu=(shm),machine=(mpi)" */
     uint32_t n_parents;
     uint32_t woken; /* atomic: 1 if woken since the link thread last slept */
     void *room;     /* [size][ESP__JOB_ROOM], so agreeing allocates nothing */

@@ -116,7 +116,7 @@ Object.assign(Lanes.prototype, {
         if (fits) pen.fillText(fits, from + 4, y + shape.lane / 2 + 0.5);
     },
 
-    // Paints light and low where the lane is free again, but the op's result is still on its way.
+    // Paints in light colours the times when a lane is free again, but an op's result is still on its way.
     paintLatencies(pen, plan, lane, y) {
         const late = plan.latencies[lane], { colors, selected } = this;
         let painted = -Infinity;

@@ -96,7 +96,7 @@ typedef struct plan_shape {
 /* All units that have the same codec and option, as a row of a table. */
 typedef struct plan_row {
     const char *codec, *option;
-    uint32_t units, tensors; /* a split tensor counts in each row with its chunks */
+    uint32_t units, tensors; /* a split tensor counts in each of its rows */
     uint64_t elements;
 } plan_row;
 
