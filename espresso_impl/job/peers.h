@@ -7,9 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-/* Types of messages: who sends it, what it means, and in () the members of esp__msg that it uses. */
+/* Types of messages: where they go, what they mean, and in () which members of esp__msg they use. */
 enum {
-    ESP__MSG_HELLO = 1,      /* to rank 0: the first message, alike in all versions */
+    ESP__MSG_HELLO = 1,      /* to rank 0: my version; this struct never changes */
     ESP__MSG_WELCOME = 2,    /* from rank 0: all ranks have met */
     ESP__MSG_REFUSE = 3,     /* from rank 0: you may not join; the body is the error */
     ESP__MSG_GATHER = 4,     /* to rank 0: my data for an allgather (tag, seq) */
@@ -84,7 +84,7 @@ typedef struct esp__exchange {
     struct esp__exchange *next;
     uint64_t tag, seq, bytes;
     int32_t n, n_got;
-    int32_t failed; /* the rank that left, or ESP__NOT_FAILED, ... */
+    int32_t failed; /* a rank that left, ESP__NOT_FAILED, ESP__SIZES_DIFFER */
     int32_t *members;
     uint8_t *got, *data;
 } esp__exchange;
@@ -96,7 +96,7 @@ typedef struct esp__waiter {
     uint64_t each, bytes; /* size of one member's data, and of all members' */
     void *out;
     bool done;
-    int32_t failed;  /* the rank that left, or ESP__NOT_FAILED, ... */
+    int32_t failed;  /* a rank that left, ESP__NOT_FAILED, ESP__SIZES_DIFFER */
     int32_t missing; /* the rank that MISSING named, or ESP__NOT_ANSWERED */
 } esp__waiter;
 
@@ -133,7 +133,7 @@ struct esp__peers {
     esp__peers_events ev;
     int32_t rank, size;
     uint32_t timeout_ms;
-    long pid; /* a forked child has another pid than this one */
+    long pid; /* differs from getpid() in a forked child */
     char where[ESP__SPEC_MAX];
     char secret[ESP__SPEC_MAX]; /* the job's secret or ""; wiped when all ranks have met */
     esp__survivor survivor;     /* this rank, if it takes part in a regroup */
@@ -149,7 +149,7 @@ struct esp__peers {
     int32_t dead;     /* the first rank that died, or -1 */
     uint64_t cause;   /* the error that LEAVE will carry, or 0 */
     bool left_known;  /* the context was notified of a rank that left */
-    bool error_known; /* the context was notified of one that left by an error */
+    bool error_known; /* the context was notified that one left by an error */
     bool decision_known, hub_left, excluded;
     bool no_memory; /* memory ran out: see esp__watch_no_memory */
     bool left_job;  /* no_memory is handled: all connections are shut */

@@ -123,8 +123,7 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s); /* s may be zer
 /* ---- shard.c ---- */
 /* Returns the default option of a sharded tensor. It does not compress if `raw`. */
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw);
-/* Fails if `u` is sharded and the option gives each rank the whole result, or the reverse. `where` begins the error
- * text. */
+/* Fails if the option leaves ranks with parts and `u` is not sharded, or the reverse. `where` begins error texts. */
 ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where);
 /* Fails if `y` divides a sharded tensor differently than esp_start did, since ranks keep their parts. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
