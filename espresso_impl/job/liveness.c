@@ -127,7 +127,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Until when a timeout waits for a rank asked at `asked` that has not answered. UINT64_MAX if it was not asked. */
+/* After a timeout at `now`: until when to wait for a silent rank. It was asked at `asked`, or never (UINT64_MAX). */
 static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
@@ -244,7 +244,7 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
 
 /* Ends the inquiry at its deadline, unless messages are unread (not `quiet`), which may be the missing answers. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
-    bool missing = false, awaited = false; /* awaited: has not answered this time, but the last time */
+    bool missing = false, awaited = false; /* awaited: a rank answered the last time, and not now */
     for (int32_t r = 1; r < p->size; r++) {
         if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
         missing = true;
@@ -309,7 +309,7 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
     if (p->check_now) esp__inquiry_check(p, 0);
     p->suspect_now = p->check_now = false;
     if (p->inquiry.decide || p->inquiry.report) esp__inquiry_turn(p, quiet, now);
-    /* rank 0 would have decided by now, so it has stopped itself */
+    /* rank 0 would have decided by now, so rank 0 itself has failed */
     if (p->suspecting && quiet && now >= p->decide_ns)
         esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
 }

@@ -9,7 +9,7 @@
 
 /* Types of messages: where they go, what they mean, and in () which members of esp__msg they use. */
 enum {
-    ESP__MSG_HELLO = 1,      /* to rank 0: my version; this struct never changes */
+    ESP__MSG_HELLO = 1,      /* to rank 0: an esp__hello, alike in all versions */
     ESP__MSG_WELCOME = 2,    /* from rank 0: all ranks have met */
     ESP__MSG_REFUSE = 3,     /* from rank 0: you may not join; the body is the error */
     ESP__MSG_GATHER = 4,     /* to rank 0: my data for an allgather (tag, seq) */
