@@ -346,7 +346,7 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 /* Handles GATHER on rank 0. Returns false if the message is malformed. */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);
 ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq); /* returns a rank, or -1 */
-ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank);                     /* fails all that lack its data */
+ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails exchanges that lack this rank's data */
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 /* Ends this rank's wait when SHARED or FAILED has come. */
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,

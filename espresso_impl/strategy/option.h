@@ -1,4 +1,4 @@
-/* option.h: an option is the list of steps that synchronize a unit: compress (Comp), send in a collective, Decomp. */
+/* option.h: an option is the list of steps that synchronize a unit: compress (Comp), send, decompress (Decomp). */
 #ifndef ESP__OPTION_H
 #define ESP__OPTION_H
 #include "espresso_impl/base/base.h"

@@ -192,7 +192,7 @@ static _Noreturn void run_watchdog(int from, int n) {
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "esp-watchdog");
-    dup2(from, 0); /* readers of output wait until all ends are closed */
+    dup2(from, 0); /* closes all pipes, whose readers wait for their end */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);
