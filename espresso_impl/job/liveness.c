@@ -127,8 +127,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Until when to wait for a silent rank after a timeout at `now`. UINT64_MAX if the rank was not asked (`asked` is
- * 0). */
+/* Until when to wait for a silent rank after a timeout at `now`. UINT64_MAX if it was not asked (`asked` is 0). */
 static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
