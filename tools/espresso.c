@@ -1,5 +1,5 @@
-/* espresso.c: the command `espresso` and its table of subcommands, each a file or a folder of tools/. Subcommands use
- * internal parts of the library, so that they show exactly what it does. */
+/* espresso.c: the command `espresso`. Each subcommand of the table is a file or a folder of tools/. Subcommands use
+ * internal parts of the library, so that they show exactly what the library does. */
 #include "espresso_impl/base/text.h"
 #include "tools/inspect/inspect.h"
 #include "tools/plan/plan.h"
@@ -16,21 +16,21 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command,      /* run.c */
-    &profile_command,  /* profile.c */
-    &plan_command,     /* plan.c */
-    &compare_command,  /* compare.c */
-    &replay_command,   /* replay.c */
-    &top_command,      /* top.c */
-    &tree_command,     /* tree.c */
-    &plugins_command,  /* plugins.c */
-    &strategy_command, /* strategy.c */
-    &state_command,    /* state.c */
-    &help_command,     /* below */
+    &run_command,      /* in run.c */
+    &profile_command,  /* in profile.c */
+    &plan_command,     /* in plan.c */
+    &compare_command,  /* in compare.c */
+    &replay_command,   /* in replay.c */
+    &top_command,      /* in top.c */
+    &tree_command,     /* in tree.c */
+    &plugins_command,  /* in plugins.c */
+    &strategy_command, /* in strategy.c */
+    &state_command,    /* in state.c */
+    &help_command,     /* defined below */
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 
-/* Finds the subcommand by name. Ends the command if there is none. */
+/* Returns the subcommand of this name. Ends the command with an error if there is none. */
 static const tool_command *espresso_find(const char *name) {
     unsigned best = 3;
     const char *guess = NULL;
@@ -59,7 +59,7 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     return TOOL_OK;
 }
 
-/* Opens file descriptors 0 to 2 if the caller closed them, so that no file opened later gets such a number. */
+/* Opens file descriptors 0 to 2 if they are closed, or a file opened later would receive what is meant for stderr. */
 static void espresso_open_standard_streams(void) {
     int fd;
     do fd = open("/dev/null", O_RDWR);

@@ -1,4 +1,4 @@
-/* alloc.c: memory from the user's allocator. */
+/* alloc.c: memory of the user's allocator. */
 #include "espresso_impl/base/base.h"
 
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -8,7 +8,7 @@ ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t
     if (!bytes) bytes = 1;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc))
         return esp__base_of(ctx)->user_host->alloc(esp__base_of(ctx)->user_host->user, d, bytes, align);
-    bytes = (bytes + align - 1) / align * align; /* aligned_alloc takes only multiples of the alignment */
+    bytes = (bytes + align - 1) / align * align; /* aligned_alloc requires a multiple of align */
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
     return aligned_alloc((size_t)align, (size_t)bytes);
 }
@@ -26,7 +26,7 @@ ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
 
 static const esp_device esp__cpu = {ESP_CPU, 0};
 
-/* Bytes in front of a block, which hold its size, because the user's free_ needs it. */
+/* The user's free_ needs a block's size, so the size is stored in this many bytes in front of the block. */
 enum { ESP__ALLOC_HEAD = 64 };
 
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {

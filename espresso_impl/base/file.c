@@ -49,7 +49,7 @@ ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
 }
 
 /* ---- temporary names ---- */
-/* Removes a temporary file of a process that has ended: a writer locks its file, and the lock ends with its process. */
+/* Removes a temporary file if the process that wrote it has ended: its lock on the file has then ended too. */
 static bool esp__file_remove_left(const char *name) {
     struct stat st;
     bool removed = false;
@@ -60,19 +60,19 @@ static bool esp__file_remove_left(const char *name) {
     return removed;
 }
 
-/* Makes a new file and locks it. EEXIST: the name is taken, or another process removed the file before the lock. */
+/* Makes and locks a new file. Returns EEXIST if the name is taken, or another process removed the file meanwhile. */
 static int esp__file_create(const char *name, int *fd) {
     struct stat st;
     *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (*fd < 0) return errno;
-    /* after other errors, the file system has no locks */
+    /* errors other than EWOULDBLOCK mean that this file system has no locks */
     const bool held = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (!held && fstat(*fd, &st) == 0 && st.st_nlink > 0) return 0;
     close(*fd);
     return EEXIST;
 }
 
-/* Makes a temporary file in the folder of f->path. Returns its descriptor, or -1 and errno. */
+/* Makes a temporary file in the folder of f->path. Returns its descriptor, or -1 with errno. */
 static int esp__file_beside(esp__file *f) {
     for (int i = 0; i < ESP__FILE_NAMES; i++) {
         char number[16] = "";
@@ -93,7 +93,7 @@ static int esp__file_beside(esp__file *f) {
 }
 
 /* ---- writing ---- */
-/* Sets f->path to `path` with links resolved. *special: it is a pipe or a device, which is not replaced. */
+/* Sets f->path to `path` with links resolved. Sets *special if it is a pipe or device, which cannot be replaced. */
 static int esp__file_target(esp__file *f, const char *path, bool *special) {
     struct stat st;
     const bool there = stat(path, &st) == 0;
@@ -133,13 +133,13 @@ ESP__FN void esp__file_drop(esp__file *f) {
 ESP__FN int esp__file_sync(esp__file *f) {
     int error = f->error;
     if (!error && fflush(f->to) != 0) error = errno;
-    /* EINVAL: this file system cannot sync */
+    /* fsync fails with EINVAL if this file system cannot sync */
     if (!error && f->temporary[0] && fsync(fileno(f->to)) != 0 && errno != EINVAL) error = errno;
     if (error) esp__file_drop(f);
     return error;
 }
 
-/* Syncs the folder, which has the new name. Errors are ignored, since either the old or the new file is complete. */
+/* Syncs the folder, which has the new name. Ignores errors, as the old or the new file is complete anyway. */
 static void esp__file_sync_folder(char *path) {
     char *slash = strrchr(path, '/');
     if (slash) slash[slash == path] = 0;
@@ -159,7 +159,7 @@ ESP__FN int esp__file_rename(esp__file *f) {
         f->temporary[0] = 0;
         esp__file_sync_folder(f->path);
     }
-    fclose(f->to); /* after the rename, since closing ends the lock on the temporary file */
+    fclose(f->to); /* only now, as this ends the lock on the temporary file */
     f->to = NULL;
     return 0;
 }

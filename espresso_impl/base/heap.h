@@ -1,16 +1,16 @@
-/* heap.h: a binary heap of waiting ops, the earliest first, in the caller's memory. Inline, because the planner's
- * hottest loops and the executor under its lock use it. */
+/* heap.h: a binary heap of waiting ops, which returns the earliest first. The caller provides its memory. Inline,
+ * because the planner's innermost loops and the executor use it. */
 #ifndef ESP__HEAP_H
 #define ESP__HEAP_H
 #include "espresso_impl/base/private.h"
 
-/* Ordered by `ready` and then by `key`. No two keys are equal, so that the order is the same on all ranks. */
+/* Ordered by `ready`, then by `key`. No two keys are equal, so the order is the same on all ranks. */
 typedef struct esp__waiting {
     uint64_t ready, key;
 } esp__waiting;
 
 typedef struct esp__heap {
-    esp__waiting *at; /* at[0] is the earliest */
+    esp__waiting *at; /* at[0] is the earliest op */
     uint32_t n;
 } esp__heap;
 
@@ -25,7 +25,7 @@ static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
     h->at[i] = w;
 }
 
-/* Removes the earliest from a heap that is not empty. */
+/* Removes and returns the earliest op. The heap must not be empty. */
 static inline esp__waiting esp__heap_pop(esp__heap *h) {
     esp__waiting top = h->at[0], last = h->at[--h->n];
     uint32_t i = 0, c;

@@ -3,7 +3,7 @@
 #include <time.h>
 
 ESP__FN esp__machine_time esp__machine_time_now(void) {
-    unsigned long long v[8] = {0}; /* user nice system idle iowait irq softirq steal */
+    unsigned long long v[8] = {0}; /* /proc/stat: user nice system idle iowait irq softirq steal */
     const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
     esp__machine_time t = {0, 0, 0, 0};
     struct timespec own;

@@ -1,34 +1,34 @@
-/* machine.h: facts about the machine and this process. */
+/* machine.h: facts about this machine and process. */
 #ifndef ESP__MACHINE_H
 #define ESP__MACHINE_H
 #include "espresso_impl/base/private.h"
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Seconds of processor time so far. */
+/* Processor time that has been used so far, in seconds. */
 typedef struct esp__machine_time {
-    double all, busy, stolen; /* of all processors; 0 if unknown */
-    double own;               /* of this process */
+    double all, busy, stolen; /* of all processors together; 0 if unknown */
+    double own;               /* of this process alone */
 } esp__machine_time;
 ESP__FN esp__machine_time esp__machine_time_now(void);
-/* Bytes of memory that are available without swapping, or 0 if unknown. */
+/* Returns the bytes of memory that are available without swapping, or 0 if unknown. */
 ESP__FN double esp__machine_memory(void);
-/* Identifies the machine and its boot; "" if unknown. */
+/* Writes a text that identifies the machine since its last boot, or "" if unknown. */
 enum { ESP__BOOT_ID = 40 };
 ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]);
-/* The processor's name, or "". */
+/* Writes the processor's name, or "" if unknown. */
 ESP__FN void esp__cpu_name(char *out, size_t cap);
-/* The program's name without folders, or a Python script's name. */
+/* Writes the program's file name without folders; for Python, the script's name. */
 ESP__FN void esp__program_name(char *out, size_t cap);
 
-/* ---- the cores that this process may use; inline, so that backends built as plugins count in the same way ---- */
-/* The cores that the calling thread may run on, as bits. Returns the bytes of `mask` that were set, 0 if unknown. */
+/* ---- the cores that this process may use (inline, as backends that are plugins need them too) ---- */
+/* Sets a bit for each core that the calling thread may use. Returns the bytes written to `mask`, or 0 if unknown. */
 static inline long esp__cores_mask(unsigned long mask[128]) {
     const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
     return bytes > 0 ? bytes : 0;
 }
 
-/* The number of cores that the calling thread may run on, or 0 if unknown. */
+/* Returns the number of cores that the calling thread may use, or 0 if unknown. */
 static inline uint32_t esp__cores_bound(void) {
     unsigned long mask[128];
     const long bytes = esp__cores_mask(mask);
@@ -37,7 +37,7 @@ static inline uint32_t esp__cores_bound(void) {
     return n;
 }
 
-/* Reads the first two whole numbers of a file. Returns the number found, 0 or less for a missing file. */
+/* Reads the first two whole numbers of a file. Returns how many it found, or 0 or less if the file is missing. */
 static inline int esp__cores_numbers(const char *folder, const char *name, long long out[2]) {
     char path[1200];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
@@ -47,7 +47,7 @@ static inline int esp__cores_numbers(const char *folder, const char *name, long 
     return n;
 }
 
-/* A control group's limit of cores, rounded up, or 0. Version 2 of control groups has one file, version 1 two. */
+/* Returns a control group's limit of cores, rounded up, or 0. Version 1 of control groups has it in two files. */
 static inline uint32_t esp__cores_group(const char *folder) {
     long long x[2], period[2];
     int n = esp__cores_numbers(folder, "cpu.max", x);
@@ -59,7 +59,7 @@ static inline uint32_t esp__cores_group(const char *folder) {
     return x[0] > 0 && x[1] > 0 && x[0] / x[1] < 1 << 20 ? (uint32_t)((x[0] + x[1] - 1) / x[1]) : 0;
 }
 
-/* The lowest limit of the group `path` below `mount` and of all groups that contain it, or 0. */
+/* Returns the lowest limit of group `path` (below its mount point) and of all groups that contain it, or 0. */
 static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     char folder[1100];
     uint32_t least = 0;
@@ -75,8 +75,8 @@ static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     }
 }
 
-/* The lowest limit of this process' control groups, or 0. /proc/self/cgroup lists them as "0::/path" (version 2) or
- * "4:cpu,cpuacct:/path" (version 1, mounted at "cpu,cpuacct"). Paths begin with `root`, which is "" except in tests. */
+/* Returns the lowest limit of this process' control groups, or 0. /proc/self/cgroup lists them as "0::/path" (version
+ * 2) or "4:cpu,cpuacct:/path" (version 1, mounted at "cpu,cpuacct"). Paths begin with `root`, "" except in tests. */
 static inline uint32_t esp__cores_given(const char *root) {
     char line[1024], mount[1100];
     uint32_t least = 0;
@@ -87,7 +87,7 @@ static inline uint32_t esp__cores_given(const char *root) {
         if (!path) continue;
         line[strcspn(line, "\n")] = 0;
         *path = 0;
-        if (kind[1] && !strstr(kind + 1, "cpu")) continue; /* another controller */
+        if (kind[1] && !strstr(kind + 1, "cpu")) continue; /* a group that limits something else than cores */
         snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s%s", root, kind[1] ? "/" : "", kind + 1);
         uint32_t n = esp__cores_groups(mount, path + 1);
         if (n && (!least || n < least)) least = n;
@@ -96,7 +96,7 @@ static inline uint32_t esp__cores_given(const char *root) {
     return least;
 }
 
-/* The number of cores that the calling thread may run on, or the control groups' limit if that is lower; at least 1. */
+/* Returns the number of cores that the calling thread may use, at most the control groups' limit and at least 1. */
 static inline uint32_t esp__cores(void) {
     uint32_t n = esp__cores_bound(), given = esp__cores_given("");
     if (!n) {

@@ -7,12 +7,12 @@
 #endif
 
 /* ---- the floating-point mode ---- */
-/* A program linked with -ffast-math (-Ofast) starts with denormal numbers flushed to zero, and a program may set
- * another rounding. Threads inherit this mode, and their sums and payloads would differ from those of ranks in another
- * mode. So the library always computes in the default mode. */
+/* A program linked with -ffast-math (-Ofast) rounds denormal numbers to zero, and a program may set another rounding.
+ * Its threads inherit this, and ranks in different modes would compute different sums and payloads. So the library
+ * always computes in the default mode. */
 ESP__FN uint64_t esp__fp_default(void) {
 #if defined(__SSE2__)
-    /* the low six bits are no mode, but record exceptions */
+    /* the low six bits only record exceptions */
     const uint32_t before = _mm_getcsr(), wanted = (before & 0x3fu) | 0x1f80u;
     if (before != wanted) _mm_setcsr(wanted);
     return before;
@@ -38,7 +38,7 @@ ESP__FN void esp__fp_restore(uint64_t before) {
 
 /* ---- threads ---- */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg) {
-    /* not blocked, since a blocked fault ends the process without calling the program's handler */
+    /* not blocked: if a fault is blocked, it ends the process without calling the program's handler */
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t others, before;
     sigfillset(&others);
@@ -52,8 +52,8 @@ ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void 
 }
 
 /* ---- forks ---- */
-/* A page that the kernel clears in a forked child. Unlike a pthread_atfork handler, it notices every kind of fork and
- * needs nothing that outlives the context, which matters since the library may be unloaded. */
+/* Detects forks by a page that the kernel clears in a forked child. Unlike a pthread_atfork handler, this works for
+ * every kind of fork, and nothing remains when the library is unloaded. */
 static size_t esp__page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 ESP__FN void esp__process_open(esp__process *p) {
@@ -62,7 +62,7 @@ ESP__FN void esp__process_open(esp__process *p) {
 #ifdef MADV_WIPEONFORK
     void *page = mmap(NULL, esp__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
-    /* an emulator that accepts an advice that does not exist ignores all advice */
+    /* advice -1 is invalid: an emulator that accepts it ignores all advice */
     if (!madvise(page, esp__page_bytes(), -1) || madvise(page, esp__page_bytes(), MADV_WIPEONFORK)) {
         munmap(page, esp__page_bytes());
         return;

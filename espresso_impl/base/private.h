@@ -17,7 +17,7 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-/* A private function is static in espresso.c, which defines this before, and hidden where files are compiled alone. */
+/* A private function is static in espresso.c, which defines this before, and hidden if files are compiled alone. */
 #ifndef ESP__FN
 #if defined(__GNUC__)
 #define ESP__FN __attribute__((visibility("hidden")))
@@ -25,7 +25,7 @@
 #define ESP__FN
 #endif
 #endif
-#ifndef ESPRESSO_PREFIX /* where make installs plugins and models */
+#ifndef ESPRESSO_PREFIX /* the folder where make installs plugins and models */
 #define ESPRESSO_PREFIX "/usr/local"
 #endif
 #endif

@@ -1,8 +1,8 @@
-/* status.c: status codes as words, the error text of each thread, the log, the clock and a hash. */
+/* status.c: names of status codes, the text of the last error, the log, the clock and a hash. */
 #include "espresso_impl/base/base.h"
 #include <time.h>
 
-/* The text of the last error of each thread, which needs no lock, unlike one of each context. */
+/* Each thread has its own last error, so it needs no lock. */
 static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];
@@ -28,7 +28,7 @@ ESPRESSO_API const char *esp_status_text(esp_status s) {
 ESPRESSO_API uint32_t esp_abi_version(void) { return ESP_ABI_MAJOR << 16 | ESP_ABI_MINOR; }
 
 ESPRESSO_API const char *esp_last_error(const esp_ctx *ctx) {
-    /* an error without a context, such as one in esp_open, is returned for every context */
+    /* an error without a context, such as that of esp_open, is returned for every context */
     return !ctx || !esp__error_ctx || esp__error_ctx == ctx ? esp__error_text : "";
 }
 
@@ -40,13 +40,13 @@ ESP__FN int32_t esp__log_level_read(const char *text) {
     return 0;
 }
 
-/* The context's log level or, before esp_open has made a context, the environment's. */
+/* The context's log level. Before esp_open has made a context, it is that of ESPRESSO_LOG. */
 static int32_t esp__log_level(const esp_ctx *ctx) {
     const int32_t level = ctx ? esp__base_of(ctx)->log_level : esp__log_level_read(getenv("ESPRESSO_LOG"));
     return level > 0 ? level : ESP_LOG_WARN;
 }
 
-/* Passes an event to the user's log, or writes it to stderr in one piece, so that lines of several ranks do not mix. */
+/* Passes an event to the user's log, or writes it to stderr by one call, so that lines of several ranks do not mix. */
 static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     char line[ESP__ERROR_MAX + 128];
     int n = 0;
@@ -77,7 +77,7 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
 }
 
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
-    char text[ESP__ERROR_MAX]; /* the arguments may point into the last error's text */
+    char text[ESP__ERROR_MAX]; /* the arguments may point into esp__error_text */
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
     va_start(ap, fmt);
@@ -96,8 +96,8 @@ ESP__FN void esp__plugin_detail_set(const char *text) {
     snprintf(esp__detail_text, sizeof esp__detail_text, "%s", text);
 }
 
-/* Passes a plugin's event to the log, and keeps an error's text for esp__plugin_detail. To stderr, errors are logged at
- * INFO only, since the caller's own error will contain the text. */
+/* Passes a plugin's event to the log, and keeps an error's text for esp__plugin_detail. On stderr, errors appear only
+ * at level INFO, since the caller's own error will contain the text. */
 ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};

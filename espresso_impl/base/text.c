@@ -37,7 +37,7 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
         t->len += (size_t)n;
     } else {
         t->failed = true;
-        if (t->data) t->data[t->len] = 0; /* drops the part that fitted */
+        if (t->data) t->data[t->len] = 0; /* undoes the part that was written */
     }
 }
 
@@ -63,7 +63,7 @@ ESP__FN size_t esp__spec_length(const char *list) {
     return n;
 }
 
-/* Checks the form of parameters, not their meaning. Returns NULL, or an error text and in *at its place. */
+/* Checks the form of parameters, not their meaning. Returns NULL, or an error text and its place in *at. */
 static const char *esp__spec_check_params(const char *p, const char **at) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
     int more;
@@ -105,13 +105,13 @@ ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char na
 }
 
 /* ---- suggestions ---- */
-enum { ESP__SUGGEST_MAX = 64 }; /* longer names are not compared */
+enum { ESP__SUGGEST_MAX = 64 }; /* longer names get no suggestions */
 
 static bool esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
-/* The Damerau-Levenshtein distance of two short names, without regard to case. */
+/* Returns the Damerau-Levenshtein distance of two short names, ignoring case. */
 static int esp__edits(const char *a, const char *b) {
-    int rows[3][ESP__SUGGEST_MAX]; /* distances from the first i - 2, i - 1 and i characters of a */
+    int rows[3][ESP__SUGGEST_MAX]; /* distances of the first i - 2, i - 1, i characters of a */
     const int n = (int)strlen(b);
     if (n >= ESP__SUGGEST_MAX) return ESP__SUGGEST_MAX;
     for (int j = 0; j <= n; j++) rows[0][j] = j;

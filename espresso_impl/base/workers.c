@@ -1,4 +1,4 @@
-/* workers.c: worker threads that run one loop at a time together with the caller. A loop allocates nothing. */
+/* workers.c: worker threads that run one loop at a time, together with the caller. A loop allocates nothing. */
 #include "espresso_impl/base/workers.h"
 #include "espresso_impl/base/os.h"
 
@@ -14,7 +14,7 @@ ESP__FN void esp__workers_pieces(esp__workers *w) {
     while ((begin = atomic_fetch_add(&w->next, w->piece)) < w->end) esp__workers_piece(w, begin);
 }
 
-/* As esp__workers_pieces, until an OpenMP team takes over the loop. */
+/* Like esp__workers_pieces, but stops when an OpenMP team takes over the loop. */
 static void esp__workers_pieces_untaken(esp__workers *w) {
     uint64_t begin;
     while (!atomic_load(&w->taken) && (begin = atomic_fetch_add(&w->next, w->piece)) < w->end)
@@ -27,7 +27,7 @@ static void *esp__workers_main(void *arg) {
     pthread_mutex_lock(&w->lock);
     for (;;) {
         if (!w->quit && (!w->open || seen == atomic_load(&w->loops))) {
-            /* the next loop often follows soon, and a short spin costs less than a wake-up */
+            /* the next loop often follows soon, so spinning briefly costs less than sleeping and waking up */
             unsigned now = atomic_load(&w->loops);
             pthread_mutex_unlock(&w->lock);
             for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->loops) == now; i++) esp__cpu_relax();
@@ -91,16 +91,16 @@ ESP__FN void esp__workers_close(esp__workers *w) {
     esp__free(w->ctx, w);
 }
 
-/* The number of threads that may run a loop, including the caller. */
+/* Returns how many threads may run a loop, including the caller. */
 static int32_t esp__workers_most(esp__workers *w) {
     if (!w) return 1;
     return w->offer ? esp__workers_team(w) : w->n_threads + 1;
 }
 
-/* Publishes the loop, so that threads can join it. The caller has w->one_loop. */
+/* Makes the loop known to the threads that may join it. The caller has locked w->one_loop. */
 static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uint64_t grain,
                                void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
-    /* a few pieces for each thread, so that a slow thread delays the loop little */
+    /* several pieces for each thread, so that one slow thread delays the loop only a little */
     uint64_t pieces = (uint64_t)threads * ESP__WORKERS_PIECES, grains = (n - 1) / grain + 1;
     pthread_mutex_lock(&w->lock);
     w->body = body;
@@ -118,7 +118,7 @@ static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uin
 static void esp__workers_end(esp__workers *w) {
     for (int i = 0; i < ESP__WORKERS_SPIN && atomic_load(&w->inside); i++) esp__cpu_relax();
     pthread_mutex_lock(&w->lock);
-    w->open = false; /* a thread that wakes up later finds nothing to do */
+    w->open = false; /* threads that wake up later must not join */
     while (atomic_load(&w->inside)) pthread_cond_wait(&w->done, &w->lock);
     pthread_mutex_unlock(&w->lock);
 }

@@ -1,18 +1,18 @@
-/* env.c: reads rank, size, machine and meeting point from the launcher's environment, and the ESPRESSO_* variables that
- * override esp_config. Must not know how ranks talk to each other. */
+/* env.c: reads rank, size, machine and rank 0's address from the launcher's environment, and the ESPRESSO_* variables
+ * that override esp_config. Must not know how ranks talk to each other. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
 
 enum { ESP__STRAGGLER_DEFAULT_MS = 10000 };
 
-/* The value of a variable, or NULL; set but empty counts as not set. */
+/* Returns a variable's value, or NULL if it is not set or empty. */
 static const char *esp__env_get(const char *name) {
     const char *s = getenv(name);
     return s && *s ? s : NULL;
 }
 
-/* Reads a whole number in [min, max] from a variable that is set. */
+/* Reads a whole number from `min` to `max` from a variable, which must be set. */
 static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64_t *out) {
     const char *s = esp__env_get(name);
     char *end = NULL;
@@ -24,14 +24,14 @@ static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64
     return ESP_OK;
 }
 
-/* A launcher's variables. */
+/* The names of the variables by which a launcher passes rank, size, and the number of ranks on this host. */
 typedef struct esp__launcher {
     const char *name, *rank, *size, *local_size;
-    const char *required; /* a further variable that must be set, or NULL */
+    const char *required; /* must be set too, or NULL */
 } esp__launcher;
 
-/* The first launcher whose variables are set counts. torchrun with its own variable comes first, since an MPI or Slurm
- * job may have started it; without it comes last, since RANK and WORLD_SIZE are common names. */
+/* The first launcher whose variables are set counts. A torchrun job may itself have been started by MPI or Slurm, so
+ * torchrun's own variable is tried first. RANK and WORLD_SIZE alone are common names, so they are tried last. */
 static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
@@ -41,7 +41,7 @@ static const esp__launcher esp__launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
 };
 
-/* Did srun start this process? Slurm sets a rank in batch scripts and shells too, with step ids near 2^32. */
+/* Did srun start this process? Slurm also sets a rank in batch scripts and shells, with step ids near 2^32. */
 static bool esp__env_slurm_step(void) {
     int64_t step = 0;
     const char *s = esp__env_get("SLURM_STEP_ID");
@@ -69,7 +69,7 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Reads rank and size from ESPRESSO_* variables, esp_config or a launcher's variables. *found: that launcher. */
+/* Reads rank and size from ESPRESSO_*, esp_config or a launcher's variables (then it sets *found). */
 static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
     if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
         out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
@@ -106,7 +106,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     return ESP_OK;
 }
 
-/* Reads a place, such as "rack1/machine0", the outermost unit first. `what` names the text's source in errors. */
+/* Reads a place, such as "rack1/machine0", which names the outermost unit first. `what` begins error texts. */
 static esp_status esp__env_place(const char *what, const char *place, esp__where *out) {
     uint32_t parts = 1;
     size_t n = strlen(place);
@@ -140,7 +140,7 @@ static esp_status esp__env_machine(const esp_config *cfg, esp__where *out) {
         return esp__fail(NULL, ESP_E_ARG, "esp_config.machine is %d: use 0 for \"by host name\", or a number above 0",
                          (int)cfg->machine);
     gethostname(host, sizeof host - 1);
-    /* clones of one image may have the same host name, and a name may be empty: the boot id distinguishes machines */
+    /* cloned machines may share a host name, and it may be empty: so add the boot id */
     esp__boot_id(boot);
     snprintf(out->machine, sizeof out->machine, "%s/%s", host, boot);
     return ESP_OK;
@@ -157,7 +157,7 @@ ESP__FN uint64_t esp__env_host(void) {
                        sizeof cores);
 }
 
-/* Checks "unix:NAME" or "HOST:PORT". `what` names the text's source in errors. */
+/* Checks that `root` is "unix:NAME" or "HOST:PORT". `what` begins error texts. */
 static esp_status esp__env_check_root(const char *what, const char *root) {
     const char *colon = strrchr(root, ':');
     char *end = NULL;
@@ -174,7 +174,7 @@ static esp_status esp__env_check_root(const char *what, const char *root) {
 }
 
 /* Writes a text that identifies an MPICH job on this host. MPICH sets no job id, but one proxy process starts all ranks
- * of a host: its pid and start time identify the job. Without a proxy, the parent process does. */
+ * of a host, and its pid and start time identify the job. If there is no proxy, the parent process is used. */
 static int esp__env_proxy(char *out, size_t cap) {
     long pid = (long)getppid(), parent = pid, first = pid;
     unsigned long long start = 0, first_start = 0;
@@ -185,7 +185,7 @@ static int esp__env_proxy(char *out, size_t cap) {
         if (!(f = fopen(path, "re"))) break;
         if (!fgets(line, (int)sizeof line, f)) line[0] = 0;
         fclose(f);
-        /* pid (name) state ppid, and the start time 18 fields further; the name may contain any character, even ')' */
+        /* the line is "pid (name) state ppid ...", the start time is 18 fields after ppid, the name may contain ')' */
         if (!(end = strrchr(line, ')')) ||
             sscanf(end + 1, " %*c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                    &parent, &start) != 2)
@@ -196,7 +196,7 @@ static int esp__env_proxy(char *out, size_t cap) {
     return first_start ? snprintf(out, cap, "pmi-%ld-%llu", first, first_start) : 0;
 }
 
-/* Writes the job's name, the same on all its ranks on this host and different from other jobs' names there, or "". */
+/* Writes a name that all of the job's ranks on this host share and that no other job there has, or "". */
 static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
     out[0] = 0;
     if (!strcmp(l->name, "Open MPI")) {
@@ -211,7 +211,7 @@ static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
 }
 
 enum { ESP__HOSTS_UNKNOWN, ESP__HOSTS_ONE, ESP__HOSTS_SEVERAL };
-/* The hosts on which the launcher has started ranks. */
+/* Returns the number of hosts on which the launcher has started ranks. */
 static int esp__env_hosts(const esp__launcher *l, int32_t size) {
     const char *local = l->local_size ? esp__env_get(l->local_size) : NULL;
     const char *step = esp__env_get("SLURM_STEP_NUM_NODES"), *job = esp__env_get("SLURM_NNODES");
@@ -220,7 +220,7 @@ static int esp__env_hosts(const esp__launcher *l, int32_t size) {
     return nodes == 1 ? ESP__HOSTS_ONE : step && nodes > 1 ? ESP__HOSTS_SEVERAL : ESP__HOSTS_UNKNOWN;
 }
 
-/* Meets at MASTER_ADDR and MASTER_PORT + 1: torchrun's store uses MASTER_PORT itself. */
+/* Ranks meet at MASTER_ADDR and MASTER_PORT + 1, because torchrun's own store listens at MASTER_PORT. */
 static esp_status esp__env_master(esp__where *out) {
     const char *host = esp__env_get("MASTER_ADDR");
     int64_t port = 0;
@@ -247,7 +247,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
         if (s == ESP_OK) snprintf(out->root, sizeof out->root, "%s", root);
         return s;
     }
-    if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c agrees on an address through it */
+    if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c exchanges an address through it */
     if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
     if (l && esp__env_hosts(l, out->size) == ESP__HOSTS_ONE) esp__env_job(l, job, sizeof job);
     if (!job[0]) {
@@ -270,7 +270,7 @@ ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w) {
         (int)w->rank, (int)w->size, w->launcher);
 }
 
-/* Reads the job's secret. An empty one is an error: the user meant to set a secret. */
+/* Reads the job's secret. Fails if it is set but empty, since the user meant to protect the job. */
 static esp_status esp__env_secret(esp__where *out) {
     const char *s = getenv("ESPRESSO_SECRET");
     size_t n = s ? strlen(s) : 0;
@@ -294,7 +294,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->several_hosts = l ? esp__env_hosts(l, out->size) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* even of one rank: a backend may know others */
+    if (s == ESP_OK) s = esp__env_secret(out); /* a backend may connect a job of one rank to others */
     return s;
 }
 
@@ -311,7 +311,7 @@ static esp_status esp__env_log(int32_t *level) {
     return ESP_OK;
 }
 
-/* Empty texts count as not set, as in the environment: they may come from an unset flag of the program. */
+/* Treats empty strings as not set, as in the environment, since a program may pass on an unset flag. */
 static void esp__config_empty(esp_config *c) {
     const char **const texts[] = {&c->backend, &c->codec, &c->strategy, &c->plugin_path, &c->root,
                                   &c->trace,   &c->stats, &c->workers,  &c->progress};
@@ -324,7 +324,7 @@ static const float esp__momentum_default = 0.9f;
 
 ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizers[optimizer]; }
 
-/* Checks optimizer and momentum. A momentum of 0 stands for the default before, and for no momentum after. */
+/* Checks optimizer and momentum. The program's momentum 0 means the default, and -1 none; afterwards 0 means none. */
 static esp_status esp__config_optimizer(esp_config *c) {
     const bool has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
     if (c->optimizer > ESP_OPTIMIZER_ADAM)
@@ -364,7 +364,7 @@ static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     return ESP_OK;
 }
 
-/* Checks the members that the program set. */
+/* Checks those members that the program set. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
     if (c->flags & ~known)
@@ -438,7 +438,7 @@ ESP__FN esp_status esp__env_straggler(int64_t *ms) {
     return esp__env_get("ESPRESSO_STRAGGLER_MS") ? esp__env_int("ESPRESSO_STRAGGLER_MS", 0, UINT32_MAX, ms) : ESP_OK;
 }
 
-/* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after esp_config's. */
+/* ESPRESSO_PLUGIN_PATH overrides nothing: loader.c searches its directories after those of esp_config. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     const char *s;
     int64_t v = 0;
@@ -471,7 +471,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    uint64_t memory_max; /* only checked here: program/memory.c reads it again */
+    uint64_t memory_max; /* only checked here; program/memory.c uses it */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
     if ((status = esp__env_straggler(&v)) != ESP_OK) return status;
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, false, out)) != ESP_OK)

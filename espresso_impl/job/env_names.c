@@ -1,20 +1,20 @@
-/* env_names.c: lists every ESPRESSO_* variable that any source reads (tests/compile/test_env_names.sh checks the list),
- * and warns of variables that look misspelt and would be ignored silently. */
+/* env_names.c: lists every ESPRESSO_* variable that the sources read (tests/compile/test_env_names.sh checks this), and
+ * warns of variables that look misspelt, since they would be ignored. */
 #include "espresso_impl/job/job.h"
 extern char **environ;
 
 static const char *const esp__env_names[] = {
-    /* the library's; see docs/use/using.md and docs/use/launching.md */
+    /* read by the library; see docs/use/using.md and docs/use/launching.md */
     "ESPRESSO_BACKEND", "ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_PLUGIN_PATH", "ESPRESSO_LOG", "ESPRESSO_TRACE",
     "ESPRESSO_PROFILE", "ESPRESSO_PROGRESS", "ESPRESSO_STATS", "ESPRESSO_TIMEOUT_MS", "ESPRESSO_WORKERS",
     "ESPRESSO_SIMD", "ESPRESSO_RANK", "ESPRESSO_SIZE", "ESPRESSO_MACHINE", "ESPRESSO_PLACE", "ESPRESSO_ROOT",
     "ESPRESSO_INTER_LINK", "ESPRESSO_OUTER_LINK", "ESPRESSO_TOKENS", "ESPRESSO_NCCL", "ESPRESSO_CUDA_SMS",
     "ESPRESSO_CUDA_PRIORITY", "ESPRESSO_MIN_COMPRESS_ELEMENTS", "ESPRESSO_OPTIMIZER", "ESPRESSO_STRAGGLER_MS",
     "ESPRESSO_MEMORY_MAX", "ESPRESSO_SECRET",
-    /* the command's, and those that it sets for programs */
+    /* read by the command espresso, or set by it for programs */
     "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
 
-/* The known name most similar to `name`, or NULL. The part before the first '_' may be misspelt too: EXPRESSO_CODEC. */
+/* Returns the most similar known name, or NULL. The part before the first '_' may be misspelt too: EXPRESSO_CODEC. */
 static const char *esp__env_suggestion(const char *name, size_t length) {
     static const char ours[] = "ESPRESSO";
     char head[ESP__NAME_MAX], tail[ESP__NAME_MAX];
@@ -35,7 +35,7 @@ static bool esp__env_known(const char *name, size_t length) {
     return false;
 }
 
-/* A name that resembles none of the list is no error: scripts and plugins have variables of their own. */
+/* Ignores names unlike all in the list, as scripts and plugins may have variables of their own. */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
     for (char **v = environ; v && *v; v++) {
         size_t length = strcspn(*v, "=");

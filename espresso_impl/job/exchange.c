@@ -1,14 +1,14 @@
-/* exchange.c: allgather among any set of ranks, which rank 0 collects. An exchange is identified by its set of members
- * (`tag`) and the number of exchanges that this set made before (`seq`), so that different sets do not wait for each
- * other. Ranks mostly exchange equal data, so rank 0 answers with the differences between members: it sends bytes in
- * proportion to the number of ranks and not to its square. */
+/* exchange.c: allgather among any set of ranks. The members send their data to rank 0, which sends all data to each
+ * of them. `tag` stands for the set of members, and `seq` counts its exchanges, so that different sets do not wait
+ * for each other. Members mostly send equal data, so rank 0 answers with the differences between members, which are
+ * short. */
 #include "espresso_impl/job/peers.h"
 
 typedef struct esp__tag {
     uint64_t tag, next_seq;
 } esp__tag;
 
-/* ---- packed data: each byte XOR that of the previous member; a run of zeros is a zero and its length ---- */
+/* ---- packed data: each byte is XORed with the previous member's; a run of zeros becomes a zero and its length ---- */
 static uint8_t esp__difference(const uint8_t *data, uint64_t each, uint64_t at) {
     return (uint8_t)(data[at] ^ (at < each ? 0 : data[at - each]));
 }
@@ -27,7 +27,7 @@ ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uin
 }
 
 ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
-    const uint8_t *end = bytes ? packed + bytes : packed; /* an empty message has no memory */
+    const uint8_t *end = bytes ? packed + bytes : packed; /* the pointer of an empty message is NULL */
     for (uint64_t at = 0; at < all;) {
         const uint8_t differs = packed < end ? *packed++ : 0;
         uint64_t run = differs ? 1 : packed < end ? *packed++ : 0;
@@ -37,7 +37,7 @@ ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, ui
     return packed == end;
 }
 
-/* ---- this rank's waits ---- */
+/* ---- waiting for an exchange, on any rank ---- */
 ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq) {
     for (esp__waiter *w = p->waiters; w; w = w->next)
         if (w->tag == tag && w->seq == seq) return w;
@@ -47,14 +47,14 @@ ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq)
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed) {
     esp__waiter *w = esp__waiter_find(p, tag, seq);
-    if (!w) return; /* the wait ended by timeout */
+    if (!w) return; /* this rank's wait has timed out */
     if (failed == ESP__NOT_FAILED && !esp__unpack(packed, bytes, w->out, w->each, w->bytes)) failed = ESP__SIZES_DIFFER;
     w->failed = failed;
     w->done = true;
     pthread_cond_broadcast(&p->changed);
 }
 
-/* ---- rank 0 ---- */
+/* ---- collecting the data, on rank 0 ---- */
 static esp__exchange *esp__exchange_find(esp__peers *p, uint64_t tag, uint64_t seq) {
     for (esp__exchange *x = p->exchanges; x; x = x->next)
         if (x->tag == tag && x->seq == seq) return x;
@@ -67,7 +67,7 @@ ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x) {
     esp__free(p->ctx, x);
 }
 
-/* Members NULL means all ranks. */
+/* Adds an exchange. `members` is NULL for all ranks. */
 static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                         uint64_t bytes) {
     const uint64_t each = sizeof(int32_t) + 1;
@@ -94,7 +94,7 @@ static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t se
     return x;
 }
 
-/* Sends member i all data or, if packed is NULL, the failure. */
+/* Sends member i the packed data of all or, if `packed` is NULL, a message that the exchange failed. */
 static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t i, const uint8_t *packed,
                                  uint64_t bytes) {
     const int32_t r = x->members[i];
@@ -105,7 +105,7 @@ static void esp__exchange_answer(esp__peers *p, const esp__exchange *x, int32_t 
         esp__conn_send(p->ctx, &p->conns[r], m, packed, bytes);
 }
 
-/* All members' data has come. Answers those that have no answer yet, and frees the exchange. */
+/* Called when all members' data has come: answers those that have no answer yet, and frees the exchange. */
 static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange **at = &p->exchanges;
     uint8_t *packed = NULL;
@@ -125,13 +125,13 @@ static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
     esp__exchange_free(p, x);
 }
 
-/* Adds the data of member `from`. Returns false if it is malformed or, with p->no_memory set, memory is short. */
+/* Adds the data of member `from`. Returns false if it is malformed, or if memory runs out (sets p->no_memory). */
 static bool esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                   int32_t from, const void *data, uint64_t bytes) {
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     int32_t at = members ? 0 : from;
     while (members && at < n && members[at] != from) at++;
-    if (at == n) return false; /* only members may start an exchange */
+    if (at == n) return false; /* a rank may start exchanges only among sets with itself */
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
     if (!x) return p->no_memory = true, false;
     if (n != x->n || x->got[at] || x->members[at] != from ||
@@ -185,14 +185,14 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* Waits for the exchange's end or rank 0's answer to WHO; false if the deadline passes. */
+/* Waits until the exchange ends or rank 0 has answered WHO. Returns false at the deadline. */
 static bool esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
     while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == ESP__NOT_ANSWERED)
         if (!esp__peers_sleep(p, deadline_ns)) return false;
     return true;
 }
 
-/* Asks rank 0 which member is missing, and waits. */
+/* Asks rank 0 whose data is missing, and waits for the answer. */
 static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
     w->missing = ESP__NOT_ANSWERED;
     if (p->rank == 0) return esp__exchange_wait(p, w, deadline_ns);
@@ -201,8 +201,8 @@ static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_n
     return esp__exchange_wait(p, w, deadline_ns);
 }
 
-/* Waits until the exchange ends. After the timeout returns ESP_E_TIMEOUT, and w->missing is the first missing member.
- * Asks rank 0 some time before the timeout, too, to know whether it answers. */
+/* Waits until the exchange ends. Returns ESP_E_TIMEOUT after the timeout; w->missing is then the first missing member.
+ * Asks rank 0 before the timeout already, to know whether rank 0 still answers. */
 static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     const uint64_t end = esp__now_ns() + p->timeout_ms * 1000000ull;
     if (esp__exchange_wait(p, w, end - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return ESP_OK;
@@ -216,14 +216,14 @@ static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     return w->done || p->dead >= 0 || p->hub_left || p->no_memory ? ESP_OK : ESP_E_TIMEOUT;
 }
 
-/* The status of a wait that has ended, and its error text. */
+/* Returns the status of an ended wait, and writes its error text. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
     if (w->done && w->failed == ESP__NOT_FAILED) return ESP_OK;
     if (p->no_memory) {
         snprintf(text, cap, "no memory for an exchange of %llu bytes", (unsigned long long)w->bytes);
         return ESP_E_NOMEM;
     }
-    if (p->dead >= 0) { /* a death is the cause of other failures */
+    if (p->dead >= 0) { /* first, as other failures may follow from a death */
         snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
         return ESP_E_PEER;
     }

@@ -1,10 +1,10 @@
-/* hmac.c: see hmac.h. Short rather than fast, since a meeting hashes only a few hundred bytes. */
+/* hmac.c: see hmac.h. The code is short rather than fast, since ranks that meet hash only a few hundred bytes. */
 #include "espresso_impl/job/hmac.h"
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The fractional parts of the cube roots of the first 64 primes, 32 bits each. */
+/* First 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4). */
 static const uint32_t esp__sha256_k[64] = {
     0x428a2f98u, 0x71374491u, 0xb5c0fbcfu, 0xe9b5dba5u, 0x3956c25bu, 0x59f111f1u, 0x923f82a4u, 0xab1c5ed5u,
     0xd807aa98u, 0x12835b01u, 0x243185beu, 0x550c7dc3u, 0x72be5d74u, 0x80deb1feu, 0x9bdc06a7u, 0xc19bf174u,
@@ -40,7 +40,7 @@ static void esp__sha256_block(esp__sha256 *s, const uint8_t *p) {
 }
 
 ESP__FN void esp__sha256_start(esp__sha256 *s) {
-    /* the fractional parts of the square roots of the first 8 primes */
+    /* first 32 bits of the fractional parts of the square roots of the first 8 primes */
     static const uint32_t first[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
                                       0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
     memset(s, 0, sizeof *s);

@@ -1,4 +1,4 @@
-/* levels.c: the scopes of a job's levels, in one table. */
+/* levels.c: which levels each scope of a job has, in one table. */
 #include "espresso_impl/job/levels.h"
 
 static const struct {

@@ -1,9 +1,9 @@
-/* liveness.c: the watch thread of a rank. It alone reads the sockets and changes a connection's state, under the lock,
- * but it calls the context without the lock. A connection that ends without a LEAVE message before means that the rank
- * has died. Ranks that are only silent or slow are found by an inquiry, in which rank 0 asks all ranks for their state.
- * After a timeout, the inquiry decides which rank has failed. The rank that another one waits for may itself wait for a
- * third one, so rank 0 follows the chain of waits to a rank that does not wait, or does not answer. Long before a
- * timeout, an inquiry reports stragglers, and the job continues. */
+/* liveness.c: a rank's watch thread. Only this thread reads the sockets and changes a connection's state, under the
+ * lock, but it calls the context without the lock. A connection that ends without a LEAVE message means that the rank
+ * died. For ranks that are silent or slow, rank 0 runs an inquiry: it asks all ranks for their state. After a timeout,
+ * it decides which rank has failed. The rank that another one waits for may itself wait for a third one, so rank 0
+ * follows this chain to a rank that does not wait or does not answer. Long before a timeout, an inquiry only reports
+ * stragglers. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
@@ -12,17 +12,17 @@
 #include <unistd.h>
 
 enum {
-    /* How long rank 0 waits for answers: long enough for a healthy rank on a machine with more threads than cores. */
+    /* how long rank 0 waits for answers; a healthy rank may need as long if threads outnumber cores */
     ESP__ANSWER_MS = 300,
-    ESP__DECISION_MS = 800,         /* how long the others wait for its decision */
-    ESP__SILENCE_GRACE_MS = 50,     /* for ranks silent from the check to the timeout */
-    ESP__WAIT_POLL_NS = 50000000,   /* between checks of a long wait */
-    ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that left */
-    ESP__HUB_SILENT_NS = 2000000000 /* rank 0 asks about a long wait before */
+    ESP__DECISION_MS = 800,         /* how long other ranks wait for rank 0's decision */
+    ESP__SILENCE_GRACE_MS = 50,     /* after a timeout, for ranks that were already silent */
+    ESP__WAIT_POLL_NS = 50000000,   /* between two checks of the trainer's wait */
+    ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that have left */
+    ESP__HUB_SILENT_NS = 2000000000 /* after this time without ASK, rank 0 is silent */
 };
-enum { ESP__CAUSES = 64 }; /* a larger cause in LEAVE is no esp_status */
+enum { ESP__CAUSES = 64 }; /* larger causes in LEAVE are ignored */
 
-/* Calls the context, without the lock; not while this rank closes. */
+/* Calls the context without the lock. Does nothing while this rank closes. */
 #define ESP__CALL(p, callback, arguments)                                                                              \
     do {                                                                                                               \
         if ((p)->closing || !(p)->ev.callback) break;                                                                  \
@@ -31,7 +31,7 @@ enum { ESP__CAUSES = 64 }; /* a larger cause in LEAVE is no esp_status */
         pthread_mutex_lock(&(p)->lock);                                                                                \
     } while (0)
 
-/* A callback of the reporter runs between these two, without the lock. */
+/* Begins a callback of the reporter, which runs without the lock until esp__report_end. */
 static void esp__report_begin(esp__peers *p) {
     p->report.inside++;
     pthread_mutex_unlock(&p->lock);
@@ -43,8 +43,8 @@ static void esp__report_end(esp__peers *p) {
 }
 
 /* ---- deaths ---- */
-/* Rank `rank` has died, or has left after error -cause (0 for none). Wakes waiting threads. Notifies the context of the
- * first death and, before any death, of the first rank that leaves and the first that leaves after an error. */
+/* Handles that `rank` has died, or has left because of error -cause (0 for none): wakes waiting threads, and notifies
+ * the context of the first death, or of the first rank that left and the first that left because of an error. */
 static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t cause) {
     const bool died = state == ESP__DIED, error = cause && cause < ESP__CAUSES;
     const bool known = p->error_known || (p->left_known && !error), first = p->dead < 0 && (died || !known);
@@ -54,7 +54,7 @@ static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t c
     if (first) ESP__CALL(p, lost, (p->ev.user, rank, died ? 0 : error ? -(int)cause : 1));
 }
 
-/* The other ranks took this one for dead or silent, and continue without it. */
+/* The other ranks believe that this one is dead or silent, and continue without it. */
 static void esp__watch_excluded(esp__peers *p) {
     if (p->excluded) return;
     p->excluded = true;
@@ -74,8 +74,8 @@ ESP__FN void esp__watch_pass_on(esp__peers *p) {
     p->pass_on_ns = esp__now_ns() + ESP__PASS_ON_NS;
 }
 
-/* Ranks that leave are passed on in groups: all ranks leave at the end of a job, and one message for each to all others
- * would be n^2 messages. The first rank that leaves, and the first for another cause, is passed on at once. */
+/* Rank 0 notifies the others of several leaving ranks at a time: at the end of a job all ranks leave, and one message
+ * for each to all others would be n^2 messages. It notifies them at once of the first one, and of a new cause. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     const bool other = cause != p->leaving_cause;
     if (other) esp__watch_pass_on(p);
@@ -84,7 +84,7 @@ ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     if (other) esp__watch_pass_on(p);
 }
 
-/* A connection has ended. Rank 0 notifies all other ranks. */
+/* Handles the end of a connection. Rank 0 notifies all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
@@ -93,7 +93,7 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cau
     if (p->rank == 0 && state == ESP__LEFT) {
         esp__watch_left(p, c->rank, cause);
         esp__exchange_left(p, c->rank);
-    } else if (p->rank == 0 && !p->quit && p->dead < 0) { /* of several deaths, the others report the first */
+    } else if (p->rank == 0 && !p->quit && p->dead < 0) { /* the other ranks are notified only of the first death */
         esp__watch_pass_on(p);
         esp__send_all(p, (esp__msg){ESP__MSG_DIED, c->rank, 0, 0, 0});
     }
@@ -101,8 +101,8 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cau
     esp__watch_notify(p, c->rank, state, cause);
 }
 
-/* A rank without memory for a message or an exchange cannot continue. It shuts its connections, so that the others see
- * it die. Its own waits end with ESP_E_NOMEM. */
+/* A rank without memory for a message cannot continue. It shuts its connections, so that the others see it die. Its own
+ * waits end with ESP_E_NOMEM. */
 static void esp__watch_no_memory(esp__peers *p) {
     for (int32_t i = 0; i < p->n_conns; i++) p->no_memory |= p->conns[i].no_memory;
     if (!p->no_memory || p->left_job) return;
@@ -115,8 +115,8 @@ static void esp__watch_no_memory(esp__peers *p) {
     pthread_cond_broadcast(&p->changed);
 }
 
-/* ---- the inquiry: any rank ---- */
-/* This rank's state. */
+/* ---- answering an inquiry, on any rank ---- */
+/* Returns this rank's state. */
 static esp__answer esp__answer_own(esp__peers *p) {
     esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY, .tensor = UINT32_MAX};
     ESP__CALL(p, answer, (p->ev.user, &a));
@@ -130,7 +130,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Until when a timeout at `now` waits for a rank that has been silent since `asked`. UINT64_MAX if it was not asked. */
+/* Until when to wait for a silent rank after a timeout at `now`. UINT64_MAX if it was not asked (`asked` is 0). */
 static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
@@ -138,7 +138,7 @@ static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t n
     return silent > soon ? silent : soon;
 }
 
-/* ---- the inquiry: rank 0 ---- */
+/* ---- running an inquiry, on rank 0 ---- */
 static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *a) {
     esp__rank_state *r = &p->asked[from];
     const int32_t waits_for = r->answer.waits_for;
@@ -146,12 +146,12 @@ static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *
     r->answered = true;
     r->answer = *a;
     if (r->answer.waits_for < ESP__WAITS_FOR_NOBODY || r->answer.waits_for >= p->size) r->answer.waits_for = -1;
-    /* the rank whose timeout this is keeps waiting in the chain, even if its wait has ended since */
+    /* the rank that timed out stays in the chain of waits, even if its wait has ended since */
     if (p->inquiry.decide && from == p->inquiry.suspecting && a->waits_for == ESP__WAITS_FOR_NOBODY)
         r->answer.waits_for = waits_for, r->answer.tensor = tensor;
 }
 
-/* Asks all ranks. Restarts an inquiry that runs. */
+/* Asks all ranks, and restarts an inquiry that runs. */
 static void esp__inquiry_begin(esp__peers *p) {
     const uint64_t now = esp__now_ns();
     p->inquiry.number++;
@@ -166,7 +166,7 @@ static void esp__inquiry_begin(esp__peers *p) {
     esp__inquiry_answer(p, 0, &own);
 }
 
-/* Rank `from` reports a timeout. Ranks that report one during the inquiry or later get the same decision. */
+/* Starts an inquiry because rank `from` timed out. Ranks that time out later get the same decision. */
 static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, uint64_t tensor) {
     esp__inquiry *q = &p->inquiry;
     const esp__msg known = {ESP__MSG_DECISION, q->failed, q->tensor, 0, 0};
@@ -182,8 +182,8 @@ static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, u
     p->asked[from].answered = true;
 }
 
-/* Follows the chain of waits to a rank that does not wait, or has not answered (*silent). Returns -1 if a rank does not
- * know whom it waits for, or the chain is a circle. */
+/* Follows the chain of waits to a rank that does not wait, or that has not answered (sets *silent). Returns -1 if a
+ * rank does not know for whom it waits, or if the chain is a circle. */
 static int32_t esp__inquiry_chain(esp__peers *p, uint64_t *tensor, bool *silent) {
     int32_t at = p->inquiry.suspecting;
     for (int32_t r = 0; r < p->size; r++) p->asked[r].kind = 0;
@@ -203,7 +203,7 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     bool silent = false;
     int32_t failed = esp__inquiry_chain(p, &tensor, &silent);
     if (!final && (silent || failed < 0)) return;
-    for (int32_t r = 0; r < p->size && failed < 0; r++) /* without an end of the chain, suspect a silent rank */
+    for (int32_t r = 0; r < p->size && failed < 0; r++) /* if the chain has no end, suspect a silent rank */
         if (!p->asked[r].answered) failed = r;
     p->inquiry.decide = false;
     p->inquiry.decided = failed >= 0;
@@ -213,7 +213,7 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     esp__decided(p, failed, tensor);
 }
 
-/* A wait that was reported has ended. */
+/* Reports that a reported wait has ended. */
 static void esp__watchdog_ended(esp__peers *p) {
     p->report.reported = false;
     esp__report_begin(p);
@@ -221,7 +221,7 @@ static void esp__watchdog_ended(esp__peers *p) {
     esp__report_end(p);
 }
 
-/* Ends an inquiry for a report: reports if the wait has doubled since the last report, or has ended. */
+/* Ends an inquiry of a report: reports if the wait has doubled since the last report, or that it has ended. */
 static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     esp__reporter *s = &p->report;
     p->inquiry.report = false;
@@ -245,9 +245,9 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     }
 }
 
-/* Deadlines count only if no message is left to read (`quiet`): otherwise this thread may have been slow. */
+/* Ends the inquiry at its deadline, unless messages are unread (not `quiet`), which may be the missing answers. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
-    bool missing = false, awaited = false; /* awaited: a rank that answered the last check has not answered this time */
+    bool missing = false, awaited = false; /* awaited: a rank answered the last time, and not now */
     for (int32_t r = 1; r < p->size; r++) {
         if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
         missing = true;
@@ -258,7 +258,7 @@ static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
     if (p->inquiry.report && over) esp__inquiry_report(p, now);
 }
 
-/* Asks all ranks for rank `from`, at most every 100 ms, and otherwise only `from` itself. */
+/* Asks all ranks, at most every 100 ms, because of rank `from`; in between it asks only `from`. */
 static void esp__inquiry_check(esp__peers *p, int32_t from) {
     const uint64_t now = esp__now_ns();
     const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
@@ -267,7 +267,7 @@ static void esp__inquiry_check(esp__peers *p, int32_t from) {
         if (all || r == from) esp__send(p, r, (esp__msg){ESP__MSG_ASK, 0, 0, p->inquiry.number, 0});
 }
 
-/* ---- timeouts: any rank, any thread ---- */
+/* ---- timeouts, on any rank and thread ---- */
 ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor) {
     if (p->size == 1) { /* a job of one rank has no watch thread */
         if (p->ev.decided) p->ev.decided(p->ev.user, on_rank, tensor);
@@ -312,13 +312,13 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
     if (p->check_now) esp__inquiry_check(p, 0);
     p->suspect_now = p->check_now = false;
     if (p->inquiry.decide || p->inquiry.report) esp__inquiry_turn(p, quiet, now);
-    /* rank 0 would have decided by now, so it is rank 0 that has stopped */
+    /* rank 0 would have decided by now, so rank 0 itself has failed */
     if (p->suspecting && quiet && now >= p->decide_ns)
         esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
 }
 
-/* ---- stragglers: a rank's watch thread polls its trainer's wait, and notifies rank 0 of a long one ---- */
-/* On rank 0: some rank has waited for long. */
+/* ---- stragglers: the watch thread checks its trainer's wait, and notifies rank 0 of a long one ---- */
+/* On rank 0: begins a report, as some rank has waited for long. */
 static void esp__watchdog_open(esp__peers *p) {
     esp__reporter *s = &p->report;
     if (!s->on || s->open) return;
@@ -329,19 +329,19 @@ static void esp__watchdog_open(esp__peers *p) {
     s->interval_ns = s->ev.after_ns;
 }
 
-/* This rank's trainer has waited for `waited` ns, or does not wait (0). */
+/* Handles that this rank's trainer has waited for `waited` ns, or does not wait if that is 0. */
 static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
     esp__reporter *s = &p->report;
     const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
     if (waited < after) {
-        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* most likely the others' waits have ended, too */
+        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* other ranks' waits have probably ended too */
         if (p->rank && s->reported) esp__watchdog_ended(p);
         s->long_ns = 0;
         s->poll_ns = now + (look < 1000000u ? 1000000u : look);
         return;
     }
     s->poll_ns = now + ESP__WAIT_POLL_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* reminds rank 0, which may have ended its report */
+    if (!s->long_ns || now - s->long_ns > after) { /* repeated, as rank 0 may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);
@@ -349,7 +349,7 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
             esp__send(p, 0, (esp__msg){ESP__MSG_LONG_WAIT, p->rank, 0, 0, 0});
     }
     if (p->rank) s->longest_ns = waited;
-    /* rank 1 alone reports that rank 0 is silent */
+    /* only rank 1 reports that rank 0 is silent, so that the log has it once */
     if (p->rank != 1 || s->reported || waited < after + ESP__HUB_SILENT_NS || p->hub_asked_ns > now - waited + after)
         return;
     s->reported = true;
@@ -360,7 +360,7 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
 
 static void esp__watchdog_turn(esp__peers *p) {
     esp__reporter *s = &p->report;
-    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* errors end the reports */
+    if (s->on && (p->dead >= 0 || p->decision_known)) s->on = p->inquiry.report = false; /* no reports after an error */
     if (!s->on || p->closing) return;
     if (esp__now_ns() >= s->poll_ns) {
         const esp__answer own = esp__answer_own(p);
@@ -378,7 +378,7 @@ ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports the end of a wait that the watch thread has not noticed yet. */
+/* Ends the reports. If the watch thread has not noticed the end of a reported wait yet, reports it here. */
 ESP__FN void esp__peers_report_off(esp__peers *p) {
     esp__reporter *s = &p->report;
     pthread_mutex_lock(&p->lock);
@@ -427,7 +427,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
-    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 for none or unknown */
+    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 stands for none or unknown */
     int32_t left;
     esp__waiter *w;
     esp__answer answer;
@@ -485,7 +485,7 @@ static void esp__earlier(uint64_t *deadline, bool counts, uint64_t ns) {
     if (counts && ns < *deadline) *deadline = ns;
 }
 
-/* Fills the list for poll(): two entries for each connection, its socket and its process. Returns the timeout in ms. */
+/* Fills the list for poll(): the socket and the process of each connection. Returns the timeout in ms. */
 static int esp__watch_prepare(esp__peers *p) {
     const esp__reporter *s = &p->report;
     const bool inquires = p->inquiry.decide || p->inquiry.report, reports = s->on && !p->closing;
@@ -508,8 +508,8 @@ static int esp__watch_prepare(esp__peers *p) {
     return esp__poll_ms(deadline);
 }
 
-/* While closing, shuts down each socket for writing once all is sent. Returns true when the other sides have closed
- * too, or 200 ms after all was sent: such a rank is stopped. */
+/* While closing, shuts each socket for writing once all is sent. Returns true when the other ends have closed too, or
+ * after 200 ms, as a stopped process never closes. */
 static bool esp__watch_done(esp__peers *p) {
     int open = 0, unsent = 0;
     if (!p->quit) return false;
@@ -554,7 +554,7 @@ static void *esp__watch_main(void *arg) {
             }
             if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
-            /* the process has ended, and all that it wrote is read. A child of it may hold the socket open */
+            /* the process has ended, and all that it wrote is read; a child of it may keep the socket open */
             pthread_mutex_lock(&p->lock);
             esp__watch_gone(p, c, ESP__DIED, 0);
             pthread_mutex_unlock(&p->lock);

@@ -1,13 +1,13 @@
-/* lobby.c: candidates, which have connected and not yet proven to be ranks of this job, when ranks meet or regroup. In
- * a full lobby, a new connection displaces the oldest candidate, first one without a hello. */
+/* lobby.c: keeps candidates, connections that have not yet proven to be ranks of this job, when ranks meet or regroup.
+ * If it is full, a new connection replaces the oldest candidate, preferably one that has not sent HELLO. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 
 enum {
-    /* In a full lobby, a candidate is safe this long. After its hello it needs time to compute the response. */
+    /* how long a candidate cannot be replaced, longer after its HELLO, as it must compute the RESPONSE */
     ESP__CANDIDATE_NEW_MS = 20,
     ESP__CANDIDATE_HELLO_MS = 250,
-    ESP__ACCEPTS_AT_ONCE = 32, /* before messages are read again */
+    ESP__ACCEPTS_AT_ONCE = 32, /* connections accepted before messages are read again */
 };
 
 ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
@@ -28,7 +28,7 @@ ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int
     *c = l->candidates[--l->n];
 }
 
-/* Until when a candidate cannot be displaced. Ranks of a regroup never are. */
+/* Returns until when a candidate cannot be replaced. Ranks of a regroup never are. */
 static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
     if (c->member >= 0) return UINT64_MAX;
     return c->since_ns + (c->greeted ? ESP__CANDIDATE_HELLO_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;

@@ -1,31 +1,26 @@
-/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. Every rank listens
- * at a standby socket from esp_open to esp_close, so a refused connection proves that a rank is gone.
- *
- * The lowest remaining rank is the host. The others find it by connecting to the lower ranks one after another. The
- * host waits for every rank that may still come, and alone decides on the list, which it sends to all that came. If it
- * dies before all have the list, those without it connect to the next rank, and those with it find their new
- * connections broken and regroup again. Ranks are known by their numbers from the job's start, so both find the same
- * host.
- *
- * A rank is gone where its socket refuses or breaks a connection, or its process has ended. A rank that is only silent
- * may be running: then only a group with more than half of the old ranks, or half with the lowest, continues. */
+/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. All ranks listen
+ * at a standby socket all the time, so a refused connection proves that a rank is gone. The lowest remaining rank is
+ * the host. The others find it by connecting to lower ranks one after another. It waits for all ranks that may still
+ * come, and decides on the list. If it dies meanwhile, ranks without a list connect to the next host, and ranks with a
+ * list regroup again. If a lost rank is only silent, it may still run: then the survivors must be more than half of the
+ * old ranks (or half with the lowest one), so that no two groups continue. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
 
 enum { ESP__ENDPOINT_HOSTS = 4, ESP__REGROUP_TICK_MS = 10, ESP__REGROUP_CONNECT_NS = 1000000000 };
 
-/* The addresses at which a rank of a job on several hosts listens; port is 0 if there are none. */
+/* The port and addresses of a rank in a job on several hosts. port is 0 if it has none. */
 typedef struct esp__endpoint {
     uint16_t port, n;
     char host[ESP__ENDPOINT_HOSTS][ESP__ROOT_MAX];
 } esp__endpoint;
 
 struct esp__standby {
-    int fd;            /* or -1, if some rank cannot listen */
-    uint64_t number;   /* random; only ranks of this job know it */
-    esp__endpoint *at; /* [origin]; NULL if all ranks are on one host */
-    int32_t *members;  /* [n]: the origin of each current rank */
+    int fd;            /* -1 if some rank cannot listen */
+    uint64_t number;   /* random; proves that a rank belongs to this job */
+    esp__endpoint *at; /* [number at the job's start]; NULL if all on one host */
+    int32_t *members;  /* [n], each current rank's number at the job's start */
     int32_t n;
     uint32_t epoch;
 };
@@ -42,7 +37,7 @@ ESP__FN bool esp__standby_root(const esp__standby *s, int32_t origin, int32_t i,
     return true;
 }
 
-/* Listens at an abstract name, or at a port of all this host's addresses that other hosts can reach. */
+/* Listens at an abstract name or, in a job on several hosts, at a TCP port of the addresses that others can reach. */
 static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *mine) {
     const char *error = "";
     char name[ESP__ROOT_MAX];
@@ -52,7 +47,7 @@ static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *
     s->fd = esp__listen_roots(s->at ? NULL : name, &roots, &error);
     mine->port = s->fd >= 0 && !s->at;
     for (int32_t i = 0; s->at && i < roots.n && mine->n < ESP__ENDPOINT_HOSTS; i++) {
-        /* for another host, a loopback address means that host itself */
+        /* other hosts cannot reach a loopback address */
         if (!strncmp(roots.at[i], "127.", 4) || !strncmp(roots.at[i], "[::1]", 5)) continue;
         char *colon = strrchr(roots.at[i], ':');
         *colon = 0;
@@ -97,7 +92,7 @@ ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_hos
 /* ---- connections to standby sockets ---- */
 typedef struct esp__reach {
     esp__conn conn;
-    int32_t root, refused; /* addresses tried, and refused */
+    int32_t root, refused; /* number of addresses tried, and how many refused */
     bool open;
     uint64_t since_ns;
 } esp__reach;
@@ -107,11 +102,11 @@ enum { ESP__MEMBER_AWAITED, ESP__MEMBER_SILENT, ESP__MEMBER_GONE, ESP__MEMBER_HE
 typedef struct esp__group {
     esp__standby *at;
     esp__peers *old;
-    esp__peers me; /* for the handshake: its secret is `number` */
+    esp__peers me; /* takes part in the handshake; its secret is `number` */
     uint64_t deadline_ns;
-    uint8_t *state;    /* [n] ESP__MEMBER_* of each old rank */
-    esp__reach *reach; /* [n] */
-    esp__lobby lobby;  /* at this rank's standby socket */
+    uint8_t *state;    /* [n], ESP__MEMBER_* of each old rank */
+    esp__reach *reach; /* [n], the connection to each old rank */
+    esp__lobby lobby;  /* candidates at this rank's standby socket */
     struct pollfd *polls;
     nfds_t n_polls;
 } esp__group;
@@ -123,7 +118,7 @@ static void esp__reach_close(esp_ctx *ctx, esp__reach *d) {
     esp__conn_init(&d->conn, -1, -1);
 }
 
-/* Starts or continues to connect to `root`. Returns 0, EINPROGRESS, or another errno. */
+/* Begins or continues to connect to `root`. Returns 0, EINPROGRESS or another errno. */
 static int esp__reach_step(esp__reach *d, const char *root) {
     const char *text = "";
     struct pollfd ready = {d->conn.fd, POLLOUT, 0};
@@ -141,11 +136,11 @@ static int esp__reach_step(esp__reach *d, const char *root) {
     if (error) return error;
     errno = 0;
     if (!esp__socket_peer(d->conn.fd, &d->conn.pidfd)) return errno ? errno : EPERM;
-    /* the process has ended, and a child of it holds the socket */
+    /* if the process has ended, only a child of it holds the socket, so nobody will answer */
     return d->conn.pidfd < 0 && errno == ESRCH ? ECONNREFUSED : 0;
 }
 
-/* Connects to old rank `to` without blocking; call it again while it returns ESP__REACH_TRYING. */
+/* Connects to old rank `to` without blocking. Call it again while it returns ESP__REACH_TRYING. */
 static int esp__reach_try(esp__group *m, int32_t to) {
     esp__reach *d = &m->reach[to];
     char root[ESP__ROOT_MAX];
@@ -157,15 +152,15 @@ static int esp__reach_try(esp__group *m, int32_t to) {
         if (error == EINPROGRESS) return ESP__REACH_TRYING;
         if (error && error != EAGAIN) d->root++, d->refused += error == ECONNREFUSED;
         if (error) esp__reach_close(m->old->ctx, d);
-        if (error == EAGAIN) return ESP__REACH_TRYING; /* a full backlog */
+        if (error == EAGAIN) return ESP__REACH_TRYING; /* its queue of connections is full */
     }
     return ESP__REACH_OPEN;
 }
 
-/* As esp__conn_read, but returns -1 also when the process has ended: a child of it may hold the socket. */
+/* Like esp__conn_read, but returns -1 also if the process has ended, as a child of it may keep the socket open. */
 static int esp__group_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     struct pollfd ended = {c->pidfd, POLLIN, 0};
-    const bool dead = c->pidfd >= 0 && poll(&ended, 1, 0) > 0; /* first, so that reading finds all that it wrote */
+    const bool dead = c->pidfd >= 0 && poll(&ended, 1, 0) > 0; /* checked first, so that all that it wrote is read */
     const int rc = esp__conn_read(ctx, c, limit);
     return rc == 0 && dead ? -1 : rc;
 }
@@ -191,7 +186,7 @@ static void esp__group_poll_add(esp__group *m, const esp__conn *c, bool connecti
     m->polls[m->n_polls++] = (struct pollfd){c->pidfd, POLLIN, 0};
 }
 
-/* The new connections, for this rank as `rank` of `size`. */
+/* Makes the new job's peers, in which this rank is `rank` of `size`. */
 static esp_status esp__group_peers(const esp__group *m, int32_t rank, int32_t size, esp__peers **out) {
     const esp_config cfg = {.timeout_ms = m->old->timeout_ms};
     const esp__where w = {.rank = rank, .size = size};
@@ -201,7 +196,7 @@ static esp_status esp__group_peers(const esp__group *m, int32_t rank, int32_t si
     return ESP_OK;
 }
 
-/* The old rank that began the job as `origin`, or -1. */
+/* Returns the old rank whose number at the job's start was `origin`, or -1. */
 static int32_t esp__group_find(const esp__group *m, int32_t origin) {
     for (int32_t i = 0; i < m->at->n; i++)
         if (m->at->members[i] == origin) return i;
@@ -209,7 +204,7 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
 }
 
 /* ---- ranks that are not the host ---- */
-/* Reads the host's list of survivors, and takes over the connection to it. */
+/* Reads the host's list of survivors, and keeps the connection to the host. */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
     const bool fits = n <= (uint64_t)m->at->n && n * sizeof *out->who == c->head.bytes;
@@ -233,19 +228,19 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     return ESP_OK;
 }
 
-/* Handles a message from old rank `to`. ESP_PENDING: another message follows, or m->state[to] is set. */
+/* Handles a message from old rank `to`. Returns ESP_PENDING if another follows, or if it has set m->state[to]. */
 static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to, esp__survivors *out) {
     const int before = j->stage;
     esp_status s = esp__join_message(&m->me, j);
     if (s == ESP_OK && j->conn->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, j->conn, out);
     if (s == ESP_OK) s = j->conn->head.type == ESP__MSG_EXCLUDED ? esp__group_exclude(m) : ESP_PENDING;
     if (before == 1 && j->stage == 2) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
-    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* not a host */
+    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* it is not a host */
     esp__conn_next(m->old->ctx, j->conn);
     return s;
 }
 
-/* Connects to old rank `to`, and waits for its list. ESP_PENDING: it is gone or silent, as m->state[to] says. */
+/* Connects to old rank `to`, and waits for its list. Returns ESP_PENDING if it is gone or silent (see m->state[to]). */
 static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp__reach *d = &m->reach[to];
@@ -270,11 +265,11 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 }
 
 /* ---- the host ---- */
-/* Admits a candidate that is a rank of this job. Returns false if the job has excluded it. */
+/* Admits a candidate that is a rank of this job. Returns false if an earlier regroup has excluded it. */
 static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
-        /* excluded in an earlier regroup, or a lower rank that this one took for gone or silent */
+        /* excluded before, or a lower rank, which this rank believed to be gone */
         esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
         return false;
     }
@@ -283,7 +278,7 @@ static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     return true;
 }
 
-/* Reads from all candidates. If an admitted rank's connection ended, esp__host_await tries it again. */
+/* Reads from all candidates. esp__host_await connects again to admitted ranks whose connection ended. */
 static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
     for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* downwards: the last candidate replaces a dropped one */
@@ -303,7 +298,7 @@ static void esp__host_read(esp__group *m) {
     }
 }
 
-/* Checks the ranks that have not come. Returns the number of those that may come, or -1 if this rank is excluded. */
+/* Checks the ranks that have not come. Returns how many may still come, or -1 if this rank itself is excluded. */
 static int32_t esp__host_await(esp__group *m) {
     int32_t awaited = 0;
     for (int32_t i = 0; i < m->at->n; i++) {
@@ -319,7 +314,7 @@ static int32_t esp__host_await(esp__group *m) {
     return esp__group_excluded(m) ? -1 : awaited;
 }
 
-/* Sends all candidates this thread's error text, and returns `s`. */
+/* Sends this thread's error text to all candidates, and returns `s`. */
 static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     const char *text = esp_last_error(NULL);
     for (int32_t i = 0; i < m->lobby.n; i++)
@@ -328,7 +323,7 @@ static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     return s;
 }
 
-/* May the ranks that have come continue without the others? */
+/* Fails if too few ranks have come to continue without the missing ones. */
 static esp_status esp__host_check(const esp__group *m) {
     int32_t here = 0, gone = 0, silent = -1;
     for (int32_t i = 0; i < m->at->n; i++) {
@@ -344,7 +339,7 @@ static esp_status esp__host_check(const esp__group *m) {
                      (int)here, (int)m->at->n, (int)silent);
 }
 
-/* Makes the new connections and sends the list. */
+/* Makes the new job's connections, and sends all ranks the list. */
 static esp_status esp__host_decide(esp__group *m, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp_status s = esp__host_check(m);
@@ -430,7 +425,7 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
     s->epoch = now->epoch;
     if (old->has_thread) {
         pthread_mutex_lock(&old->lock);
-        old->closing = true; /* from here on no callback is called */
+        old->closing = true; /* no callback starts after this */
         for (int32_t i = 0; i < old->n_conns; i++) {
             bool stays = false;
             for (int32_t k = 0; k < now->n; k++) stays |= now->was[k] == old->conns[i].rank;

@@ -1,7 +1,7 @@
-/* rendezvous.c: how ranks meet at a socket of rank 0, and prove to each other that they know the job's secret. A
- * joining rank and rank 0 send each other a random number, and a code that only a process with the secret can compute
- * from both (HMAC-SHA256). Rank 0 checks the code before it believes anything else. A code is of no use in another
- * meeting, nor in the other direction.
+/* rendezvous.c: ranks meet at a socket of rank 0, and prove to each other that they know the job's secret. Both ends
+ * send a random number, and then a code that only a process with the secret can compute from both numbers
+ * (HMAC-SHA256). Rank 0 checks the code before it believes anything else. The code is useless in another meeting, and
+ * in the other direction.
  *
  *     joining rank                                    rank 0
  *     HELLO      version                       ->
@@ -11,18 +11,18 @@
  *                                              <-     WELCOME    when all ranks are here
  *
  * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted
- * (docs/use/security.md). A connection is a candidate until it has proven itself. The number of candidates, their
- * messages' bytes and their time are limited. */
+ * (docs/use/security.md). A connection whose other end has not proven itself is a candidate; rank 0 limits the number
+ * of candidates, the bytes that they send and the time that they take. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
 
 enum {
-    ESP__CANDIDATE_MS = 10000, /* a candidate's time to prove itself */
-    ESP__FULL_MS = 300         /* rank 0's time without free descriptors */
+    ESP__CANDIDATE_MS = 10000, /* time for a candidate to prove itself */
+    ESP__FULL_MS = 300         /* rank 0 fails if it lacks descriptors for that long */
 };
-/* For the log. The kinds up to ESP__REFUSED_USER may be ranks of this job, so they are warnings. */
+/* Why a connection was refused, for the log. Kinds up to ESP__REFUSED_USER are warnings, as a rank may be refused. */
 static const char *const esp__refused_texts[ESP__REFUSALS] = {"with another ESPRESSO_SECRET",
                                                               "without ESPRESSO_SECRET, which rank 0 has",
                                                               "with ESPRESSO_SECRET, which rank 0 lacks",
@@ -36,7 +36,7 @@ static const char *const esp__secret_errors[] = {
     "rank 0 has an ESPRESSO_SECRET, and this process has none. Set the same on all ranks",
     "rank 0 has no ESPRESSO_SECRET, and this process has one. Set the same on all ranks, or on none"};
 
-/* Replaces control characters in a text from another process, before it is printed. */
+/* Replaces control characters in a text from another process, which could disturb the terminal. */
 static void esp__printable(char *text, size_t cap) {
     text[cap - 1] = 0;
     for (; *text; text++)
@@ -47,14 +47,14 @@ static void esp__printable(char *text, size_t cap) {
 typedef struct esp__meeting {
     esp__lobby lobby;
     int32_t n_here;
-    /* when a connection first found no free descriptor, or 0; and n_here then */
+    /* since when descriptors are missing, or 0; and n_here at that time */
     uint64_t full_ns;
     int32_t full_here;
     uint64_t job, deadline_ns, logged[ESP__REFUSALS];
-    struct pollfd *polls; /* the listening socket, the ranks, the candidates */
+    struct pollfd *polls; /* listening socket, joined ranks, candidates */
 } esp__meeting;
 
-/* Sends this thread's error text to a candidate or, if that is NULL, to every rank that has joined. Returns `s`. */
+/* Sends this thread's error text to `candidate` or, if that is NULL, to all ranks that have joined. Returns `s`. */
 static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_status s) {
     const char *text = esp_last_error(NULL);
     esp__msg m = {ESP__MSG_REFUSE, s, 0, 0, 0};
@@ -63,7 +63,7 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_stat
     return s;
 }
 
-/* Writes " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
+/* Writes such as " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
 static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
     size_t at = 0;
     out[0] = 0;
@@ -74,7 +74,7 @@ static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
                                    esp__refused_texts[i]);
 }
 
-/* Logs the first refused connection of each kind, and again when their number has doubled: there may be thousands. */
+/* Logs the first refused connection of each kind, and again when their number has doubled. */
 static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
     for (int i = 0; i < ESP__REFUSALS; i++) {
         const uint64_t n = meet->lobby.refused[i];
@@ -86,8 +86,8 @@ static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
     }
 }
 
-/* Handles a candidate's hello. ESP_PENDING: refuse it, because of *why. The other end of a Unix socket is of this user,
- * so another version there is a mistake that ends the meeting. */
+/* Handles a candidate's HELLO. Returns ESP_PENDING to refuse it, because of *why. Another version ends the meeting if
+ * the connection is a Unix socket: then it is this user's own process, so this is a mistake and no attack. */
 static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_status failed, int *why) {
     esp__conn *c = &cand->conn;
     esp__hello *hello = &cand->hello, own;
@@ -112,7 +112,7 @@ static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_
     return ESP_OK;
 }
 
-/* Handles a candidate's response, its code first. ESP_PENDING: refuse it, because of *why. */
+/* Handles a candidate's RESPONSE, and checks its code first. Returns ESP_PENDING to refuse it, because of *why. */
 static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *cand, int *why) {
     esp__conn *c = &cand->conn;
     esp__proof proof;
@@ -148,7 +148,7 @@ ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candida
     return s == ESP_OK && rc < 0 ? ESP_PENDING : s;
 }
 
-/* Makes a candidate that has proven itself a rank. */
+/* Makes a rank of a candidate that has proven itself. */
 static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *cand) {
     const esp__response *resp = &cand->response;
     if (resp->size != p->size)
@@ -166,7 +166,7 @@ static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candid
     return ESP_OK;
 }
 
-/* Reads a candidate's messages. Removes it when it has become a rank, is refused, or its time is over. */
+/* Reads a candidate's messages. Removes it if it has become a rank, is refused, or its time is over. */
 static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *cand, esp_status failed) {
     int why;
     esp_status s = esp__candidate_read(p, meet->job, cand, failed, &why);
@@ -182,7 +182,7 @@ static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candida
     return failed || s == ESP_PENDING ? ESP_OK : s;
 }
 
-/* Accepts connections. Where the process has no descriptor left for another one, it drops a candidate. */
+/* Accepts connections. If the process has no descriptor left for another one, drops a candidate. */
 static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     const uint64_t now = esp__now_ns();
     const int full = esp__lobby_accept(p->ctx, &meet->lobby);
@@ -192,13 +192,13 @@ static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__REFUSED_DISPLACED);
         return ESP_OK;
     }
-    /* no further rank can connect; after the timeout the error would name innocent ranks */
+    /* without this error, the timeout would name ranks that only could not connect */
     esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)", (int)p->size,
               strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
 }
 
-/* Fails if a rank that has joined ends before the meeting does. */
+/* Fails if the connection of a rank that has joined ends. */
 static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *polls) {
     for (int32_t r = 1; r < p->size; r++) {
         esp__conn *c = &p->conns[r];
@@ -210,7 +210,7 @@ static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *pol
     return ESP_OK;
 }
 
-/* Sleeps until something happens on a socket, at most until `wake_ns`, and handles it. */
+/* Waits until something happens on a socket, at most until `wake_ns`, and handles it. */
 static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wake_ns, esp_status failed) {
     esp__lobby *l = &meet->lobby;
     struct pollfd *ranks = meet->polls, *news = ranks + p->size;
@@ -250,12 +250,12 @@ static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
     esp_status s = ESP_OK;
     meet->n_here = 1;
     while (s == ESP_OK && meet->n_here < p->size) {
-        const uint64_t wake = esp__now_ns() + 1000000000u; /* drops silent candidates once a second */
+        const uint64_t wake = esp__now_ns() + 1000000000u; /* a second, to drop silent candidates */
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         s = esp__meet_round(p, meet, wake < meet->deadline_ns ? wake : meet->deadline_ns, ESP_OK);
     }
     if (s == ESP_OK) return s;
-    /* ranks that connect within 500 ms get the error too: otherwise they would wait for their whole timeout */
+    /* sends the error to ranks that connect in the next 500 ms, which would otherwise wait for their whole timeout */
     for (int32_t r = 1; r < p->size; r++) esp__socket_close(&p->conns[r].fd);
     for (const uint64_t until = esp__now_ns() + 500000000u; esp__now_ns() < until;) esp__meet_round(p, meet, until, s);
     return s;
@@ -272,13 +272,13 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
     esp__lobby_close(p->ctx, &meet.lobby);
     if (meet.polls) esp__free(p->ctx, meet.polls);
-    /* closed before the welcome: a rank that connects after it wants to meet for its next context */
+    /* closed first: a rank that connects after WELCOME wants to meet for another context */
     close(listen_fd);
     if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
     return s;
 }
 
-/* ---- other ranks ---- */
+/* ---- joining, on other ranks ---- */
 ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     const uint64_t limit = esp__now_ns() + 3000000000u;
     int fd, error = esp__connect(a, &fd);
@@ -292,7 +292,7 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* The error that REFUSE carries. */
+/* Returns the error that rank 0 has sent in REFUSE. */
 static esp_status esp__join_refused(esp__peers *p, esp__conn *c) {
     const bool known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
     if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
@@ -336,9 +336,9 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Joins over a new connection. ESP_PENDING: try again, as it ended or, if `unsure`, is not to rank 0. */
+/* Joins over a connection. Returns ESP_PENDING to try again: it ended or, if `unsure`, does not lead to rank 0. */
 static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
-    /* rank 0 started earlier: its error, which names the missing ranks, comes before this deadline */
+    /* rank 0's timeout began earlier, so its error, which names the missing ranks, arrives before this deadline */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
     esp__conn *c = &p->conns[0];
     esp__join_begin(p, j, c, job);
@@ -362,7 +362,7 @@ static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, u
     }
 }
 
-/* Tries one address. ESP_PENDING: rank 0 was not there, because of *error. */
+/* Tries one address. Returns ESP_PENDING if rank 0 is not there, because of *error. */
 static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, uint64_t job, uint64_t deadline,
                                const char **error) {
     esp__joining j = {0};
@@ -382,7 +382,7 @@ static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, u
     return s;
 }
 
-/* Tries one root after another, with growing pauses, until rank 0 sends WELCOME. */
+/* Tries one address after another, and pauses longer each time, until rank 0 sends WELCOME. */
 static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job) {
     const uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull;
     const char *error = "";
@@ -405,8 +405,8 @@ static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_
     }
 }
 
-/* ---- meeting by the caller's allgather, esp_config.oob_allgather, which needs no address ---- */
-/* What ranks exchange first. They can meet at an abstract name only if all run in one network namespace. */
+/* ---- meeting through the program's allgather (esp_config.oob_allgather), which needs no address ---- */
+/* What ranks exchange first. Only ranks in one network namespace can meet at an abstract Unix name. */
 typedef struct esp__attendance {
     int32_t rank, size;
     uint64_t network;
@@ -429,7 +429,7 @@ ESP__FN uint64_t esp__network_id(void) {
     return esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), net, strlen(net));
 }
 
-/* Makes a secret for a job that has none: only its ranks get the invitation. Returns 0 or an errno. */
+/* Makes a secret for a job without one: rank 0 sends it only to the job's ranks. Returns 0 or an errno. */
 static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
     uint8_t bytes[ESP__SECRET_MADE];
     const int error = p->secret[0] ? 0 : esp__random_bytes(bytes, sizeof bytes);
@@ -461,7 +461,7 @@ static esp_status esp__oob_call(esp__peers *p, const esp_config *cfg, const void
 }
 
 static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
-    const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size; /* the larger of the two */
+    const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size; /* size of the larger of the two structs */
     const esp__attendance me = {p->rank, p->size, esp__network_id()};
     esp__invitation mine, *all = (esp__invitation *)esp__alloc(p->ctx, bytes);
     const esp__attendance *here = (const esp__attendance *)(const void *)all;
@@ -513,7 +513,7 @@ static esp_status esp__meet(esp__peers *p, const esp_config *cfg, const esp__whe
     return esp__meet_host(p, fd, 0);
 }
 
-/* ---- the ranks' connections: made and freed ---- */
+/* ---- making and freeing a rank's connections ---- */
 ESP__FN void esp__peers_free(esp__peers *p) {
     esp_ctx *ctx = p->ctx;
     for (int32_t i = 0; i < p->n_conns; i++) esp__conn_free(ctx, &p->conns[i]);
@@ -560,7 +560,7 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
     p->left = (uint8_t *)esp__alloc(ctx, (uint64_t)p->size);
     p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
     p->leaving = (int32_t *)esp__alloc(ctx, sizeof *p->leaving * (uint64_t)n);
-    p->leaving_cause = UINT64_MAX; /* none yet */
+    p->leaving_cause = UINT64_MAX; /* no rank has left */
     if (!p->conns || !p->asked || !p->left || !p->polls || !p->leaving) {
         esp__peers_free(p);
         return NULL;

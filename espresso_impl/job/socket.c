@@ -1,5 +1,5 @@
-/* socket.c: addresses, sockets, and messages over them. No call here blocks: bytes that a socket does not take at once
- * stay in the connection's buffer for the watch thread. Must not know what a message means. */
+/* socket.c: addresses, sockets, and messages over them. No call blocks: if a socket does not take all bytes at once,
+ * the rest stays in the connection's buffer, and the watch thread sends it. Must not know what a message means. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <ifaddrs.h>
@@ -31,14 +31,14 @@ ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
     memset(b, 0, sizeof *b);
 }
 
-/* ---- addresses: "unix:NAME" is an abstract name (nothing on disk), else "HOST:PORT" ---- */
+/* ---- addresses: "unix:NAME" is an abstract name, which leaves nothing on the disk; others are "HOST:PORT" ---- */
 static int esp__addr_unix(const char *name, esp__addr *out) {
     struct sockaddr_un *un = (struct sockaddr_un *)&out->sa;
     size_t n = strlen(name);
     memset(out, 0, sizeof *out);
     if (n + 1 > sizeof un->sun_path) return 0;
     un->sun_family = AF_UNIX;
-    memcpy(un->sun_path + 1, name, n); /* the leading zero byte makes it abstract */
+    memcpy(un->sun_path + 1, name, n); /* a name that begins with a zero byte is abstract */
     out->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
     return 1;
 }
@@ -53,14 +53,14 @@ ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const c
     if (!colon || colon == root || (size_t)(colon - root) >= sizeof host) return 0;
     memcpy(host, root, (size_t)(colon - root));
     host[colon - root] = 0;
-    if (host[0] == '[' && colon[-1] == ']') { /* [IPv6]:port */
+    if (host[0] == '[' && colon[-1] == ']') { /* removes the brackets of "[IPv6]:PORT" */
         memmove(host, host + 1, strlen(host));
         host[strlen(host) - 1] = 0;
     }
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     rc = getaddrinfo(host, colon + 1, &hints, &list);
-    /* a small system may have no /etc/hosts, but "localhost" always means the loopback address (RFC 6761) */
+    /* a small system may lack /etc/hosts, but "localhost" is always the loopback address (RFC 6761) */
     if (rc != 0 && !strcmp(host, "localhost")) rc = getaddrinfo("127.0.0.1", colon + 1, &hints, &list);
     if (rc != 0) *error = gai_strerror(rc);
     for (struct addrinfo *a = list; rc == 0 && a && n < cap; a = a->ai_next) {
@@ -87,7 +87,7 @@ ESP__FN void esp__socket_close(int *fd) {
     *fd = -1;
 }
 
-/* Disables Nagle's algorithm, and sets keepalive so that a vanished host is noticed within 20 s. */
+/* Sends small messages at once (no Nagle), and sets keepalive, so that a vanished host is noticed within 20 s. */
 static void esp__socket_tune(int fd, int family) {
     int one = 1, idle = 5, interval = 5, count = 3, timeout_ms = 20000;
     if (family == AF_UNIX) return;
@@ -99,7 +99,7 @@ static void esp__socket_tune(int fd, int family) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
 }
 
-/* A listening socket at `a`, or -1 and errno. Port 0 stands for any free port. */
+/* Returns a listening socket at `a`, or -1 with errno. Port 0 stands for any free port. */
 static int esp__listen_at(const esp__addr *a) {
     int fd = esp__socket(a->sa.ss_family), one = 1, zero = 0, saved;
     if (fd < 0) return -1;
@@ -112,7 +112,7 @@ static int esp__listen_at(const esp__addr *a) {
     return -1;
 }
 
-/* A listening socket on `port` at all addresses of this host. */
+/* Returns a socket that listens on `port` at all addresses of this host. */
 static int esp__listen_any(uint16_t port) {
     esp__addr a;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.sa;
@@ -131,8 +131,8 @@ static int esp__listen_any(uint16_t port) {
     return esp__listen_at(&a);
 }
 
-/* A host name listens at all addresses, since /etc/hosts may map this host's name to a loopback address, which other
- * hosts cannot reach. Only localhost and loopback addresses restrict the socket to themselves. */
+/* A host name listens at all addresses, since /etc/hosts may map this host's own name to a loopback address, which
+ * other hosts cannot reach. "localhost" and loopback addresses do listen only there. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
@@ -142,7 +142,7 @@ ESP__FN int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* Appends this host's numeric addresses with `port`; those that other hosts can reach come first. */
+/* Appends this host's addresses with `port`. Those that other hosts can reach come first. */
 static void esp__own_addresses(int port, esp__roots *roots) {
     struct ifaddrs *list = NULL;
     if (getifaddrs(&list) != 0) return;
@@ -191,13 +191,13 @@ ESP__FN bool esp__open_to_all(int fd) {
     return !IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&sa)->sin6_addr);
 }
 
-/* Needed since any user can connect to an abstract name, or listen at it first. */
+/* This check is needed since any user can connect to an abstract name, or listen at it before rank 0 does. */
 ESP__FN bool esp__socket_peer(int fd, int *pidfd) {
     struct {
         pid_t pid;
         uid_t uid;
         gid_t gid;
-    } cred = {0, 0, 0}; /* struct ucred, which needs _GNU_SOURCE */
+    } cred = {0, 0, 0}; /* like struct ucred, which needs _GNU_SOURCE */
     socklen_t len = sizeof cred;
     struct sockaddr_storage sa;
     socklen_t sa_len = sizeof sa;
@@ -227,7 +227,7 @@ ESP__FN int esp__connected(const esp__addr *a, int fd) {
     socklen_t len = sizeof error;
     me.len = other.len = sizeof me.sa;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) return errno;
-    /* TCP on one host may connect a socket to itself when nobody listens at the port */
+    /* TCP may connect a socket to itself if nobody listens at a port of this host */
     if (!error && a->sa.ss_family != AF_UNIX && getsockname(fd, (struct sockaddr *)&me.sa, &me.len) == 0 &&
         getpeername(fd, (struct sockaddr *)&other.sa, &other.len) == 0 && me.len == other.len &&
         memcmp(&me.sa, &other.sa, me.len) == 0)
@@ -281,7 +281,7 @@ ESP__FN void esp__conn_flush(esp__conn *c) {
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
-/* Shuts the connection, so that the other side does not wait for the message: see esp__watch_no_memory. */
+/* Shuts the connection, so that the other end does not wait for the message. See esp__watch_no_memory. */
 static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
     c->no_memory = c->broken = true;
     if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
@@ -319,8 +319,8 @@ ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     c->got = 0;
 }
 
-/* Makes room for more of a message's body. The room grows with the bytes received, and not with the size that another
- * process claims, so that claims alone take no memory. */
+/* Makes room for more of a message's body. It grows with the bytes received, and not with the size in the head, so that
+ * an attacker cannot make this process allocate memory by its claims alone. */
 static bool esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
     uint8_t *body;
@@ -370,7 +370,7 @@ ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
     }
 }
 
-/* ---- the lock's condition and the watch thread's descriptor ---- */
+/* ---- waking other threads ---- */
 ESP__FN void esp__peers_wake(esp__peers *p) {
     const uint64_t one = 1;
     if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)

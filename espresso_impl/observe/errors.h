@@ -1,13 +1,13 @@
-/* errors.h: the samples of errors.c. */
+/* errors.h: the state of errors.c, which samples compression errors. */
 #ifndef ESP__ERRORS_H
 #define ESP__ERRORS_H
 #include "espresso_impl/executor/executor.h"
 
 enum {
-    ESP__ERRORS_SHARE = 256, /* samples take less than 1 / SHARE of the time */
+    ESP__ERRORS_SHARE = 256, /* samples take less than 1 / SHARE of the run time */
     ESP__ERRORS_LANES = 8,
-    ESP__ERRORS_SMALL = 100000,  /* elements that take 0.1 ms or less */
-    ESP__ERRORS_EXACT = 1 << 18, /* larger ranges are measured in part */
+    ESP__ERRORS_SMALL = 100000,  /* so few elements take 0.1 ms or less */
+    ESP__ERRORS_EXACT = 1 << 18, /* of ranges with more elements, only blocks are measured */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
@@ -17,18 +17,18 @@ typedef struct esp__errors_unit {
 } esp__errors_unit;
 
 struct esp__errors {
-    esp__errors_unit *units;     /* units with a Comp on this rank, by op */
-    uint32_t n, next, now;       /* indices of the next and current sample */
-    uint64_t opened_ns;          /* when the strategy was activated */
-    uint64_t spent_ns, elements; /* time of all samples, and their elements */
+    esp__errors_unit *units;     /* units that this rank compresses, ordered by first op */
+    uint32_t n, next, now;       /* number of units; index of the next, of the current one */
+    uint64_t opened_ns;          /* when the current strategy was activated */
+    uint64_t spent_ns, elements; /* time and elements of all samples so far */
     uint64_t last_step;          /* 1 + the step of the last sample */
-    /* the current sample */
-    double input, lost, gradient, residual; /* sums of squares */
+    /* sums of squares of the current sample */
+    double input, lost, gradient, residual;
     bool sampling;
-    bool invalid; /* NaN or Inf, or its payload cannot be decoded */
+    bool invalid; /* it has NaN or Inf, or a payload that does not decode */
 };
 
-/* A range's arrays: gradient, decoded payload, and residual or NULL, on one device. */
+/* The arrays of a range on one device: gradient, decoded payload, and residual (may be NULL). */
 typedef struct esp__errors_arrays {
     uint32_t device;
     const float *of[3];

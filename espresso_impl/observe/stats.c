@@ -1,5 +1,5 @@
-/* stats.c: statistics while training runs, as JSON lines or in Prometheus' text format
- * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies numbers, which the sampler's thread writes. */
+/* stats.c: writes statistics while training runs, as JSON lines or in Prometheus' text format
+ * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies counters, and the sampler's thread writes them. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/os.h"
@@ -28,7 +28,7 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
                      val);
 }
 
-/* Adds a file on all ranks if its name has "%r", which becomes the rank, and else on rank 0 only. */
+/* Adds a file: on every rank if the name has "%r" (replaced by the rank), and otherwise on rank 0 only. */
 static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const char *name) {
     char path[4096];
     const size_t len = strlen(name);
@@ -59,7 +59,7 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
                           "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
                           "name write ./%s)",
                           word, word);
-        else if (len && named++ == ESP__STATS_FILES) /* counts on all ranks, so that all fail in the same way */
+        else if (len && named++ == ESP__STATS_FILES) /* counted on all ranks, so that all fail alike */
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
         else if (len)
             s = esp__stats_file_add(ctx, f, word);
@@ -78,19 +78,19 @@ static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) 
              strerror(error));
 }
 
-/* Appends whole lines, or none if the disk is full. Opens the file each time, because logrotate may have moved or
- * truncated it; then writes the header again. */
+/* Appends the lines, or nothing if the disk is full. Opens the file each time, since logrotate may have moved or
+ * emptied it; in that case it writes the header again. */
 static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const esp__text *lines) {
     struct stat st;
     char last = '\n';
-    int flags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* a pipe without a reader must not block the thread */
+    int flags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK: a pipe without a reader must not block */
     int fd = open(o->path, O_RDWR | flags, 0666);
     if (fd < 0) fd = open(o->path, O_WRONLY | flags, 0666);
     if (fd < 0) return errno;
     const bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
     int error = 0;
     if (regular && st.st_size && pread(fd, &last, 1, st.st_size - 1) != 1) last = '\n';
-    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* a job was killed in the middle of a line */
+    if (last != '\n') error = esp__file_write_all(fd, "\n", 1); /* a job was killed while it wrote a line */
     const bool begin = !o->begun || (regular && st.st_size == 0);
     if (!error && begin) error = esp__file_write_all(fd, f->header.data, f->header.len);
     if (!error) error = esp__file_write_all(fd, lines->data, lines->len);
@@ -100,7 +100,7 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     return error;
 }
 
-/* Prints the lines that a sample adds to a JSON file. `strategy` is NULL unless it has changed or the file is new. */
+/* Prints what a sample adds to a JSON file. `strategy` is NULL if it has not changed and the file is not new. */
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
@@ -135,9 +135,9 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
     f->strategy_written = s->now.strategy;
 }
 
-/* Copies the step times since the last sample into `s`, sorted. */
+/* Copies the step times since the last sample into `s`, and sorts them. */
 static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
-    uint64_t end = s->now.n_times, at = f->times_read; /* later steps' times belong to the next sample */
+    uint64_t end = s->now.n_times, at = f->times_read; /* later times belong to the next sample */
     if (end - at > ESP__STATS_TIMES) at = end - ESP__STATS_TIMES;
     f->times_read = end;
     s->n_times = (uint32_t)(end - at);
@@ -148,7 +148,7 @@ static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     s->step_ns = f->sorted;
 }
 
-/* Takes and writes a sample. The caller has the lock, which is free while files are written. */
+/* Takes and writes a sample. The caller has the lock, which is released while files are written. */
 static void esp__stats_take(esp__stats_file *f) {
     uint64_t bytes = f->ctx->model.n_tensors * sizeof *f->tensors;
     esp__stats_sample s;
@@ -203,12 +203,12 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->step = ctx->steps.step;
     n->n_times = f->n_times;
     n->phase = ctx->steps.phase;
-    pthread_mutex_lock(&ctx->lanes.lock); /* losses are reported from any thread */
+    pthread_mutex_lock(&ctx->lanes.lock); /* any thread may report a loss */
     n->loss = ctx->steps.loss;
     pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
     memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
-    if (n->strategy != ctx->active.strategy.hash) { /* may allocate, as changing the strategy did */
+    if (n->strategy != ctx->active.strategy.hash) { /* may allocate, as a change of strategy does anyway */
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
         n->strategy = ctx->active.strategy.hash;
@@ -228,13 +228,13 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
                          __ATOMIC_RELAXED);
         f->n_times++;
     }
-    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* the next step's counters include this step */
+    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* the next step's counters include this step's */
     esp__stats_publish(ctx, f);
     pthread_mutex_unlock(&f->lock);
     return ESP_OK;
 }
 
-/* esp__thread_start blocks signals, so that SIGPIPE from a pipe without a reader does not end the training. */
+/* esp__thread_start blocks signals, so a pipe without a reader cannot end the training by SIGPIPE. */
 static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_t attr;
     pthread_mutex_init(&f->lock, NULL);
@@ -300,7 +300,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     return ESP_OK;
 }
 
-/* A new rank 0 continues the old rank 0's file. */
+/* The new rank 0 continues the file of the old one. */
 static esp_status esp__stats_shrunk(esp_ctx *ctx, void **self) { return *self ? ESP_OK : esp__stats_open(ctx, self); }
 
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {

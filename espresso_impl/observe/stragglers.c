@@ -1,6 +1,6 @@
 /* stragglers.c: when a rank has waited for ESPRESSO_STRAGGLER_MS, rank 0 logs which ranks have not pushed which
- * tensors, and later when the wait has ended. job/liveness.c finds such waits and asks the ranks; this file turns their
- * answers into sentences. It runs on the watch thread, so that a step costs nothing, and allocates nothing. */
+ * tensors, and later that the wait has ended. job/liveness.c notices such a wait and asks the ranks; this file makes
+ * sentences of their answers. It runs on the watch thread, so a step costs nothing, and it allocates nothing. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -8,8 +8,8 @@ enum { ESP__KINDS_SHOWN = 4, ESP__RANGES_SHOWN = 8 };
 
 typedef struct esp__stragglers {
     esp_ctx *ctx;
-    uint64_t step; /* of the last report */
-    bool in_call;  /* it was about a call after that step */
+    uint64_t step; /* the step that was reported last */
+    bool in_call;  /* the wait was in a call after that step */
 } esp__stragglers;
 
 typedef struct esp__sentence {
@@ -30,7 +30,7 @@ static const char *esp__straggler_tensor(const esp_ctx *ctx, uint32_t tensor) {
     return tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : "?";
 }
 
-/* Adds "'a', 'b' and 3 more of its 7 tensors". */
+/* Adds a text such as "'a', 'b' and 3 more of its 7 tensors". */
 static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const esp__answer *a) {
     const uint32_t shown = a->n_missing < ESP__ANSWER_NAMES ? a->n_missing : (uint32_t)ESP__ANSWER_NAMES;
     for (uint32_t k = 0; k < shown; k++)
@@ -40,7 +40,7 @@ static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const es
                           (unsigned)a->n_tensors);
 }
 
-/* Why rank `r` keeps rank `at` waiting, or "". A rank that waits itself counts only if `also_waiting`. */
+/* Returns why ranks that wait at `at` wait for rank `r`, or "". If `r` waits too, returns "" unless `also_waiting`. */
 static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_state *r, const esp__answer *at,
                                         bool also_waiting) {
     const esp__answer *a = &r->answer;
@@ -65,7 +65,7 @@ static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_stat
     return t;
 }
 
-/* Adds the ranks of a kind, as "rank 2" or "ranks 0-3, 6". */
+/* Adds the ranks of a kind, such as "rank 2" or "ranks 0-3, 6". */
 static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, int32_t n, int kind) {
     int32_t ranges = 0, left = 0;
     for (int32_t r = 0; r < n; r++) left += ranks[r].kind == kind;
@@ -84,7 +84,7 @@ static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, 
     }
 }
 
-/* Adds a sentence for each kind of stragglers, those with the same reason. Returns the number of stragglers. */
+/* Adds a sentence for each reason, with the ranks that have it. Returns the number of stragglers. */
 static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__rank_state *ranks, int32_t n,
                                    const esp__answer *at, bool also_waiting) {
     int32_t all = 0, shown = 0;
@@ -107,7 +107,7 @@ static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__ra
     return all;
 }
 
-/* Adds for which data ranks wait, where no rank is a straggler. */
+/* Adds whose data the ranks wait for, if no rank is a straggler. */
 static void esp__sentence_under_way(const esp_ctx *ctx, esp__sentence *t, int32_t rank, const esp__answer *at) {
     esp__sentence_add(t, at->trainer == ESP__TRAINER_IN_STEP ? "; every rank has pushed all tensors"
                                                              : "; every rank has come to that call");
@@ -125,12 +125,12 @@ static void esp__stragglers_report(void *user, esp__rank_state *ranks, int32_t n
     int32_t first = 0;
     for (int32_t r = 0; r < n; r++) ranks[r].answer.started &= ranks[r].answered;
     while (first < n && !(ranks[first].waits_long && ranks[first].answer.started)) first++;
-    if (first == n) return; /* the waiting rank closed, or does not answer */
+    if (first == n) return; /* the waiting rank has closed, or does not answer */
     const esp__answer *at = &ranks[first].answer;
     if (at->trainer == ESP__TRAINER_ELSEWHERE) return; /* its wait has just ended */
     self->step = at->step;
     self->in_call = at->trainer == ESP__TRAINER_IN_CALL;
-    for (int32_t r = 0; r < n; r++) { /* kind -1: ranks that wait in the same place, for any time */
+    for (int32_t r = 0; r < n; r++) { /* kind -1: ranks that wait at the same place as `first` */
         const esp__answer *a = &ranks[r].answer;
         ranks[r].kind = a->started && a->step == at->step && a->trainer == at->trainer ? -1 : 0;
     }
@@ -187,7 +187,7 @@ static void esp__stragglers_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* Restarts the reports, over the new connections. */
+/* Restarts the reports with the new connections. */
 static esp_status esp__stragglers_shrunk(esp_ctx *ctx, void **self) {
     if (!*self) return ESP_OK;
     esp__free(ctx, *self);

@@ -1,7 +1,7 @@
 /* assign.c: assigns a codec and an option to a sync unit, and checks that job, codec and unit allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
-/* Maps an option that names intra and inter only to a job of more levels. */
+/* Translates an option for two levels (intra and inter) to a job with more levels. */
 static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].level > ESP__INTER) return;
@@ -24,7 +24,7 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     }
 }
 
-/* The codec's default option or, in a job that allows only flat options, a similar flat one. */
+/* Returns the codec's default option or, in a job that allows only flat options, a similar flat one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
@@ -36,7 +36,7 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec
                : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
-/* Do the option's steps name every level of the job? The grammar ensures that they name each once. */
+/* Do the option's steps name every level of the job? Parsing has checked that they name none twice. */
 static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t outermost = 0, first, last;
@@ -50,7 +50,7 @@ static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     return outermost == t->n_levels;
 }
 
-/* Fails if the topology, the codec or the unit's shape does not allow its option. */
+/* Fails if the job's levels, the codec or the unit's shape do not allow its option. */
 static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *option, const char *where) {
     if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
         return esp__fail(ctx, ESP_E_ARG,
@@ -110,7 +110,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     return ESP_OK;
 }
 
-/* Sets the codec's first round for this unit: earlier rounds have no payload body for units of its shape. */
+/* Sets the unit's first round: a codec may have no payload body in earlier rounds for small shapes. */
 static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (u->first_round = 0; u->first_round < last; u->first_round++) {
@@ -122,7 +122,7 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     return ESP_OK;
 }
 
-/* A group's tensors have no codec or option of their own: read.c has checked that. */
+/* Only a unit that is no group can take codec or option from a tensor: read.c has checked that a group's have none. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];

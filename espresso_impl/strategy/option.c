@@ -1,12 +1,11 @@
-/* option.c: the grammar of the decision tree (the Espresso paper, section 4.2, Tables 2 and 3). Parses and prints
- * options, and enumerates the tree. The paper's tables are for two levels, intra and inter. With more levels, they are
- * divided into blocks of neighbours, each with a scope. The tables' intra steps are those of a block, and their inter
- * steps those of the block next to it outwards, which may contain the steps of the next block in turn. */
+/* option.c: the grammar of options, the decision tree of the Espresso paper (section 4.2, Tables 2 and 3). Parses and
+ * prints options, and enumerates the tree. The paper's tables are for two levels, intra and inter. More levels are
+ * divided into blocks of neighbouring levels. Two neighbouring blocks use the tables: the inner one the intra steps,
+ * the outer one the inter steps, which may in turn contain the steps of the next block outwards. */
 #include "espresso_impl/strategy/option.h"
 
-/* Every rule of the grammar is a few symbols, followed by at most one sub-tree. A collective of the first kind (1)
- * opens a pair, and one of the second kind (2) closes it: reduce_scatter and allgather, or the rooted reduce and
- * broadcast. C stands for compressed. */
+/* A rule of the grammar is a few symbols, then at most one sub-tree. COMM1 opens a pair, and COMM2 closes it: they are
+ * reduce_scatter and allgather, or reduce and broadcast with a root. C at the end stands for compressed. */
 enum esp__symbol {
     ESP__S_NONE = 0,
     ESP__S_COMM,   /* allreduce */
@@ -32,13 +31,13 @@ enum esp__subtree {
     ESP__N_T4C,
     ESP__N_T5,
     ESP__N_T6,
-    /* replaced by a sub-tree that depends on the block: for the next block outwards, or this block's second step
-     * (BACK), with raw or compressed input */
+    /* replaced by a sub-tree for the next block outwards (OUT) or for this block's second step (BACK); RAW or COMP is
+     * what that gets as input */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
     ESP__N_BACK_COMP,
-    /* for sharded tensors: pairs are opened and not closed; LAST is the outermost block, or the flat tree */
+    /* for sharded tensors, whose pairs stay open; LAST is for the outermost block, or for the flat tree */
     ESP__N_SHARD,
     ESP__N_SHARD_COMP,
     ESP__N_SHARD_LAST,
@@ -46,13 +45,13 @@ enum esp__subtree {
     ESP__N_SHARD_OUT_RAW,
     ESP__N_SHARD_OUT_COMP
 };
-/* The rule's sub-tree is for the same block, for the next one outwards, or for the next one inwards. */
+/* Which block the rule's sub-tree is for: the same, the next one outwards, or the next one inwards. */
 enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
 
 typedef struct esp__rule {
     uint8_t subtree;
     int8_t move;
-    bool extended; /* not in the paper: sums payload bodies */
+    bool extended; /* sums payload bodies, which the paper does not */
     uint8_t next;
     uint8_t symbols[3];
 } esp__rule;
@@ -61,36 +60,36 @@ typedef struct esp__rule {
     {                                                                                                                  \
         ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
-/* Comments are for a job of two levels. */
+/* The comments below speak of a job with two levels. */
 static const esp__rule esp__rules[] = {
-    /* T1: second intra step, raw input */
+    /* T1: second intra step; its input is not compressed */
     ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
     ESP__R(T1, SAME, 0, END, ESP__S_COMP, ESP__S_COMM2C, ESP__S_DECOMP),
-    /* T2: second intra step, compressed input */
+    /* T2: second intra step; its input is compressed */
     ESP__R(T2, SAME, 0, END, ESP__S_COMM2C, ESP__S_DECOMP),
     ESP__R(T2, SAME, 0, T1, ESP__S_DECOMP),
-    /* T5: second inter step, raw input */
+    /* T5: second inter step; its input is not compressed */
     ESP__R(T5, BACK, 0, BACK_RAW, ESP__S_COMM2),
     ESP__R(T5, BACK, 0, BACK_COMP, ESP__S_COMP, ESP__S_COMM2C),
-    /* T6: second step of a middle block, compressed input */
+    /* T6: second step of a middle block; its input is compressed */
     ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
     ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
-    /* T4': inter, the first collective moves payloads */
+    /* T4': inter steps that begin with a collective of payloads */
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMMC),
     ESP__R(T4C, SAME, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMM1C, ESP__S_COMM2C),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUMC),
     ESP__R(T4C, SAME, 1, T5, ESP__S_SUM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUM1C, ESP__S_COMM2C),
-    /* T3: inter, raw input */
+    /* T3: inter steps; their input is not compressed */
     ESP__R(T3, BACK, 0, BACK_RAW, ESP__S_COMM),
     ESP__R(T3, SAME, 0, T5, ESP__S_COMM1),
     ESP__R(T3, SAME, 0, T4C, ESP__S_COMP),
-    /* T4: inter, compressed input */
+    /* T4: inter steps; their input is compressed */
     ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
     ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
-    /* first steps: HIER of the innermost or, with raw input, a middle block; MID of a middle block with compressed
-     * input */
+    /* first steps: HIER for the innermost block, or a middle one without compressed input; MID for a middle block with
+     * compressed input */
     ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
     ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -103,7 +102,7 @@ static const esp__rule esp__rules[] = {
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
-    /* for sharded tensors: the first steps of all blocks, and no second steps */
+    /* for sharded tensors: the first steps of all blocks, without second steps */
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_RAW, ESP__S_COMM1),
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(SHARD, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -124,30 +123,30 @@ static const char *const esp__coll_names[] = {
     [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
     [ESP_COLL_REDUCE] = "reduce"};
 
-/* A walk through the grammar. */
+/* The state of a walk through the grammar, which either enumerates options or parses a text. */
 typedef struct esp__walk {
     esp__option option;
-    uint8_t scope[ESP__LEVELS]; /* [n_blocks], the innermost first */
-    bool rooted[ESP__LEVELS];   /* is the block's open pair rooted? */
+    uint8_t scope[ESP__LEVELS]; /* [n_blocks] the blocks' scopes, the innermost first */
+    bool rooted[ESP__LEVELS];   /* has the block's open pair a root? */
     uint32_t n_blocks;
     uint32_t devices;
     bool extended;
-    bool narrow; /* for sharded tensors: without rooted pairs */
-    /* when enumerating */
+    bool narrow; /* for sharded tensors; without pairs that have a root */
+    /* used to enumerate */
     int (*each)(void *user, const esp__option *o);
     void *user;
     uint64_t visited;
     bool stop;
-    /* when parsing: the steps of the text */
+    /* used to parse: the steps of the text */
     const esp__step *want;
     uint32_t n_want;
-    uint32_t furthest;  /* most steps that matched on any path */
-    char expected[256]; /* the steps that could follow these */
+    uint32_t furthest;  /* steps matched on the best path so far */
+    char expected[256]; /* the steps that could follow there */
 } esp__walk;
 
 static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at);
 
-/* The sub-tree that a rule's `next` stands for at this block. */
+/* Returns the sub-tree that a rule's `next` stands for at this block. */
 static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) {
     const bool outermost = block + 1 == w->n_blocks;
     switch (next) {
@@ -206,7 +205,7 @@ static bool esp__step_same(const esp__step *a, const esp__step *b) {
     return a->kind == ESP__STAGE_COLLECTIVE ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
-/* Appends step `s` and continues the walk; when parsing, only if the text has this step here. */
+/* Appends step `s` and continues. When it parses a text, it continues only if the text has this step here. */
 static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
@@ -218,7 +217,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uin
                      w->expected[0] ? ", " : "", text);
         return;
     }
-    if (n == ESP__MAX_STEPS) return; /* cannot happen: no path of the grammar is longer */
+    if (n == ESP__MAX_STEPS) return; /* no path of the grammar is longer */
     w->option.steps[n] = *s;
     w->option.n = n + 1;
     esp__walk_symbols(w, r, block, at + 1);
@@ -247,7 +246,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
         s.coll = w->rooted[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
         esp__walk_step(w, r, block, at, &s);
         break;
-    default: { /* opens a pair, first one that is not rooted, then a rooted one */
+    default: { /* opens a pair without a root, then one with a root */
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
                                             {ESP_COLL_ALLTOALL, ESP_COLL_GATHER},
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
@@ -289,7 +288,7 @@ static void esp__walk_flat(esp__walk *w) {
 
 static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
 
-/* Walks for every division of the levels into two blocks or more. Bit k of `ends`: a block ends with level k + 1. */
+/* Walks once for each division of the levels into two blocks or more. Bit k of `ends`: a block ends at level k + 1. */
 static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
         uint32_t first = 1;
@@ -318,7 +317,7 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extende
     return w.visited;
 }
 
-/* Adds a word at `len`, as far as it fits, and returns the new length, as snprintf does. */
+/* Adds a word at `len`, cut off at `cap`. Returns the length that the whole text needs, as snprintf does. */
 static size_t esp__word_put(char *buf, size_t cap, size_t len, const char *before, const char *word) {
     size_t at = len < cap ? len : cap;
     int n = snprintf(buf + at, cap - at, "%s%s", before, word);
@@ -336,7 +335,7 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
     return len;
 }
 
-/* Reads one word of the text as a step. */
+/* Reads a word of the text as a step. Returns false if it is none. */
 static bool esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
     for (uint8_t kind = ESP__STAGE_COMP; kind <= ESP__STAGE_DECOMP; kind++)
@@ -364,10 +363,10 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-/* Sets the walk's blocks to the scopes that the text's steps name. They must cover all levels from level 1 on. Steps
- * that name no scope but flat, intra and inter are for two levels. */
+/* Makes a block of each scope that the text's steps name. These must cover all levels from 1 on. If they name only
+ * flat, intra and inter, the text is for two levels. */
 static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
-    uint8_t at[ESP__LEVELS + 2] = {0}; /* [level]: the named scope whose first level it is */
+    uint8_t at[ESP__LEVELS + 2] = {0}; /* [level]: the scope that begins at it, or 0 */
     uint32_t first, last, next = 1;
     at[1] = ESP__INTRA, at[2] = ESP__INTER;
     for (uint32_t i = 0; i < w->n_want; i++)
@@ -397,10 +396,10 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
     return ESP_OK;
 }
 
-/* The steps of an option's text, whether the grammar allows them or not. */
+/* The steps of an option's text. The grammar may not allow them. */
 typedef struct esp__option_words {
     esp__step steps[ESP__MAX_STEPS];
-    size_t position[ESP__MAX_STEPS + 1]; /* columns of the steps and of the end */
+    size_t position[ESP__MAX_STEPS + 1]; /* columns of the steps, and of the end */
     uint32_t n;
 } esp__option_words;
 

@@ -1,13 +1,12 @@
-/* rounds.c: the sequence in which the steps of an option run with a codec of several rounds, as PowerSGD. A Comp
- * compresses once a round. In every round but the last, the payload bodies are summed over all groups whose
- * contributions the option adds up, so that all ranks get the sum that the next round needs. Only the payloads of the
- * last round pass through all of the option's steps. */
+/* rounds.c: the sequence of an option's steps for a codec of several rounds, such as PowerSGD. A Comp compresses once
+ * in each round. Before the next round, all ranks need the sum of the payload bodies, so these are summed over all
+ * groups whose gradients the option sums. Only the last round's payloads pass through all steps of the option. */
 #include "espresso_impl/strategy/option.h"
 
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
     const esp__step *s = &o->steps[i];
     if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return false;
-    for (uint32_t k = comp + 1; k < i; k++) /* a second collective of the same scope only spreads the result */
+    for (uint32_t k = comp + 1; k < i; k++) /* a second collective of the scope does not sum */
         if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return false;
     return true;
 }

@@ -1,4 +1,4 @@
-/* shard.c: sharded tensors (ESP_SHARD): which options they may have, and which elements each rank gets. */
+/* shard.c: which options a sharded tensor (ESP_SHARD) may have, and which elements each rank gets of it. */
 #include "espresso_impl/strategy/strategy.h"
 
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw) {

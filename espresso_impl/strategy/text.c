@@ -1,29 +1,29 @@
-/* text.c: reads and prints a strategy's text. Every error has file, line and the expected words. */
+/* text.c: reads and prints a strategy's text. Error texts have file, line and the words expected there. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
 /* ---- lines and words ---- */
-/* The reader's state. A split tensor is open until its last chunk is read, and a group while its tensors are listed. */
+/* The reader's state. A split tensor is open until its last chunk was read, and a group until its line was read. */
 typedef struct esp__reading {
     const esp_ctx *ctx;
     const char *name;
-    const esp__text_tensors *tensors; /* the expected ones, or NULL */
+    const esp__text_tensors *tensors; /* the tensors that the text must have, or NULL */
     const esp__strategy_lines *to;
-    char *at;                      /* the rest of the text */
+    char *at;                      /* the text from here on is not read yet */
     char where[ESP__SPEC_MAX * 2]; /* "FILE:LINE" */
     int line;
-    uint32_t n_tensors, n_units; /* so far */
+    uint32_t n_tensors, n_units; /* numbers read so far */
     uint64_t n_elements;
-    const char *last; /* the last tensor's name, and its elements */
+    const char *last; /* the last tensor's name, and its number of elements */
     uint64_t count;
-    uint32_t n_chunks; /* of the open split tensor, or 0 */
-    uint32_t chunk;    /* its chunks that were read */
-    uint64_t cut;      /* their elements */
-    uint32_t members;  /* tensors of the open group so far */
+    uint32_t n_chunks; /* chunks of the split tensor that is open, or 0 */
+    uint32_t chunk;    /* number of its chunks read so far */
+    uint64_t cut;      /* number of their elements */
+    uint32_t members;  /* tensors of the group that is open */
     uint64_t member_elements;
 } esp__reading;
 
-/* Sets *out to the next line that is neither empty nor a comment, without blanks around it, or to NULL at the end. */
+/* Sets *out to the next line without its blanks, or to NULL at the end. Skips empty lines and comments. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
         char *start = r->at, *end = start + strcspn(start, "\n"), *hash;
@@ -45,7 +45,7 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
     return ESP_OK;
 }
 
-/* Returns the next word of *p, NUL-terminated in place, and moves *p behind it. */
+/* Returns the next word of *p, ends it by a NUL in place, and moves *p after it. */
 static char *esp__word(char **p) {
     char *start = *p + strspn(*p, " \t"), *end = start + strcspn(start, " \t");
     *p = *end ? end + 1 : end;
@@ -53,7 +53,7 @@ static char *esp__word(char **p) {
     return start;
 }
 
-/* Reads a word that is a decimal number; false if it is none. */
+/* Reads a word as a decimal number. Returns false if it is none. */
 static bool esp__number(const char *word, uint64_t *out) {
     uint64_t x = 0;
     if (!*word) return false;
@@ -66,7 +66,7 @@ static bool esp__number(const char *word, uint64_t *out) {
     return !*word;
 }
 
-/* An error text if a word cannot be a tensor's name or a codec of at most `most` bytes, else NULL. */
+/* Returns an error text if a word cannot be a tensor's name or a codec of at most `most` bytes, and else NULL. */
 static const char *esp__word_wrong(const char *word, size_t most) {
     if (!*word) return "it is empty";
     if (strlen(word) > most) return "it is too long";
@@ -76,7 +76,7 @@ static const char *esp__word_wrong(const char *word, size_t most) {
 }
 
 /* ---- units ---- */
-/* Checks a tensor's name and elements, which must be those of the model's next tensor. */
+/* Checks a tensor's name and number of elements against the model's next tensor. */
 static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t count) {
     const esp__text_tensors *m = r->tensors;
     const char *wrong = esp__word_wrong(name, ESP__TENSOR_NAME_MAX);
@@ -119,7 +119,7 @@ static esp_status esp__read_unit(esp__reading *r, const esp__unit_line *u) {
     return r->to->unit ? r->to->unit(r->to->user, r->where, u) : ESP_OK;
 }
 
-/* "tensor NAME ELEMENTS CODEC OPTION", "tensor NAME ELEMENTS split N" or "tensor NAME ELEMENTS group". */
+/* Reads "tensor NAME ELEMENTS CODEC OPTION", "tensor NAME ELEMENTS split N" or "tensor NAME ELEMENTS group". */
 static esp_status esp__read_tensor(esp__reading *r, char *rest) {
     char *name = esp__word(&rest), *elements = esp__word(&rest), *codec = esp__word(&rest);
     char *option = rest + strspn(rest, " \t");
@@ -150,7 +150,7 @@ static esp_status esp__read_tensor(esp__reading *r, char *rest) {
     return esp__read_unit(r, &whole);
 }
 
-/* "chunk ELEMENTS CODEC OPTION". */
+/* Reads "chunk ELEMENTS CODEC OPTION". */
 static esp_status esp__read_chunk(esp__reading *r, char *rest) {
     char *elements = esp__word(&rest), *codec = esp__word(&rest), *option = rest + strspn(rest, " \t");
     uint64_t count, left = r->count - r->cut;
@@ -173,7 +173,7 @@ static esp_status esp__read_chunk(esp__reading *r, char *rest) {
     return esp__read_unit(r, &u);
 }
 
-/* "group ELEMENTS CODEC OPTION". */
+/* Reads "group ELEMENTS CODEC OPTION". */
 static esp_status esp__read_group(esp__reading *r, char *rest) {
     char *elements = esp__word(&rest), *codec = esp__word(&rest), *option = rest + strspn(rest, " \t");
     uint64_t count;
@@ -196,7 +196,7 @@ static esp_status esp__read_group(esp__reading *r, char *rest) {
     return esp__read_unit(r, &u);
 }
 
-/* "order ENTRY ENTRY ..." */
+/* Reads "order ENTRY ENTRY ...". */
 static esp_status esp__read_order(esp__reading *r, char *rest) {
     char *word, number[16] = "";
     if (r->tensors) snprintf(number, sizeof number, "%u ", r->tensors->n);
@@ -225,7 +225,7 @@ static esp_status esp__read_line(esp__reading *r, char *line) {
     return esp__fail(r->ctx, ESP_E_ARG, "%s: '%s': expected 'tensor', 'chunk', 'group' or 'order'", r->where, word);
 }
 
-/* Checks at the end of the text that nothing is missing. */
+/* Checks that the text has not ended too early. */
 static esp_status esp__read_end(esp__reading *r) {
     const esp__text_tensors *m = r->tensors;
     uint64_t count;

@@ -1,4 +1,4 @@
-/* units.c: sync units (tensors, chunks of a tensor, groups of tensors), and the elements of each. */
+/* units.c: sync units (tensors, chunks of a tensor, groups of tensors), and which elements each of them has. */
 #include "espresso_impl/strategy/strategy.h"
 
 ESP__FN bool esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
@@ -20,7 +20,7 @@ ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
     return u->place.n == 1 && u->place.elements != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
-/* Sets key and name from those of the unit's tensors, so that they are the same on all ranks and in every run. */
+/* Sets key and name from the tensors' keys and names, so that they are the same on all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];

@@ -1,4 +1,4 @@
-/* backend.c: checks of a backend against the rules in plugins/abi.h: results of collectives, their order, groups, abort
+/* backend.c: checks that a backend keeps the rules in plugins/abi.h: results of collectives, their order, groups, abort
  * and wake-up. Must not know any backend by name. */
 #include "espresso_impl/context/context.h"
 #include "tools/check/check.h"
@@ -6,7 +6,7 @@
 #include "espresso_impl/base/os.h"
 #include <fcntl.h>
 
-/* Element i of a rank's input to collective `op`: a small integer, so that sums are exact in every number type. */
+/* Returns element i of a rank's input to collective `op`, a small integer, so that sums are exact in any type. */
 static int check_value(int32_t rank, uint64_t i, uint32_t op) {
     uint64_t x = (i * 131 + (uint64_t)rank * 7 + op + 1) * 0x9e3779b97f4a7c15ull;
     return (int)(x >> 33) % 15 - 7;
@@ -22,7 +22,7 @@ static void check_store(esp_dtype t, void *p, uint64_t i, int v) {
         memcpy((uint8_t *)p + 2 * i, &h, 2);
         break;
     }
-    default: { /* integers; little-endian also for the narrow ones */
+    default: { /* integers; little-endian, so w's low bytes come first */
         const int32_t w = v;
         memcpy((uint8_t *)p + esp_dtype_bytes(t) * i, &w, esp_dtype_bytes(t));
     }
@@ -36,7 +36,7 @@ static bool check_rooted(uint32_t op) {
     return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE;
 }
 
-/* Element i of the correct result. */
+/* Returns element i of the right result. */
 static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     const uint64_t part = (c->count + (uint64_t)r->size - 1) / (uint64_t)r->size;
     if (c->op == ESP_COLL_BROADCAST) return check_value(c->root, i, c->op);
@@ -50,7 +50,7 @@ static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     return v;
 }
 
-/* Runs one collective, compares the result, and checks that nothing behind the buffers was overwritten. */
+/* Runs a collective, compares the result, and checks that nothing was written after the end of the buffers. */
 static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_reduce reduce, uint64_t count,
                            bool in_place) {
     enum { FENCE = 64 };
@@ -76,7 +76,7 @@ static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_redu
     c.dst.bytes = to_part ? (end - begin) * e : bytes;
     const uint8_t *out = c.dst.ptr;
     const esp_status s = check_rank_coll(r, &c);
-    /* a backend may reduce other than by sums in host memory only */
+    /* in device memory, a backend may support only sums */
     const int refused = s == ESP_E_UNSUPPORTED && r->t->where && reduce > ESP_REDUCE_SUM;
     if (s && s != ESP_E_TIMEOUT && !refused)
         check_rank_fail(r, "%s of %llu %s%s: status %d: %s", esp__coll_word(op), (check_u)count, esp__dtype_word(dtype),
@@ -126,13 +126,13 @@ static void check_open_run(void *target) {
     }
 }
 
-/* The body size of payload k: it varies widely in small slots, and is a small part of large slots. */
+/* Returns the body size of payload k. It varies widely in small slots, and is a small part of large ones. */
 enum { CHECK_SLOT = 4128, CHECK_SLOT_LARGE = 65536 };
 static uint64_t check_body(uint64_t slot, uint64_t k, uint64_t rank) {
     return slot == CHECK_SLOT ? (k * 997 + rank * 13) % (slot - 64) : 32 * ((k + rank) % 3);
 }
 
-/* Checks slot i of an allgather. Few bytes behind the payload of a large slot may have been transferred. */
+/* Checks slot i of an allgather. A backend may transfer only few bytes after the payload in a large slot. */
 static void check_arrived(check_rank *r, const uint8_t *slot, uint64_t bytes, uint64_t i, uint64_t k, uint64_t q) {
     const uint64_t used = ESP_PAYLOAD_HEADER + check_body(bytes, k, q);
     uint64_t more = 0;
@@ -182,7 +182,7 @@ static void check_slots_run(void *target) {
     CHECK_EACH(n, 1) check_ranks(t, n, check_slots);
 }
 
-/* Sums numbers that must be rounded: the result must have the same bits on all ranks. */
+/* Sums numbers so that rounding occurs. The result must have the same bits on all ranks. */
 static void check_bits(check_rank *r) {
     enum { N = 30011 };
     float *x = malloc(N * sizeof *x);
@@ -203,7 +203,7 @@ static void check_bits_run(void *target) {
     CHECK_EACH(n, 2) check_ranks(target, n, check_bits);
 }
 
-/* The size is larger than internal buffers, and not a multiple of anything. Builds with sanitizers make it smaller. */
+/* Larger than a backend's internal buffers, and no round number. Builds with sanitizers use less. */
 #ifndef CHECK_LARGE_MIB
 #define CHECK_LARGE_MIB 64u
 #endif
@@ -218,11 +218,11 @@ static void check_large_run(void *target) {
     if (check_ranks_most() > 2) check_ranks(target, check_ranks_most(), check_large);
 }
 
-/* Two groups inside the job, the even and the odd ranks. Each rank has requests in its group and among all ranks. */
+/* The job's even ranks form a group, and its odd ranks another. Each rank has requests in its group and in the job. */
 static esp_status check_group_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
     uint8_t *all = malloc((size_t)bytes * (size_t)r->size);
-    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* all ranks take part */
+    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* ranks of both groups take part */
     for (int32_t q = r->rank % 2, k = 0; !s && q < r->size; q += 2, k++)
         memcpy((uint8_t *)out + (uint64_t)k * bytes, all + (uint64_t)q * bytes, (size_t)bytes);
     free(all);
@@ -276,7 +276,7 @@ static void check_groups_run(void *target) {
     CHECK_EACH(n, 4) check_ranks(target, n, check_groups); /* groups of one rank send nothing */
 }
 
-/* Opens several requests at once, and tests them in another order than that of their start. */
+/* Starts several requests, and tests them in another order. */
 static void check_queue(check_rank *r) {
     enum { OPEN = 16, N = 1000 };
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
@@ -346,7 +346,7 @@ static void check_sleep(check_rank *r) {
     if (r->t->table->progress(r->comm, 1000)) check_rank_fail(r, "progress() with nothing to do failed");
     if (esp__now_ns() - begin > 2000000000u) check_rank_fail(r, "progress(1000 us) slept over 2 s");
     if (esp__thread_start(&waker, check_waker, r)) return;
-    /* wake() may come before the sleep, and progress() may return early, but not seconds late */
+    /* wake() may come before progress() sleeps, and progress() may return early, but not seconds late */
     if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
     if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");
     pthread_join(waker, NULL);
@@ -382,7 +382,7 @@ static void check_traffic_run(void *target) {
 }
 
 /* ---- capabilities ----------------------------------------------------------------------------------------- */
-/* ESP_BACKEND_VARLEN: only the used bytes of a slot are transferred. */
+/* With ESP_BACKEND_VARLEN, only the used bytes of a slot may be transferred. */
 static void check_varlen(check_rank *r) { check_gather(r, CHECK_SLOT_LARGE); }
 static void check_varlen_run(void *target) {
     const check_backend_target *t = target;
@@ -392,7 +392,7 @@ static void check_varlen_run(void *target) {
     CHECK_EACH(n, 2) check_ranks(t, n, check_varlen);
 }
 
-/* ESP_BACKEND_SCALE: sums of each float type, multiplied by 1/4. */
+/* With ESP_BACKEND_SCALE, the backend multiplies sums of float types, here by 1/4. */
 static void check_scale(check_rank *r) {
     static const esp_dtype types[] = {ESP_F32, ESP_F16, ESP_BF16};
     enum { N = 1000 };
@@ -425,7 +425,7 @@ static void check_scale_run(void *target) {
     CHECK_EACH(n, 1) check_ranks(t, n, check_scale);
 }
 
-/* Without ESP_BACKEND_NEEDS_PROGRESS data must arrive although no thread calls the backend. */
+/* Without ESP_BACKEND_NEEDS_PROGRESS, data must arrive even if no thread calls the backend. */
 static void check_alone(check_rank *r) {
     enum { N = 4096 };
     static const struct timespec moment = {0, 1000000};
@@ -454,7 +454,7 @@ static void check_alone_run(void *target) {
     check_ranks(t, 2, check_alone);
 }
 
-/* ESP_BACKEND_PACED: the backend accepts the parameters of an emulated link. */
+/* With ESP_BACKEND_PACED, the backend must accept the parameters of an emulated link. */
 static void check_paced_run(void *target) {
     const check_backend_target *t = target;
     check_backend_target paced = *t;
@@ -467,7 +467,7 @@ static void check_paced_run(void *target) {
     check_ranks(&paced, 2, check_open_only);
 }
 
-/* Runs all collectives on the memory of each device of the machine. */
+/* Runs all collectives in the memory of each of the machine's devices. */
 static void check_devices_run(void *target) {
     const check_backend_target *t = target;
     const esp__registry *g = esp__registry_of((esp_ctx *)t->host->user);
@@ -503,7 +503,7 @@ static const check check_backend_list[] = {
     {"paced", "ESP_BACKEND_PACED: opens with an emulated link", check_paced_run},
 };
 
-/* Checks the backend with a process for each rank, or with threads if it cannot connect processes. */
+/* Checks the backend with a process for each rank or, if it cannot connect processes, with a thread for each. */
 ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
     check_backend_target t = {b, &ctx->host, params, 0, 0};
     check_report trial = {0, 0, 0};
@@ -517,7 +517,7 @@ ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *param
         return;
     }
     const int keep = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (keep >= 0 && null >= 0) dup2(null, 1); /* hides the trial's output */
+    if (keep >= 0 && null >= 0) dup2(null, 1); /* hides what the trial prints */
     check_one(&trial, &check_backend_list[0], &t);
     fflush(stdout);
     if (keep >= 0) dup2(keep, 1), close(keep);

@@ -1,10 +1,10 @@
-/* check.h: shared by the files of `espresso plugins --check`: checks, their report, and the ranks of backends. */
+/* check.h: for the files of `espresso plugins --check`: checks, their report, codecs' buffers and backends' ranks. */
 #ifndef ESPRESSO_TOOLS_CHECK_H
 #define ESPRESSO_TOOLS_CHECK_H
 #include "tools/common/args.h"
 #include "espresso_impl/executor/executor.h"
 
-typedef unsigned long long check_u; /* for %llu of printf */
+typedef unsigned long long check_u; /* type of uint64_t arguments for printf's %llu */
 
 enum { CHECK_TEXT_MAX = 1000 }; /* bytes of a check's message */
 
@@ -12,7 +12,7 @@ typedef struct check_report {
     int passed, failed, skipped;
 } check_report;
 
-/* A rule that all codecs, or all backends, must keep. */
+/* A rule that every codec, or every backend, must keep. */
 typedef struct check {
     const char *name, *demands; /* demands: the rule in a few words */
     void (*run)(void *target);  /* returns if passed; see check_fail, check_skip */
@@ -33,8 +33,8 @@ enum {
     IN_NEGATIVE,
     IN_SPIKE,
     IN_LARGE,
-    IN_WIDE, /* all exponents */
-    IN_FEW,  /* few different values, some equal to a threshold */
+    IN_WIDE, /* numbers of all magnitudes */
+    IN_FEW,  /* few different values; some equal a codec's threshold */
     IN_NAN,
     IN_INF,
     IN_KINDS
@@ -48,11 +48,11 @@ typedef struct check_part {
     uint32_t n_reduced;
     bool feedback;
     float beta, gamma;
-    uint32_t first; /* first round with a payload */
+    uint32_t first; /* first round that is not skipped by the codec */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
-    float *g, *o, *e; /* input, output, residual */
+    float *g, *o, *e; /* input, output and residual, as floats */
 } check_part;
 extern const esp_host *check_ctx_host;
 
@@ -66,12 +66,12 @@ typedef struct check_meet {
     uint64_t hash[CHECK_RANKS];
 } check_meet;
 
-/* The connections to the other ranks if a launcher started this command; otherwise peers is NULL. */
+/* Connections to the other ranks, if a launcher has started this command. Otherwise `peers` is NULL. */
 typedef struct check_launched {
     esp_ctx *ctx;
     esp__peers *peers;
     int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* 1: this rank failed first; 2: another rank did */
+    int failed; /* 1 if this rank failed first, 2 if another one did */
     char text[CHECK_TEXT_MAX];
 } check_launched;
 extern check_launched check_job;
@@ -80,29 +80,29 @@ typedef struct check_backend_target {
     const esp_backend *table;
     const esp_host *host;
     const char *params;
-    bool threads;      /* ranks are threads of one process */
-    esp_devkind where; /* the memory that collectives use, 0 for the host's */
+    bool threads;      /* true if ranks are threads of one process */
+    esp_devkind where; /* where collectives have their data: host or device */
 } check_backend_target;
 
 typedef struct check_rank {
     const check_backend_target *t;
     check_meet *meet;
-    int32_t rank, size, local; /* local: number on its machine */
+    int32_t rank, size, local; /* local: the rank's index on its machine */
     void *comm;
     void (*run)(struct check_rank *r);
 } check_rank;
 #define CHECK_EACH(n, from) for (int32_t n = (from); n <= check_ranks_most(); n = check_ranks_next(n))
 
-/* backend.c */
+/* Defined in backend.c: */
 ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r);
-/* check.c */
+/* Defined in check.c: */
 ESP__FN int check_main(const tool_command *self, esp_ctx *ctx, char *const *names, int n_names);
-/* codec.c */
+/* Defined in codec.c: */
 ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r);
-/* codec_damage.c */
+/* Defined in codec_damage.c: */
 ESP__FN void check_corrupt_run(void *target);
 ESP__FN void check_among_run(void *target);
-/* codec_inputs.c */
+/* Defined in codec_inputs.c: */
 ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, bool matrix);
 ESP__FN int check_shapes(const esp__codec *c);
 ESP__FN esp_payload_header check_header(check_part *p);
@@ -110,20 +110,20 @@ ESP__FN void check_inputs_run(void *target);
 ESP__FN void check_steps_run(void *target);
 ESP__FN void check_small_run(void *target);
 ESP__FN void check_many_run(void *target);
-/* codec_same.c */
+/* Defined in codec_same.c: */
 ESP__FN void check_same_run(void *target);
 ESP__FN void check_seed_run(void *target);
 ESP__FN void check_lists_run(void *target);
 ESP__FN void check_threads_run(void *target);
-/* codec_size.c */
+/* Defined in codec_size.c: */
 ESP__FN void check_bound_run(void *target);
 ESP__FN void check_model_run(void *target);
 ESP__FN void check_error_run(void *target);
 ESP__FN void check_lossy_run(void *target);
 ESP__FN void check_reduce_run(void *target);
-/* device.c */
+/* Defined in device.c: */
 ESP__FN esp_status check_rank_coll(check_rank *r, const esp_coll *c);
-/* part.c */
+/* Defined in part.c: */
 ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align);
 ESP__FN void check_unfence(check_fenced *f);
 ESP__FN uint32_t check_random(void);
@@ -142,7 +142,7 @@ ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64
 ESP__FN esp_status check_compress(check_part *p);
 ESP__FN esp_status check_decompress(check_part *p, esp_payload *payloads, uint32_t n, uint32_t mode, float scale);
 ESP__FN esp_status check_decode(check_part *p, const void *data, uint64_t bytes);
-/* ranks.c */
+/* Defined in ranks.c: */
 ESP__FN int check_rank_fail(check_rank *r, const char *fmt, ...) ESP__PRINTF(2, 3);
 ESP__FN bool check_failed(const check_rank *r);
 ESP__FN void check_barrier(check_rank *r);
@@ -154,7 +154,7 @@ ESP__FN esp_status check_rank_wait(check_rank *r, void *req);
 ESP__FN void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r));
 ESP__FN int check_launched_open(esp_ctx *ctx, const esp_backend *b, const char *params);
 ESP__FN void check_launched_close(void);
-/* report.c */
+/* Defined in report.c: */
 ESP__FN void check_doing(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) ESP__PRINTF(1, 2);
 ESP__FN _Noreturn void check_skip(const char *fmt, ...) ESP__PRINTF(1, 2);

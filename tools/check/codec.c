@@ -1,5 +1,5 @@
-/* codec.c: the list of checks of a codec, and the checks of opening and closing it, against the rules in plugins/abi.h.
- * Each message names the expected and the actual result, and where to look. Must not know any codec by name. */
+/* codec.c: lists the checks of a codec, and checks that opening and closing it keep the rules in plugins/abi.h.
+ * Messages name the expected and the actual result, and where to look. Must not know any codec by name. */
 #include "tools/check/check.h"
 
 static void check_open_refuses(const esp__codec *c, const char *params, const char *why) {
@@ -22,14 +22,14 @@ static void check_params_run(void *target) {
     check_open_refuses(c, "=1", "malformed");
     check_open_refuses(c, "word", "malformed");
     check_open_refuses(c, "a=(", "malformed");
-    if (!own || strstr(own, "SPEC")) return; /* a wrapper shows only a pattern */
+    if (!own || strstr(own, "SPEC")) return; /* a wrapper has a pattern with SPEC here */
     esp__plugin_detail_clear();
     if (c->table->open(check_ctx_host, own, &self) != ESP_OK)
         check_fail("open() refuses '%s', which the table's params give as its defaults: %s", own, esp__plugin_detail());
     c->table->close(self);
 }
 
-static int64_t check_live; /* allocations that the codec has not freed */
+static int64_t check_live; /* number of allocations that the codec has not freed */
 static esp_host check_real;
 static void *check_count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = check_real.alloc(user, d, bytes, align);

@@ -1,5 +1,5 @@
-/* report.c: runs each check in a process of its own, so that a crash or a hang of a plugin becomes a line of the
- * report. Must not know codecs or backends. */
+/* report.c: runs each check in a process of its own. If a plugin crashes or hangs, this becomes a line of the report.
+ * Must not know codecs or backends. */
 #include "tools/check/check.h"
 #include <errno.h>
 #include <setjmp.h>
@@ -10,13 +10,13 @@
 enum { CHECK_SECONDS = 120 };
 enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
 
-int check_in_place;           /* checks run in this process, a launcher's rank */
+int check_in_place;           /* checks run in this process, as it is a launcher's rank */
 static sigjmp_buf check_back; /* such a check ends by a jump to it */
 static char check_ended[CHECK_TEXT_MAX + 1];
-int check_pipe = -1;       /* from the check's process to its parent */
+int check_pipe = -1;       /* pipe from the check's process to its parent */
 static char check_at[256]; /* what the check is doing, printed after a crash */
 
-/* Records what the check is doing, for the message after a crash. */
+/* Notes what the check is doing, in case it crashes. */
 ESP__FN void check_doing(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -35,7 +35,7 @@ _Noreturn static void check_end(int code, const char *fmt, va_list args) {
         _exit(code);
     _exit(code);
 }
-/* Ends the check as failed. The text names the expected and the actual result, and what to do. */
+/* Ends the check as failed. The text has the expected and the actual result, and what to do. */
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -49,7 +49,7 @@ ESP__FN _Noreturn void check_skip(const char *fmt, ...) {
     va_end(args);
 }
 
-/* A signal handler: sends what the check was doing to the parent. */
+/* Handles a crash: sends the parent what the check was doing. */
 static void check_crashed(int signal_number) {
     static const char crash[] = "crashed";
     static const char late[] = "did not come back";
@@ -72,7 +72,7 @@ static void check_child(const check *c, void *target) {
     _exit(CHECK_PASSED);
 }
 
-/* Runs a check in this process. A crash ends the job, after a message. */
+/* Runs a check in this process. A crash prints a message, and ends the job. */
 static int check_here(const check *c, void *target) {
     alarm(10 * CHECK_SECONDS);
     check_doing("%s", c->name);

@@ -1,5 +1,5 @@
-/* args.c: flags, usage texts and "did you mean" of every subcommand, from one table per subcommand.
- * Must not know what any subcommand does. */
+/* args.c: reads flags, prints usage texts and suggests names, for all subcommands. Each has a table of its flags. Must
+ * not know what a subcommand does. */
 #include "tools/common/args.h"
 #include "espresso_impl/base/text.h"
 #include <errno.h>
@@ -67,7 +67,7 @@ ESP__FN void tool_quote(esp__text *t, const char *word) {
     esp__text_add(t, "'");
     for (; *word; word++)
         if (*word == '\'')
-            esp__text_add(t, "'\\''"); /* ends the quotes, adds a quote, begins again */
+            esp__text_add(t, "'\\''"); /* a quote inside quotes: end them, add it, begin again */
         else
             esp__text_add(t, "%c", *word);
     esp__text_add(t, "'");
@@ -103,12 +103,12 @@ _Noreturn static void tool_unknown_flag(const tool_command *c, const char *word)
     for (size_t i = 0; i < tool_flags(c); i++) {
         const char *known = tool_flag_at(c, i)->name;
         if (esp__suggests(word + strspn(word, "-"), known + strspn(known, "-"), &best)) guess = known;
-        if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* -np for -n */
+        if (!known[2] && strncmp(word, known, 2) == 0 && !guess) guess = known; /* suggests -n for -np */
     }
     tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));
 }
 
-/* Is `word` this flag: "--flag", "--flag=value", or "-n8" for one-letter flags? Sets *value to the text, or NULL. */
+/* Is `word` this flag: "--flag", "--flag=value" or, for a one-letter flag, "-n8"? Sets *value to the text, or NULL. */
 static bool tool_is_flag(const tool_flag *f, const char *word, const char **value) {
     size_t n = strlen(f->name);
     *value = NULL;

@@ -1,4 +1,4 @@
-/* args.h: a subcommand's description, the parser of its command line, and its error messages. */
+/* args.h: describes a subcommand and its flags, reads its command line, and prints its errors. */
 #ifndef ESPRESSO_TOOLS_ARGS_H
 #define ESPRESSO_TOOLS_ARGS_H
 #ifndef _GNU_SOURCE
@@ -8,7 +8,7 @@
 #include "espresso_impl/base/text.h"
 #include <stdbool.h>
 
-/* One flag of a subcommand. `value` NULL: the flag takes no value. */
+/* A flag of a subcommand. If `value` is NULL, the flag takes no value. */
 typedef struct tool_flag {
     const char *name, *value, *help;
 } tool_flag;
@@ -17,7 +17,7 @@ typedef struct tool_command {
     const char *name, *summary, *synopsis, *details;
     const tool_flag *flags;
     size_t n_flags;
-    /* flags shared with other subcommands: shown first, numbered from 0, before `flags` */
+    /* flags that subcommands share; they are shown first, and have the numbers before those of `flags` */
     const tool_flag *common;
     size_t n_common;
     int (*run)(const struct tool_command *self, int argc, char **argv);
@@ -31,24 +31,24 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 ESP__FN _Noreturn void tool_usage(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
 /* Prints why the command failed. Returns the exit status. */
 ESP__FN int tool_fail(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
-/* Like realloc(), but ends the command with an error if there is no memory. */
+/* Like realloc(), but ends the command with an error if memory runs out. */
 ESP__FN void *tool_realloc(void *p, size_t bytes);
-/* The same, zeroed. */
+/* Returns zeroed memory. Ends the command if memory runs out. */
 ESP__FN void *tool_zeroed(size_t bytes);
 /* Reads a whole number from low to high. Returns false if `text` is something else. */
 ESP__FN bool tool_number(const char *text, long low, long high, long *out);
 /* Reads a whole number from low to high from a flag's value. Ends the command if it is something else. */
 ESP__FN long tool_whole(const tool_command *c, const char *flag, const char *value, long low, long high);
-/* Reads one of `names` at the start of a list "a,b", and moves *at past it and its comma. Returns its index, or -1. */
+/* Reads one of `names` at the start of a list "a,b", and moves *at after it and the comma. Returns its index or -1. */
 ESP__FN int tool_listed(const char **at, const char *const *names);
-/* Returns ": did you mean 'GUESS'?", valid until the next call, or "" for NULL. */
+/* Returns ": did you mean 'GUESS'?", which is valid until the next call, or "" if `guess` is NULL. */
 ESP__FN const char *tool_meant(const char *guess);
 /* Adds `word` to a text, quoted for a shell. */
 ESP__FN void tool_quote(esp__text *t, const char *word);
-/* Reads the flag in argv[*at]. Returns the flag's index and sets *value. Returns -1 if the word is not a flag, and
- * skips a "--". Ends the command after an error, and at -h and --help. */
+/* Reads the flag in argv[*at]. Returns its index, and sets *value. Returns -1 if the word is no flag; skips a "--".
+ * Ends the command after an error, and for -h and --help. */
 ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
-/* Reads all flags of a command that takes no other arguments. */
+/* Reads all arguments of a command that takes only flags, and passes each flag to `take`. */
 typedef void tool_take(void *job, int flag, const char *value);
 ESP__FN void tool_flags_only(const tool_command *c, int argc, char **argv, tool_take *take, void *job);
 ESP__FN void tool_help(const tool_command *c);

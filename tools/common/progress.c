@@ -1,4 +1,4 @@
-/* progress.c: a line on the terminal that counts the seconds of long work. Must not know what the work is. */
+/* progress.c: shows a line on the terminal that counts seconds during long work. Must not know what the work is. */
 #include "tools/common/progress.h"
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ static void progress_tick(int signal) {
     int n = 0;
     (void)signal;
     if (!progress.length) return;
-    /* printf is not async-signal-safe */
+    /* a signal handler may not call printf */
     line[n++] = '\r';
     for (int i = 0; i < progress.length; i++) line[n++] = progress.text[i];
     char digits[12];
@@ -42,7 +42,7 @@ ESP__FN void progress_set(const char *fmt, ...) {
         setitimer(ITIMER_REAL, &each, NULL);
         ready = 1;
     }
-    progress.length = 0; /* the handler shows nothing while the text changes */
+    progress.length = 0; /* the signal handler prints nothing while text changes */
     if (progress.seconds) fputs("\r\033[K", stderr);
     va_start(ap, fmt);
     const int n = vsnprintf(progress.text, sizeof progress.text, fmt, ap);

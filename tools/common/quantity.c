@@ -8,7 +8,7 @@
 
 ESP__FN bool tool_quantity(const char *text, const tool_unit *units, double *out) {
     char *end;
-    /* strtod also accepts blanks, hexadecimal and "nan": refuse these */
+    /* strtod would also accept blanks, hexadecimal numbers and "nan" */
     if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return false;
     const double v = strtod(text, &end);
     for (; units->name; units++)

@@ -14,18 +14,18 @@ static const tool_unit tool_sizes[] = {
     {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0}, {"K", 1e3},
     {"M", 1e6},   {"G", 1e9},    {NULL, 0}};
 static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
-/* in bytes per microsecond, the planner's unit */
+/* in bytes per microsecond, as in the planner */
 static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 
-/* Reads a finite number above 0 with one of these units. Returns false if `text` is something else. */
+/* Reads a finite number above 0 with one of these units. Returns false if `text` is nothing like that. */
 ESP__FN bool tool_quantity(const char *text, const tool_unit *units, double *out);
-/* Reads a factor such as "2x" or "0.5x". Returns false if `text` is something else. */
+/* Reads a factor such as "2x" or "0.5x". Returns false if `text` is nothing like that. */
 ESP__FN bool tool_factor(const char *text, double *out);
-/* A buffer of 32 bytes for a short text, used again by the eighth call after: one printf may need several. */
+/* Returns a buffer of 32 bytes. It is one of eight, used in turn, so that one printf can print several texts. */
 ESP__FN char *tool_scratch(void);
-/* Numbers as text, in such buffers. */
-ESP__FN const char *tool_time(double ns); /* such as 12.34 ms */
+/* These return a number as text, in such a buffer. */
+ESP__FN const char *tool_time(double ns); /* such as "12.34 ms" */
 ESP__FN const char *tool_bytes(double bytes);
 ESP__FN const char *tool_count(double n);
 #endif

@@ -1,5 +1,5 @@
-/* plugins.c: `espresso plugins`: lists codecs, backends and devices, and shows the contents of plugin files.
- * Must not know any codec: it reads their tables. */
+/* plugins.c: `espresso plugins` lists codecs, backends and devices, and shows what plugin files contain. Must not know
+ * any codec: it reads their tables. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/base/base.h"
 #include "espresso_impl/context/context.h"
@@ -19,7 +19,7 @@ typedef struct plugins_word {
     const char *text;
 } plugins_word;
 
-/* Prints "  label: " and a word for each bit that is set. */
+/* Prints "  label: " and the word of each bit that is set. */
 static void plugins_bits(const char *label, uint64_t bits, const plugins_word *words, size_t n) {
     int some = 0;
     for (size_t i = 0; i < n; i++)
@@ -44,12 +44,12 @@ static void plugins_caps(uint64_t caps) {
     PLUGINS_BITS("  properties: ", caps, words);
 }
 
-/* The payload size in bits per element, for 2^20 elements, which form a square matrix if the codec needs matrices. */
+/* Returns the payload's bits per element, for 2^20 elements. They form a square matrix if the codec needs a matrix. */
 static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-/* The time for 2^20 elements. */
+/* Returns the time for 2^20 elements. */
 static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
     for (uint32_t i = 0; i < m->n_times; i++)
@@ -58,7 +58,7 @@ static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     return esp__curve_at(&c, 1u << 20);
 }
 
-/* Prints the model of an opened codec: size, error, times. */
+/* Prints what an opened codec's model() returns: size, error and times. */
 static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;
@@ -85,7 +85,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                                                             : "no: it only rounds, or changes nothing");
 }
 
-/* Prints a codec. c is the codec opened by `name`, or NULL if that fails or the codec is not for the CPU. */
+/* Prints a codec. `c` is the codec after opening `name`, or NULL if opening fails or the codec is only for GPUs. */
 static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, const char *from, esp__codec *c) {
     printf("codec %s\n  %s\n", name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
@@ -97,7 +97,7 @@ static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, co
     if (option) printf("  layerwise:  %s\n", option);
     if (c)
         plugins_model(ctx, c);
-    else if (t->devices & ESP_BIT(ESP_CPU)) /* others are for GPUs */
+    else if (t->devices & ESP_BIT(ESP_CPU)) /* codecs only for GPUs get no line */
         printf("  model:      depends on its parameters: espresso plugins '%s:...'\n", t->name);
     printf("  from:       %s\n", from);
     esp__codec_free(ctx, c);
@@ -134,7 +134,7 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     printf("  from:       %s\n", from);
 }
 
-/* The number of usable devices of this kind. */
+/* Returns how many devices of this kind can be used. */
 static int plugins_count(const esp_ctx *ctx, const esp_device_table *d) {
     int32_t count = 0;
     return d->probe(&ctx->host, &count) == ESP_OK ? (int)count : 0;
@@ -149,7 +149,7 @@ static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const 
     printf("  from:       %s\n", from);
 }
 
-/* Prints a line for each codec, backend and device. */
+/* Prints a line for each codec, each backend and each device. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->codecs.n; i++) {
@@ -171,7 +171,7 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
-/* Prints what has the name `wanted`, or what is not in the older registry `before`. Returns the number. */
+/* Prints what is named `wanted`, or everything that the older registry `before` lacks. Returns how much it printed. */
 static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
@@ -196,7 +196,7 @@ static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *
     return n;
 }
 
-/* Prints a codec that is opened with parameters. */
+/* Prints a codec after opening it with parameters. */
 static int plugins_print_spec(const tool_command *self, esp_ctx *ctx, const char *spec) {
     esp__codec *c;
     uint32_t at = 0;

@@ -1,5 +1,5 @@
-/* state.c: `espresso state`: shows the contents of a state file, and checks that it is complete and undamaged. Needs
- * neither the model nor other ranks. The file format belongs to espresso_impl/context/state.c. */
+/* state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged, without the
+ * model or other ranks. espresso_impl/context/state.c defines the file's format. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -12,8 +12,8 @@ typedef struct state_reader {
     const char *path;
     FILE *file;
     esp__state_head head;
-    uint64_t left, sum; /* bytes of the body left to read; checksum so far */
-    double *pieces;     /* aligned buffer for one piece of a large array */
+    uint64_t left, sum; /* bytes of the file not read yet; checksum until here */
+    double *pieces;     /* aligned buffer, for one piece of a large array */
 } state_reader;
 
 enum { STATE_PIECE = 1 << 16, STATE_LINES = 12, STATE_WIDTH = 110 };
@@ -22,7 +22,7 @@ static int state_damaged(const state_reader *r, const char *what) {
     return tool_fail(r->command, "%s: %s", r->path, what);
 }
 
-/* Reads `n` bytes (at most STATE_PIECE) and the padding after them. Returns false if the file ends too early. */
+/* Reads `n` bytes (at most STATE_PIECE) and the padding after them. Returns false if the file is too short. */
 static bool state_take(state_reader *r, void *out, uint64_t n) {
     uint64_t padded = esp__state_padded(n);
     if (padded > r->left || padded > STATE_PIECE) return false;
@@ -72,7 +72,7 @@ static int state_read_head(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Prints the first lines of the strategy's text, without the order of collectives. Cuts long lines. */
+/* Prints the first lines of the strategy's text, and not the order of collectives. Cuts long lines. */
 static bool state_print_text(state_reader *r) {
     const uint64_t n = r->head.text_bytes;
     uint32_t lines = 0, left_out = 0;
@@ -117,7 +117,7 @@ static bool state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     return true;
 }
 
-/* Prints a unit's tensors: "fc.weight", a chunk "fc.weight (elements 5 to 9)", or a group "fc.weight to fc.bias". */
+/* Prints a unit's tensors, such as "fc.weight", "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias" (a group). */
 static bool state_print_extent(const state_reader *r, const esp__extent *e, char *const *names,
                                const uint64_t *counts) {
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return false;
@@ -174,7 +174,7 @@ static int state_print(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Prints why the file cannot be opened. For the name passed to esp_state_save, names the file of a rank. */
+/* Prints why the file cannot be opened. If it is the name given to esp_state_save, suggests a rank's file. */
 static int state_cannot_open(const tool_command *c, const char *path) {
     char pattern[4096];
     glob_t found;
@@ -193,7 +193,7 @@ static int state_main(const tool_command *self, int argc, char **argv) {
     state_reader r = {.command = self};
     const char *value;
     int at = 0, status = TOOL_OK;
-    (void)tool_next(self, argc, argv, &at, &value); /* --help */
+    (void)tool_next(self, argc, argv, &at, &value); /* handles --help */
     if (at == argc) tool_usage(self, "expected a state file");
     r.pieces = tool_realloc(NULL, STATE_PIECE);
     for (; at < argc && status == TOOL_OK; at++) {

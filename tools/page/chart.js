@@ -1,5 +1,5 @@
-// chart.js: elements of a bar chart: segments, axis ticks, lines. Must not know the page.
-// Divides a step into segments, whose times add up to the step time.
+// chart.js: elements of a bar chart: the segments of a bar, ticks of the axis, lines. Must not know the page.
+// Divides a step into segments. Their times add up to the step time.
 function partsOf(time, report) {
     const { exposed_communication_ns: communication, exposed_compression_ns: compression } = report;
     const compute = Math.min(data.base_ns || time - communication - compression, time);
@@ -8,7 +8,7 @@ function partsOf(time, report) {
         ["block", "Waiting", Math.max(0, time - compute - communication - compression)]];
 }
 
-// About six ticks, at round numbers, for an axis of length `end`.
+// Returns about six ticks, at round numbers, for an axis from 0 to `end`.
 function axisSteps(end) {
     const power = 10 ** Math.floor(Math.log10(end / 6));
     const step = [1, 2, 5, 10].map((m) => m * power).find((s) => end / s <= 7);
@@ -20,7 +20,7 @@ function placed(made, left) {
     return made;
 }
 
-// Places the given bars, with an axis below, its tick lines behind the bars, and bound lines in front of them.
+// Places the bars, the axis below them, its ticks' lines behind them, and the lines of bounds in front of them.
 function layChart(bars, longest, shortest, place, over) {
     const steps = axisSteps(longest), [by, unit] = timeUnit(shortest);
     const decimals = steps.length > 1 ? Math.max(0, Math.ceil(-Math.log10(steps[1] / by) - 1e-9)) : 0;

@@ -1,10 +1,10 @@
 "use strict";
-// common.js: shared by all pages: the data, numbers as text, small elements. Must not know any page.
+// common.js: used by all pages: the data, numbers as text, small elements. Must not know any page.
 const data = JSON.parse(document.getElementById("data").textContent);
-const { lanes } = data; // names; lane k + 2 is level k; the last is the core that drives collectives
+const { lanes } = data; // names; lane k + 2 is level k, the last is the core that runs collectives
 const isCore = (lane) => lane < 2 || lane === lanes.length - 1;
 const laneOrder = [0, 1, lanes.length - 1, ...lanes.keys()].filter((lane, i, all) => all.indexOf(lane) === i); // cores before links
-// The kind of a lane, if training runs on the host's cores.
+// Returns the kind of a lane. Assumes that training runs on the host's cores.
 function laneKind(lane) {
     const { cores } = data.info;
     if (!isCore(lane)) return "link";
@@ -17,17 +17,17 @@ function timeUnit(ns) {
 }
 
 const format = {
-    // Formats a number with the decimals that `scale` needs for four digits.
+    // Formats a number with as many decimals as `scale` needs for four digits.
     digits(x, scale = x) {
         const size = Math.abs(scale), n = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
         return x.toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n });
     },
-    // Formats nanoseconds in a unit that suits them, or `scale`.
+    // Formats nanoseconds, in the unit that suits `scale`.
     time(ns, scale = ns) {
         const [by, unit] = timeUnit(scale);
         return by === 1 ? `${Math.round(ns)} ns` : `${format.digits(ns / by, scale / by)} ${unit}`;
     },
-    // Formats a point in time in the unit for `end`, with enough decimals to distinguish points within `length`.
+    // Formats a point in time in the unit that suits `end`, so that points can be told apart within `length`.
     moment(ns, end, length) {
         const [by, unit] = timeUnit(end), n = Math.max(0, Math.min(6, Math.ceil(2 - Math.log10(Math.max(length, 1) / by))));
         return `${(ns / by).toLocaleString("en", { minimumFractionDigits: n, maximumFractionDigits: n })} ${unit}`;
@@ -44,7 +44,7 @@ const format = {
     ratio(x) { return `${x.toFixed(2)}\u00d7`; },
 };
 
-// Makes an element with attributes and children. Text is never parsed as markup.
+// Makes an element with attributes and children. Children that are text are never parsed as HTML.
 function element(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -64,7 +64,7 @@ function card(id, name, value, ...notes) {
         notes.flat().filter(Boolean).map((note) => element("div", { class: "note" }, note))));
 }
 
-// entries: [colour, text]; a colour "line-x" is a dashed line.
+// entries: pairs of colour and text; a colour "line-x" draws a dashed line.
 function legend(entries) {
     for (const [color, text] of entries) {
         const key = color.startsWith("line-")
@@ -76,7 +76,7 @@ function legend(entries) {
     }
 }
 
-// Shows model, codec, system and ranks in one line, and the command that made the page.
+// Shows model, codec, system and ranks in one line, and the command that has made the page.
 function heading(title) {
     const { model, codec, system, racks, machines, ranks, command } = data.info;
     const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
@@ -88,17 +88,17 @@ function heading(title) {
     warn("noisy-inputs", data.info.warning && `Noisy: ${data.info.warning}`);
 }
 
-// Shows the warning below the title.
+// Shows the warning below the page's title.
 function warn(id, text) {
     if (text && !find(id)) find("subtitle").after(element("p", { id, class: "warning" }, text));
 }
 
-// The levels beyond machines over which one of the reports moves bytes: [index in level_bytes, name].
+// Returns the levels outside of machines over which a report moves bytes, as [index in level_bytes, name].
 function outerLevels(reports) {
     return lanes.slice(2).map((name, k) => [k, name]).filter(([k]) => k > 1 && reports.some((report) => report.level_bytes[k] > 0));
 }
 
-// How far a plan can be from the optimum, or "" without a bound.
+// Says how far a plan can be from the optimum, or "" if there is no bound.
 function certificate(report) {
     const bound = report.bound_any_ns || report.bound_ns;
     if (!bound) return "";
@@ -106,8 +106,8 @@ function certificate(report) {
     return gap < 5e-5 ? "the optimum" : `at most ${format.percent(gap)} above the optimum`;
 }
 
-// Makes a table that a click on a column's head sorts. columns: {name, number, value(row), cell(row)}; value is the
-// sort key, cell is shown instead of it if it exists. Returns {rows: Map from row to tr, show(accepts)}.
+// Makes a table that is sorted when the user clicks a column's head. A column is {name, number, value(row), cell(row)}:
+// rows are sorted by value, and show cell if there is one. Returns {rows: Map from row to tr, show(accepts)}.
 function sortedTable(table, columns, rows, attributes = () => ({})) {
     const body = element("tbody");
     const made = new Map(rows.map((row) => [row, element("tr", attributes(row), columns.map((column) =>

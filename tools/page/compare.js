@@ -1,4 +1,4 @@
-// compare.js: the comparison page: a bar for each strategy, lines for the bounds, the numbers below.
+// compare.js: the comparison page: a bar for each strategy, lines for the bounds, and the numbers in a table.
 const rows = data.rows.map((row, number) => ({ ...row, number, time: row.report.iteration_ns }));
 const base = rows.find((row) => row.name === "fp32");
 const fp32_ns = base ? base.time : rows.length ? rows[0].report.fp32_ns : 0;
@@ -7,14 +7,14 @@ const lines = [
     ["accent", "Lower bound", data.bounds.bound_any_ns || data.bounds.bound_ns],
     ["payload", "Best where compression takes no time", data.bounds.free_compression_ns],
 ].filter((line) => line[2] > 0);
-const shortest = Math.min(...rows.map((row) => row.time)); // all times use its unit
+const shortest = Math.min(...rows.map((row) => row.time)); // its unit is used for all times
 const longest = Math.max(...rows.map((row) => row.time), ...lines.map((line) => line[2]));
 
 const parts = (row) => partsOf(row.time, row.report);
 
-// The bars, with the lines of the bounds.
+// Draws the bars and the lines of the bounds.
 function chart(order) {
-    const share = 0.78; // the rest of the width is for labels
+    const share = 0.78; // fraction of the width; labels need the remaining part
     const place = (ns) => `${100 * share * ns / longest}%`;
     layChart(order.map((row) => bar(row, place)), longest, shortest, place, lines.map(([color, name, ns]) => {
         const line = placed(element("i", { "data-line": color, title: name }), place(ns));
@@ -59,7 +59,7 @@ function numbers() {
     ], rows, (row) => ({ class: row.ours ? "ours" : null, "data-name": row.name }));
 }
 
-// Describes each strategy, with its source.
+// Describes each strategy, and names where it comes from.
 function sources() {
     const told = rows.filter((row) => row.summary || row.source);
     find("sources").hidden = told.length === 0;

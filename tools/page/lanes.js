@@ -1,9 +1,9 @@
-// lanes.js: the picture of lanes: plans one above the other, a row for each lane, one time scale. Handles zoom, pan and
-// the pointer. Must not know the tables and the tooltip around it: it calls callbacks for hovered and selected ops.
+// lanes.js: the picture of lanes: one plan above the other, a row for each lane, the same time scale. Handles zoom, pan
+// and the pointer. Must not know the tables and tooltips: it calls back for an op that is pointed at or selected.
 const shape = { gutter: 92, right: 14, axis: 30, title: 26, lane: 26, low: 15, gap: 5, strip: 13, between: 20 };
 
 class Lanes {
-    // on: {hover(plan, op, x, y), leave(), select(plan, op), view(from, to)}
+    // callbacks in `on`: hover(plan, op, x, y), leave(), select(plan, op), view(from, to)
     constructor(canvas, plans, on) {
         Object.assign(this, { canvas, on, plans, selected: null, hovered: null, drag: null });
         this.total = Math.max(...plans.map((plan) => plan.total)) || 1;
@@ -149,7 +149,7 @@ class Lanes {
         this.on.leave();
     }
 
-    // The op at a point, or the closest one within three pixels.
+    // Returns the op at a point, or the closest one within three pixels.
     at(x, y) {
         const row = this.rows.find((r) => y >= r.y && y < r.y + shape.lane);
         if (!row || x < shape.gutter) return null;
@@ -161,12 +161,12 @@ class Lanes {
             const off = Math.max(this.x(op.start) - x, x - this.x(until(op, row.lane)), 0);
             if (off <= least && (!best || off < least)) [best, least] = [op, off];
         }
-        // if the lane is free: the last op on it, if its result is still in transit
+        // if the lane is free, the last op whose result is still on its way
         if (least > 0) best = row.plan.latencies[row.lane].filter((l) => l.start <= time && time < l.end).map((l) => l.op).pop() || best;
         return best && { plan: row.plan, op: best };
     }
 
-    // The rectangle of an op in pixels of the canvas: {x, y, width, height}.
+    // Returns the rectangle of an op as {x, y, width, height}, in pixels of the canvas.
     box(plan, op) {
         const lane = this.shown.find((l) => plan.lanes[l].includes(op));
         const row = this.rows.find((r) => r.plan === plan && r.lane === lane);
@@ -188,7 +188,7 @@ class Lanes {
     }
 }
 
-// The first op of a sorted lane that ends after `time`.
+// Returns the index of the first op of a sorted lane that ends after `time`.
 function firstFrom(ops, time, end = (op) => op.end) {
     let low = 0, high = ops.length;
     while (low < high) {

@@ -1,15 +1,15 @@
-/* page.c: writes the timeline page, the comparison page and the trace. The pages' HTML, CSS and scripts are beside this
- * file; a page's data is JSON inside the page. Must not know how a plan is made. */
+/* page.c: writes the timeline page, the comparison page and the trace. The pages' HTML, CSS and scripts are files in
+ * this folder. A page contains its data as JSON. Must not know how a plan is made. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc" /* make writes it, by embed.sh */
+#include "tools/page/page.inc" /* embed.sh writes it during make */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* All lanes. Pages show those that a plan uses. */
+/* Names of all lanes. Pages show those that a plan uses. */
 const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
-/* ---- JSON that is safe inside <script>: no text can begin or end markup -------------------------------------- */
+/* ---- JSON inside <script>: escapes "<" and the like, so that no text can end the script --------------------- */
 ESP__FN void page_text(FILE *to, const char *text) {
     char one[ESP__JSON_CHAR];
     fputc('"', to);
@@ -22,7 +22,7 @@ ESP__FN void page_key(FILE *to, const char *key, const char *text) {
     page_text(to, text);
 }
 
-/* JSON has no infinities and no NaN. */
+/* Returns 0 for an infinity or NaN, which JSON does not have. */
 ESP__FN double page_finite(double x) { return isfinite(x) ? x : 0; }
 
 static void page_lanes_json(FILE *to) {
@@ -88,7 +88,7 @@ typedef struct page_content {
     const page_info *info;
 } page_content;
 
-/* The time for which an op occupies a lane. */
+/* Returns how long an op occupies a lane, in ns. */
 ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
     return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;
@@ -160,7 +160,7 @@ static void page_compare_json(FILE *to, const page_content *c) {
     fputc(']', to);
 }
 
-/* ---- a page: its HTML file, with the included files and the data inserted ---------------------------------------- */
+/* ---- a page is its HTML file, in which this inserts the included files and the data ------------------------- */
 static void page_put(FILE *to, const char *name, const page_content *content) {
     const char *const *line = NULL;
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++)

@@ -1,7 +1,7 @@
-// paint.js: paints the picture of lanes. Changes nothing but the canvas.
+// paint.js: paints the picture of lanes, and changes nothing else.
 const colorNames = ["panel", "text", "muted", "rule", "lane", "accent", "hatch", "backward", "block", "raw", "payload", "comp",
     "decomp", "copy", "pack", "exposed", "on-op", "on-light"];
-// The colour of an op's text: dark on light colours, also in dark mode.
+// Colours of text on ops: dark on light colours, in dark mode too.
 const textColor = { comp: "on-light", decomp: "on-light", copy: "on-light", backward: "on-light", pack: "on-light", block: "text" };
 const exposedColor = { communication: "exposed", compression: "comp", idle: "hatch" };
 
@@ -82,7 +82,7 @@ Object.assign(Lanes.prototype, {
         pen.fillText("exposed", 8, band.strip + shape.strip / 2);
     },
 
-    // The visible ops of a lane, with at most one op per pixel.
+    // Paints the visible ops of a lane, at most one for each pixel.
     paintLane(pen, { plan, lane, y }) {
         const { colors, selected } = this;
         this.paintBubbles(pen, plan, lane, y);
@@ -116,7 +116,7 @@ Object.assign(Lanes.prototype, {
         if (fits) pen.fillText(fits, from + 4, y + shape.lane / 2 + 0.5);
     },
 
-    // Light and low: the lane is free again, but the result is still in transit.
+    // Paints in light colours the times when a lane is free again, but an op's result is still on its way.
     paintLatencies(pen, plan, lane, y) {
         const late = plan.latencies[lane], { colors, selected } = this;
         let painted = -Infinity;
@@ -125,7 +125,7 @@ Object.assign(Lanes.prototype, {
             if (right < painted + 1) continue;
             pen.globalAlpha = selected && !touches(plan, op, selected) ? 0.1 : 0.4;
             pen.fillStyle = colors[plan.color(op)];
-            const from = Math.max(left, painted); // overlaps are painted once
+            const from = Math.max(left, painted); // latencies may overlap: does not paint twice
             pen.fillRect(from, y + shape.low, Math.max(right - from, 1), shape.lane - shape.low);
             painted = Math.max(painted, right);
         }
@@ -141,7 +141,7 @@ Object.assign(Lanes.prototype, {
         }
     },
 
-    // Exposed time: a shade behind the lanes, and a strip below them with its kind and length.
+    // Paints exposed time as a shade behind the lanes, and a strip below them with its kind and length.
     exposedSeen(pen, plan, each) {
         const { exposed } = plan;
         for (let i = firstFrom(exposed, this.view.from); i < exposed.length && exposed[i].start < this.view.to; i++) {
@@ -179,7 +179,7 @@ Object.assign(Lanes.prototype, {
         pen.setLineDash([]);
     },
 
-    // Lines at the end of backward and at the end of the step.
+    // Paints lines at the end of backward and at the end of the step.
     paintEnd(pen, { plan, title, bottom }) {
         this.font(pen, 12, 600);
         const label = `step ${format.time(plan.total)}`, x = this.x(plan.total);
@@ -219,7 +219,7 @@ Object.assign(Lanes.prototype, {
     },
 });
 
-// Does an op synchronise one of these tensors?
+// Does an op synchronize one of these tensors?
 function touches(plan, op, { first, n }) {
     if (op.unit < 0) return false;
     if (op.kind === kinds.backward) return op.unit >= first && op.unit < first + n;
@@ -227,7 +227,7 @@ function touches(plan, op, { first, n }) {
     return unit.first < first + n && first < unit.first + unit.n;
 }
 
-// Cuts a text to a width.
+// Cuts a text to a width in pixels.
 function fit(pen, text, width) {
     if (pen.measureText(text).width <= width) return text;
     let n = Math.floor(text.length * width / pen.measureText(text).width);

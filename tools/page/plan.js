@@ -1,7 +1,7 @@
-// plan.js: one plan as the page needs it: ops with names, lanes as sorted lists, bubbles, exposed time. Draws nothing.
+// plan.js: one plan as the page needs it: named ops, sorted lanes, idle times, exposed time. Draws nothing.
 const kinds = { backward: 0, collective: 1, comp: 2, decomp: 3, copy: 4, pack: 5, forward: 6, update: 7 };
 
-// Splits "comp@gpu > inter.alltoall > ..." into steps, and marks those that move payloads.
+// Splits a text such as "comp@gpu > inter.alltoall > ..." into steps, and marks those that move payloads.
 function parseOption(text) {
     let payload = false;
     return text.split(" > ").map((name) => {
@@ -11,14 +11,14 @@ function parseOption(text) {
     });
 }
 
-// An op occupies a core for its core time and links for their gap, until before its end. How long it occupies a lane,
-// and until when.
+// An op occupies a core for its core time, and links for its gap, which may end before the op does. These return how
+// long it occupies a lane, and until when.
 const kept = (op, lane) => (isCore(lane) ? op.core : op.link);
 const until = (op, lane) => op.start + kept(op, lane);
 const linkLanes = lanes.reduce((bits, _, lane) => (isCore(lane) ? bits : bits | 1 << lane), 0);
 
-// The times between the end of an op's use of a lane and the end of the op: on its links, or on its core if it has no
-// link. `reach` is the latest end so far, for a binary search.
+// Returns the times from when an op frees the lane until the op ends: on its links or, if it has none, on its core.
+// `reach` is the latest end so far, for a binary search.
 function findLatencies(ops, lane) {
     let reach = 0;
     return ops.filter((op) => op.end > until(op, lane) && !(isCore(lane) && op.lanes & linkLanes)).map((op) => {
@@ -28,7 +28,7 @@ function findLatencies(ops, lane) {
 }
 
 class Plan {
-    // tensors: [name, elements, compute ns]; raw: one of data.plans
+    // tensors: [name, elements, compute time in ns] each; raw: an element of data.plans
     constructor(raw, tensors, model) {
         this.name = raw.name;
         this.report = raw.report;
@@ -51,11 +51,11 @@ class Plan {
         for (const unit of this.units) if (unit.n === 1) unit.chunks = chunks.get(unit.first).length;
     }
 
-    // Events are nine numbers each: unit, step, kind, lanes, bytes, start, duration, and how long it keeps its core and
-    // its links. Time 0 is the start of the step.
+    // An event is nine numbers: unit, step, kind, lanes, bytes, start, duration, and how long it occupies its core
+    // and its links. Time 0 is the start of the step.
     readOps(events, model) {
         this.ops = [];
-        this.events = []; // in the order of the data; null if not measured
+        this.events = []; // in the order of the data; null if an event was not measured
         this.forward = model.forward;
         if (model.forward > 0) this.ops.push({ kind: kinds.forward, unit: -1, step: 0, lanes: 1, bytes: 0, start: 0, end: model.forward, core: model.forward, link: 0 });
         let last = 0;
@@ -101,7 +101,7 @@ class Plan {
         unit.busy = 0;
         let free = unit.ready;
         unit.ops.forEach((op, i) => {
-            op.wait = Math.max(0, op.start - free); // ready, but its lane was not
+            op.wait = Math.max(0, op.start - free); // it was ready, but its lane was busy
             op.first = i === 0;
             op.up = unit.ops.slice(0, i).some((before) => before.step === op.step && before.kind < kinds.copy);
             free = op.end;
@@ -109,7 +109,7 @@ class Plan {
         });
     }
 
-    // Finds exposed time: intervals without backward in which a link is busy or only compression runs.
+    // Finds exposed time: intervals in which backward does not run, and a link is busy or only compression runs.
     readExposed() {
         const points = [];
         for (const op of this.ops) {
@@ -138,7 +138,7 @@ class Plan {
         return unit.chunks > 1 ? `${first} (chunk ${unit.chunk + 1} of ${unit.chunks})` : first;
     }
 
-    // The range of tensors that an op belongs to.
+    // Returns the range of tensors that an op belongs to.
     range(op) {
         if (op.unit < 0) return null;
         if (op.kind === kinds.backward) return { first: op.unit, n: 1, unit: this.units.find((u) => op.unit >= u.first && op.unit < u.first + u.n) };
@@ -160,7 +160,7 @@ class Plan {
         }
     }
 
-    // The name of the op's colour.
+    // Returns the name of an op's colour.
     color(op) {
         if (op.kind === kinds.collective) {
             const step = this.units[op.unit].option[op.step];

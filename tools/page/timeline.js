@@ -1,11 +1,11 @@
-// timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table.
-// It shows two plans: fp32 and the plan, or the predicted and the measured plan. The table is about the second one.
+// timeline.js: the timeline page: summary, picture, tooltip, the selected tensor, the table. It shows two plans: fp32
+// and the plan, or the predicted and the measured plan. The table is about the second one.
 const plans = data.plans.map((raw) => new Plan(raw, data.model.tensors, data.model));
 const plan = plans[plans.length - 1], base = plans.length > 1 ? plans[0] : null;
-if (!plan.report.fp32_ns) plan.total = Math.max(plan.total, plan.report.iteration_ns); // measured
+if (!plan.report.fp32_ns) plan.total = Math.max(plan.total, plan.report.iteration_ns); // true if it was measured
 
 function stepCard({ report }) {
-    if (!report.fp32_ns) { // measured
+    if (!report.fp32_ns) { // true if it was measured
         const error = base.report.iteration_ns / report.iteration_ns - 1;
         return card("step", "Step, predicted \u2192 measured", `${format.time(base.report.iteration_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
             `predicted is ${format.percent(Math.abs(error))} ${error < 0 ? "less" : "more"}`);
@@ -33,7 +33,7 @@ function summary() {
     sides(report, base && base.report);
 }
 
-// The two plans side by side: exposed time, traffic, and how busy each lane is.
+// Compares the two plans: exposed time, bytes, and how busy each lane is.
 function sides(report, other) {
     const priced = report.price.some((price) => price > 0);
     const of = (key, show) => (r) => show(r[key]);
@@ -64,7 +64,7 @@ function facts(entries) {
 }
 
 const lanesOf = (op) => laneOrder.filter((lane) => op.lanes >> lane & 1);
-// Does an op free a lane before its end? Lists how long it occupies each.
+// Does an op free a lane before it ends? If so, the tooltip lists how long it occupies each lane.
 const early = (op) => lanesOf(op).some((lane) => until(op, lane) < op.end);
 const keeps = (op) => lanesOf(op).map((lane) => `${lanes[lane]} ${format.time(kept(op, lane))}`).join(", ");
 
@@ -121,7 +121,7 @@ function select(unit, { reveal = false, scroll = false } = {}) {
     if (reveal && unit.ops.length) view.reveal(unit.ops[0].start, unit.done);
 }
 
-// The units of a strategy that share tensors with a unit. Shows the first dozen, and how many more there are.
+// Shows the units of a strategy that share tensors with a unit: the first twelve, and how many more there are.
 function relatives(of, unit) {
     const own = of.units.filter((u) => u.first < unit.first + unit.n && unit.first < u.first + u.n);
     const more = own.length > 12 ? element("p", { class: "muted" }, `and ${own.length - 12} more`) : null;
@@ -141,7 +141,7 @@ function chain(of, unit) {
             i ? cell : [element("i", { class: "key", color: of.color(op) }), " ", cell]))))))];
 }
 
-// Arrow keys up and down: selects the previous or next unit of the plan.
+// Selects the previous or next unit of the plan, for the arrow keys up and down.
 function step(by) {
     const at = selected ? selected.number + by : by > 0 ? 0 : plan.units.length - 1;
     if (plan.units[at]) select(plan.units[at], { reveal: true, scroll: true });
@@ -181,8 +181,8 @@ const view = new Lanes(find("lanes"), plans, {
     step,
     view: (from, to) => { find("range").textContent = `${format.time(from, to)} to ${format.time(to)}`; },
 });
-// Does a click on an op with this range select the unit? An op of the plan selects its own unit, another op the first
-// unit with its tensors.
+// Does a click on an op with this range select the unit? An op of the plan selects its own unit. An op of the other
+// plan selects the first unit that shares a tensor with it.
 function touchesUnit(unit, range) {
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }

@@ -1,11 +1,11 @@
-/* trace.c: writes timelines as trace JSON of Chrome and Perfetto, as the library does for real steps. */
+/* trace.c: writes timelines as JSON for Chrome and Perfetto, in the form that the library writes for real steps. */
 #include "tools/page/page.h"
 #include <inttypes.h>
 #include <math.h>
 
 enum { PAGE_STEP_MAX = 64 };
 
-/* Copies step `k` of an option's text to `out`. */
+/* Copies step `k` of an option's text. */
 static void page_step(const char *option, uint32_t k, char *out, size_t cap) {
     const char *at = option ? option : "", *end;
     for (; k > 0 && (end = strstr(at, " > ")); k--) at = end + 3;
@@ -22,7 +22,7 @@ ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *
     if (!out[0]) snprintf(out, cap, "%s", kind);
 }
 
-/* Writes an event for each lane that the op occupies. Times are in microseconds since the start of forward. */
+/* Writes an event for each lane that the op occupies, with times in microseconds since the start of forward. */
 static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const esp_plan_event *e) {
     char name[PAGE_STEP_MAX];
     double start = ((double)e->start_ns + page_finite(p->model->forward_ns)) / 1e3;
@@ -53,7 +53,7 @@ static void page_trace_block(FILE *to, const char *name, uint32_t pid, double st
                 pid, start_ns / 1e3, ns / 1e3);
 }
 
-/* The lanes to show, as bits: those of two levels, and others that the plan uses. */
+/* Returns a bit for each lane to show: the lanes of a job with two levels, and others that the plan uses. */
 static uint32_t page_trace_lanes(const page_plan *p) {
     uint32_t lanes = 15;
     for (uint32_t i = 0; i < p->n_events; i++) lanes |= p->events[i].lanes;
@@ -72,7 +72,7 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
                 to,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}"
                 ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                pid, lane, page_lanes[lane], pid, lane, /* sorts lanes */
+                pid, lane, page_lanes[lane], pid, lane, /* the order in which viewers show the lanes */
                 lane == PAGE_PROGRESS ? 2
                 : lane < 2            ? lane
                                       : lane + 1);

@@ -1,5 +1,5 @@
 /* change.c: changes a plan's inputs by a text such as "inter=2x": the speed of links or codecs, the number of machines
- * or cores. Must not know what the changed inputs are used for. */
+ * or cores. Must not know what the inputs are for. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -17,7 +17,7 @@ enum {
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
                                            "ranks", "codec", "compute", "cores",   NULL};
-/* Replaces the curve by a copy whose times are divided by `factor`. */
+/* Replaces the curve by a copy in which all times are divided by `factor`. */
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
     for (uint32_t i = 0; i < curve->n; i++)
@@ -26,7 +26,7 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
     curve->points = curve->n ? to : NULL;
 }
 
-/* Allocates room for copies of every curve, one copy for each change. */
+/* Allocates room for a copy of every curve for each change. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
     const esp_plan_system *s = &c->in.system;
@@ -45,9 +45,9 @@ static void change_room(plan_changed *c, size_t changes) {
     c->in.model.tensors = c->tensors;
 }
 
-/* Changes a link's tables of measured times: bandwidth times `wire`, latency divided by `latency`. The gap is the time
- * on the wires, the rest is latency; without a gap all of the time counts as time on the wires. The result is at least
- * the core time. */
+/* Changes a link's tables of measured times: divides the time on the wires by `wire`, and the latency by `latency`. The
+ * gap is the time on the wires, and the rest is latency. If there is no gap, all of it counts as time on the wires. No
+ * time becomes less than the core time. */
 static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double latency) {
     for (int k = 0; k < ESP_PLAN_COLLS; k++) {
         esp_cost_curve *const time = &l->table[k], *const gap = &l->gap[k], *const core = &l->core[k];
@@ -64,7 +64,7 @@ static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double
     }
 }
 
-/* The slowest link, which limits collectives over all ranks. */
+/* Returns the slowest link, which limits collectives over all ranks. */
 static const esp_plan_link *change_slowest(const esp_plan_system *s) {
     return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
 }
@@ -115,7 +115,7 @@ static void change_apply(plan_changed *c, int what, double factor) {
     }
 }
 
-/* Applies machines=16 or machines=2x. The result is a whole number of at least 1. */
+/* Applies "machines=16" or "machines=2x". The result must be a whole number of at least 1. */
 static bool change_number(plan_changed *c, int what, const char *value) {
     uint32_t *n = what == CHANGE_MACHINES ? &c->in.system.machines : &c->in.system.ranks_per_machine;
     double factor;
@@ -130,7 +130,7 @@ static bool change_number(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Applies cores=2. Refuses systems that have no cores in their costs. */
+/* Applies "cores=2". Fails if the system's costs lack the number of cores. */
 static bool change_cores(plan_changed *c, const char *value) {
     long whole;
     if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return false;
@@ -157,7 +157,7 @@ static bool change_one(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". The caller calls change_free. */
+/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". The caller calls change_free later. */
 ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);

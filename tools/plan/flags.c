@@ -1,4 +1,4 @@
-/* flags.c: the flags that `espresso plan` and `espresso compare` share. Must not know how a plan is made or shown. */
+/* flags.c: the flags that `espresso plan` and `espresso compare` share. Must not know how plans are made or shown. */
 #include "tools/plan/plan.h"
 #include <limits.h>
 
@@ -109,7 +109,7 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
 
 /* Ends the command if a required input is missing. */
 ESP__FN void plan_complete(const plan_inputs *in) {
-    if (in->costs_name) return; /* plan_read_costs checks the file */
+    if (in->costs_name) return; /* plan_read_costs checks that file */
     if (!in->model_name) tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
         tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");

@@ -1,4 +1,4 @@
-/* json.c: prints a plan as JSON for scripts, as one object with stable keys. Must not know how the plan was made. */
+/* json.c: prints a plan as one JSON object for scripts, with stable keys. Must not know how plans are made. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -24,7 +24,7 @@ ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
 
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-/* Adds the report; values that were not computed are null. */
+/* Adds the report. Values that were not computed become null. */
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);

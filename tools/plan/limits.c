@@ -1,13 +1,13 @@
-/* limits.c: if no plan keeps --max-memory, --max-volume or --max-error, prints the smallest possible values. */
+/* limits.c: if no plan satisfies --max-memory, --max-volume or --max-error, prints the smallest possible values. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
 typedef struct plan_least {
-    double memory;        /* bytes for each rank        */
-    double volume, error; /* fractions, as in the flags */
+    double memory;        /* bytes of each rank */
+    double volume, error; /* fractions, as the flags have them */
 } plan_least;
 
-/* Sums the least value of each tensor's options, without merging and splitting, which change it little. */
+/* Adds up the least value of each tensor's options. Merging and splitting tensors would change it little. */
 static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan_least *out) {
     esp__problem *p = esp__arena_get(arena, sizeof *p);
     double elements = 0;
@@ -32,7 +32,7 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
     return s;
 }
 
-/* After planning failed: prints the error and the smallest limits that are possible. Returns the exit status. */
+/* Called if planning failed: prints the error and the smallest possible limits. Returns the exit status. */
 ESP__FN int plan_print_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     tool_fail(in->command, "%s", esp_last_error(NULL));
@@ -41,7 +41,7 @@ ESP__FN int plan_print_limits(const plan_inputs *in) {
     jmp_buf no_memory;
     plan_least least;
     arena->on_failure = &no_memory;
-    /* if this fails too, the printed error was not about limits */
+    /* if this fails too, the error is not about limits */
     if (!setjmp(no_memory) && plan_find_least(in, arena, &least) == ESP_OK) {
         if (c->max_memory_bytes)
             fprintf(stderr, "  --max-memory %s: the least that these tensors need is %s a rank\n",

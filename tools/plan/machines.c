@@ -1,5 +1,5 @@
-/* machines.c: `espresso plan --machines 1,2,8`: a plan for each number of machines, and its scaling factor: throughput
- * divided by the throughput without communication. */
+/* machines.c: `espresso plan --machines 1,2,8` makes a plan for each number of machines. Prints its scaling factor,
+ * which is its throughput divided by the throughput without communication. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -23,7 +23,7 @@ ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_swee
 
 static double sweep_part(const plan_sweep *s, double ns) { return ns > 0 ? s->alone_ns / ns : NAN; }
 
-/* Warns of measured tables, which are valid for one number of ranks only. */
+/* Warns if a link has measured times, since they are valid only for the number of ranks that measured them. */
 ESP__FN void sweep_check_tables(const plan_inputs *in) {
     const esp_plan_link *const links[] = {&in->system.inter, &in->system.flat};
     for (size_t k = 0; k < 2; k++)
@@ -38,7 +38,7 @@ ESP__FN void sweep_check_tables(const plan_inputs *in) {
             }
 }
 
-/* Does the system give one latency for a whole collective, independent of the number of machines? */
+/* Does the system give one latency for a whole collective, whatever the number of machines? */
 static bool sweep_flat_latency(const plan_inputs *in) {
     const esp_plan_link *l = in->system.n_outer ? &in->system.outer[0].link : &in->system.inter;
     return l->alpha_ns > 0 && l->alpha_is == ESP_ALPHA_COLLECTIVE;

@@ -1,4 +1,4 @@
-/* make.c: makes plans through the library's public calls. Must not know where the inputs came from. */
+/* make.c: makes plans by the library's public calls. Must not know where the inputs come from. */
 #include "tools/plan/plan.h"
 #include "tools/common/progress.h"
 #include <math.h>
@@ -12,7 +12,7 @@ static esp_status plan_take(plan_made *m, const char *name) {
     return s;
 }
 
-/* Makes a plan by a named strategy, or the planner's best if it is NULL. `flags` are added to the inputs' flags. */
+/* Makes a plan by the named strategy or, if that is NULL, the best one. `flags` are added to those of the inputs. */
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);
@@ -39,20 +39,20 @@ ESP__FN void plan_free(plan_made *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* The time of a step without communication. */
+/* Returns the time of a step without communication. */
 ESP__FN double plan_alone_ns(const plan_inputs *in) {
     double ns = in->model.forward_ns + in->model.update_ns;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) ns += in->model.tensors[t].compute_ns;
     return ns;
 }
 
-/* The lower bound of the step time of all plans that the flags allow; 0 if no bound was computed. */
+/* Returns a lower bound of the step time of all plans that the flags allow, or 0 if none was computed. */
 ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
 }
 
-/* How far the plan is above the lower bound, in percent. */
+/* Returns by how many percent the plan is above the lower bound. */
 ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
     const double bound = plan_bound(in, r);
     return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;

@@ -54,7 +54,7 @@ ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print
 }
 
 typedef struct plan_pages {
-    page_plan plans[2]; /* fp32 and the plan */
+    page_plan plans[2]; /* fp32 for comparison, and the plan */
     page_info info;
 } plan_pages;
 static int plan_print_timeline(FILE *to, const void *what) {
@@ -69,7 +69,7 @@ static int plan_print_trace(FILE *to, const void *what) {
 static int plan_write_pages(const plan_inputs *in, const plan_made *m, const plan_files *f) {
     plan_made fp32;
     plan_inputs plain = *in;
-    /* the limits of the plan do not apply to fp32, which is shown for comparison */
+    /* the user's limits do not apply to fp32 */
     plain.config = (esp_plan_config){.struct_size = sizeof plain.config};
     if (plan_make(&plain, "fp32", ESP_PLAN_NO_BOUND, &fp32) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));

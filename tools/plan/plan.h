@@ -1,5 +1,5 @@
-/* plan.h: shared by the files of `espresso plan` and `espresso compare`: a plan's inputs, and a finished plan.
- * Except for --explain and limits, it uses only the public calls of the planner. */
+/* plan.h: for the files of `espresso plan` and `espresso compare`: a plan's inputs, and a finished plan. Except for
+ * --explain and limits, these files use only the planner's public calls. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 #include "tools/common/args.h"
@@ -13,7 +13,7 @@
 
 enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16, PLAN_NOISY = 400 };
 
-/* A codec's costs, which come from a file or from the codec itself. */
+/* A codec's costs, from a file or from the codec itself. */
 typedef struct plan_codec {
     esp__gc_file file;
     esp__costs costs;
@@ -46,33 +46,32 @@ enum {
 extern const tool_flag plan_common[PLAN_COMMON];
 extern const tool_command plan_command, compare_command;
 
-/* A plan's inputs, from the flags that plan and compare share. */
+/* A plan's inputs: the values of the shared flags, and the contents of files. */
 typedef struct plan_inputs {
     const tool_command *command;
-    /* from the command line */
+    /* the members below are from the command line */
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
-    long machines;                                /* 0: the number in the system file */
-    bool quiet;                                   /* no warnings: another process of this command prints them */
-    bool simulated;                               /* the strategy came from a file */
-    const char **forbid, **only, **keep, **shard; /* room for all words of the command line */
+    long machines;                                /* 0 for the system file's number */
+    bool quiet;                                   /* prints no warnings, as another process does */
+    bool simulated;                               /* the strategy was read from a file */
+    const char **forbid, **only, **keep, **shard; /* each has room for all words of the command line */
     uint32_t n_shard;
     esp_plan_tensor *sharded; /* the model's tensors after --shard, or NULL */
-    /* from the files */
-    esp__costs_file costs_file; /* may own memory that the next three use */
+    /* the members below are from the files */
+    esp__costs_file costs_file; /* the next three may point into its memory */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
-    /* opens codecs that estimate their own costs; NULL until needed */
+    /* opens codecs to learn their costs; NULL until needed */
     esp_ctx *registry;
     uint32_t n_codecs;
     esp_plan_model model;
     esp_plan_codec codecs[PLAN_CODECS_MAX];
     esp_plan_system system;
-    esp_plan_config config;             /* without a strategy */
-    char codec_text[ESP__SPEC_MAX * 2]; /* all codec specs, to print */
+    esp_plan_config config;             /* has no strategy */
+    char codec_text[ESP__SPEC_MAX * 2]; /* all codecs, to print */
 } plan_inputs;
 
-/* A plan, and its report, units and events. */
 typedef struct plan_made {
     esp_plan *plan;
     const char *name;
@@ -82,10 +81,10 @@ typedef struct plan_made {
     uint32_t n_units, n_events;
 } plan_made;
 
-/* Paths of the output files: NULL if not wanted, "-" for standard output. */
+/* Paths of the output files. NULL if not wanted, "-" for standard output. */
 typedef struct plan_files {
     const char *strategy, *timeline, *trace;
-    char *command; /* the command line, for the page */
+    char *command; /* the command line, shown on the page */
 } plan_files;
 
 /* How many tensors a plan merges into groups, and how many it splits into chunks. */
@@ -94,60 +93,60 @@ typedef struct plan_shape {
     uint32_t split_tensors, chunks;
 } plan_shape;
 
-/* Units with the same codec and option, as one row of a table. */
+/* All units that have the same codec and option, as a row of a table. */
 typedef struct plan_row {
     const char *codec, *option;
-    uint32_t units, tensors; /* split tensors count in each row with a chunk */
+    uint32_t units, tensors; /* a split tensor counts in each of its rows */
     uint64_t elements;
 } plan_row;
 
-/* Inputs after a change. Owns copies of what changed; the rest belongs to the original inputs. */
+/* Inputs after a change. It owns copies of what has changed, and points to the original inputs for all else. */
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
-    esp_cost_point *points; /* of all copied curves */
+    esp_cost_point *points; /* the points of all copied curves */
     size_t n_points;
 } plan_changed;
 
-/* The step times after a change: of fp32, of the old plan and of a new one. NAN where there is no such plan. */
+/* Step times after a change: of fp32, of the old plan and of a new plan. NAN if there is no such plan. */
 typedef struct plan_outcome {
     const char *change;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
 } plan_outcome;
 
-/* A plan for each of several numbers of machines. */
+/* Plans for several numbers of machines. */
 typedef struct plan_sweep {
     uint32_t n, machines[PLAN_SCENARIOS_MAX];
-    double alone_ns; /* a step without communication */
+    double alone_ns; /* ns of a step without communication */
     esp_plan_report report[PLAN_SCENARIOS_MAX];
     const char *strategy;
 } plan_sweep;
 
-/* One option of the explained tensor, and the step with it. */
+/* An option of the explained tensor, and the step with it. */
 typedef struct plan_explained {
     double step_ns, chain_ns, load_ns[ESP__LANES], memory;
-    bool current; /* it is the plan's own option */
+    bool current; /* the plan has this option */
     char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
-    char *ops; /* "intra.reduce_scatter 12 us > ..." */
+    char *ops; /* such as "intra.reduce_scatter 12 us > ..." */
 } plan_explained;
 
-/* The options of one tensor. */
+/* All options of a tensor. */
 typedef struct plan_explanation {
     const char *tensor;
-    char what[256]; /* the unit: "chunk 1 of 4", "in a group of 3 tensors" */
+    char what[256]; /* such as "chunk 1 of 4" or "in a group of 3 tensors" */
     uint64_t elements;
-    /* from the start of backward: the gradient is ready, its synchronisation and the last one of the step are done */
+    /* ns since backward began until the gradient is ready, until it is synchronized, and until all tensors are */
     double ready_ns, done_ns, end_ns;
-    double without_ns; /* the step without the tensor's synchronisation */
-    uint32_t n, tried; /* rows to show, options tried */
+    double without_ns; /* step time in ns if this tensor were not synchronized */
+    uint32_t n, tried; /* number of rows to show, and of options tried */
     plan_explained *rows;
 } plan_explanation;
 
-/* flags.c */
+/* Defined in flags.c: */
 ESP__FN void plan_complete(const plan_inputs *in);
 ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc);
 ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value);
-/* read.c */
+/* Defined in read.c: */
 ESP__FN int plan_read_model(plan_inputs *in);
 ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name);
 ESP__FN int plan_read(plan_inputs *in);
@@ -155,62 +154,62 @@ ESP__FN void plan_close(plan_inputs *in);
 ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec);
 ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__text *out);
 ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap);
-/* make.c */
+/* Defined in make.c: */
 ESP__FN double plan_alone_ns(const plan_inputs *in);
 ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r);
 ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r);
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
 ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
 ESP__FN void plan_free(plan_made *m);
-/* change.c */
+/* Defined in change.c: */
 #define CHANGE_HELP                                                                                                    \
     "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
     "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
     "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
 ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out);
 ESP__FN void change_free(plan_changed *c);
-/* explain.c */
+/* Defined in explain.c: */
 ESP__FN int plan_explain(const plan_inputs *in, const plan_made *m, const char *name, plan_explanation *e);
 ESP__FN void plan_explanation_free(plan_explanation *e);
 ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e);
 ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e);
-/* json.c */
+/* Defined in json.c: */
 ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in);
-ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns); /* by lane */
+ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns); /* ns has a time for each lane */
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
-/* limits.c */
+/* Defined in limits.c: */
 ESP__FN int plan_print_limits(const plan_inputs *in);
-/* machines.c */
+/* Defined in machines.c: */
 ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
 ESP__FN void sweep_check_tables(const plan_inputs *in);
 ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep *s);
 ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s);
-/* models.c */
+/* Defined in models.c: */
 ESP__FN bool plan_is_path(const char *name);
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size);
-/* names.c */
+/* Defined in names.c: */
 ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
-/* output.c */
+/* Defined in output.c: */
 ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
-/* `noisy` is room for a text that the result points to. */
+/* The result points to a text in `noisy`. */
 ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
-/* Writes a page to a file or ("-") to standard output. Makes it in memory first, so that no file is incomplete. */
+/* Writes a page to a file, or standard output ("-"). Makes it in memory first, so a file is never incomplete. */
 ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
                             const void *what);
 ESP__FN int plan_to_stdout(const plan_files *f);
 ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv);
 ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f);
-/* plan.c */
+/* Defined in plan.c: */
 ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
-/* text.c */
+/* Defined in text.c: */
 ESP__FN void plan_line(FILE *to, const char *label, const char *fmt, ...) ESP__PRINTF(3, 4);
 ESP__FN void plan_print_inputs(FILE *to, const plan_inputs *in);
 ESP__FN const char *plan_s(uint64_t n);
 ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m);
-/* what.c */
+/* Defined in what.c: */
 ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
                      plan_outcome *out);
 ESP__FN const char *plan_change_of(double ns, double from);

@@ -1,4 +1,4 @@
-/* codecs.c: the part "codecs" of a costs file: times by size. Must not know how one call is measured. */
+/* codecs.c: measures codecs at several sizes, for a costs file. Must not know how one call is measured. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -7,7 +7,7 @@
 static bool codecs_on(const profile_job *j, int device) { return (j->devices >> device & 1u) != 0; }
 
 /* ---- which codecs ------------------------------------------------------------------------------------------------ */
-/* Reads a list such as "fp16;dgc:ratio=0.01". */
+/* Reads a list of codecs, such as "fp16;dgc:ratio=0.01". */
 ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     for (const char *at = list; *at;) {
         size_t n = esp__spec_length(at);
@@ -35,7 +35,7 @@ static bool codecs_runs_on_gpu(esp_ctx *ctx, const char *spec) {
     return gpu != NULL;
 }
 
-/* Selects all registered codecs with their default parameters, up to the maximum number. */
+/* Selects all registered codecs with default parameters, as many as fit. */
 static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
     uint32_t left_out = 0;
     for (uint32_t i = 0; i < ctx->registry.codecs.n; i++) {
@@ -68,17 +68,17 @@ ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
-/* The calibration of codecs on a device, or NULL if they are not measured there. */
+/* Returns the calibration that measures codecs on a device, or NULL if they are not measured there. */
 static esp__calibration *codecs_calibration(const profile_job *j, int device) {
     return !codecs_on(j, device) ? NULL : device == ESP_ON_GPU ? j->gpu : j->calibration;
 }
 
-/* Measures one size with all codecs, large sizes with fewer runs. */
+/* Measures all codecs at one size. Large sizes get fewer runs. */
 static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t e = j->sizes[size];
     const uint32_t repeats = e > 1 << 22 ? 3 : e > 1 << 18 ? 5 : 9;
     esp_status s = ESP_OK;
-    /* each size takes about twice as long as the one before */
+    /* a size takes about twice as long as the one before */
     if (size >= j->covered || (!j->round && size && left_ns < 2.2 * took_ns)) {
         *complete = false;
         return ESP_OK;
@@ -92,7 +92,7 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
     return s;
 }
 
-/* Adds the GPU's name, from its driver, to the name of the processor. */
+/* Adds the GPU's name, which its driver reports, to that of the processor. */
 static void codecs_name_gpu(profile_job *j) {
     const esp__device *d = esp__device_at(j->ctx, j->gpu->device);
     char name[128] = "";

@@ -1,5 +1,5 @@
-/* links.c: the part "links" of a costs file: times of collectives by level, kind and size, and dispatch times. Must not
- * know how one collective is measured: planner/calibrate/costs.h does. */
+/* links.c: measures links for a costs file: each collective at each level and several sizes, and how long ops wait to
+ * start (dispatch). Must not know how one collective is measured: planner/calibrate/costs.h does. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -9,7 +9,7 @@ static const char *const links_names[ESP_PLAN_COLLS] = {
     NULL, "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
 static const char *const links_levels[3] = {"flat", "intra", "inter"};
 
-/* Measures every collective with one size, unless the time left is too short for it. */
+/* Measures every collective at one size. Stops if too little time is left for it. */
 static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;
@@ -17,7 +17,7 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__calibration_has(j->ctx, level) && !s; coll++) {
             const double guess = esp__calibration_estimate(j->ctx, j->calibration, level, coll, bytes);
-            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* the same on all ranks */
+            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* all ranks compute the same guess */
                 *complete = false;
                 continue;
             }
@@ -28,7 +28,7 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     return s;
 }
 
-/* Takes about as long as the backward pass of a layer: keeps a core busy, or sleeps if a GPU would compute. */
+/* Stands for a layer's backward pass: keeps a core busy about as long, or sleeps if a GPU would compute. */
 static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};
@@ -37,7 +37,7 @@ static void links_between(const profile_job *j) {
     }
 }
 
-/* Runs steps of a small model, without and with compression, to measure how long ops wait for a thread or a core. */
+/* Runs steps of a small model, with and without compression, to measure how long ops wait for a thread or a core. */
 static esp_status links_dispatch(profile_job *j) {
     enum { TENSORS = 16, COUNT = 16384, STEPS = 8 };
     const esp_stream cpu = ESP_ZERO;

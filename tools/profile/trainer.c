@@ -1,5 +1,5 @@
-/* trainer.c: the part "model" of a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library inside
- * has written a model file, then ends it. Must not know how the library records. */
+/* trainer.c: measures a model for a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library in it
+ * has written a model file, and then ends it. Must not know how the library records times. */
 #include "espresso_impl/base/file.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
@@ -16,20 +16,20 @@ enum { TRAINER_GRACE_MS = 5000, TRAINER_SILENCE_MS = 30000, TRAINER_LOOK_MS = 10
 typedef struct profile_watch {
     const profile_job *job;
     run_plan program; /* the trainer's argv and path */
-    char file[4200];  /* written by the trainer */
-    char stats[4200]; /* statistics, or "" if the user set ESPRESSO_STATS */
+    char file[4200];  /* path of the file that the trainer writes */
+    char stats[4200]; /* statistics file, or "" if the user set ESPRESSO_STATS */
     pid_t pid;
-    int status;                   /* from waitpid */
-    bool ended, failed;           /* failed: by itself */
-    int end_signal;               /* the user ended it with this signal, or 0 */
+    int status;                   /* as waitpid has returned it */
+    bool ended, failed;           /* failed: it ended by itself with an error */
+    int end_signal;               /* the signal by which the user ended it, or 0 */
     bool called_start;            /* the trainer has called esp_start */
-    bool warned;                  /* that no step was made */
-    long step, first_step;        /* the last and the first step seen */
+    bool warned;                  /* the user was warned that no step was made */
+    long step, first_step;        /* the last step that was seen, and the first one */
     int64_t started_ms, first_ms; /* first_ms: when first_step was seen */
 } profile_watch;
 
-/* Makes the paths of the files that the trainer writes: absolute, since it may change its folder, and beside the output
- * file, which ranks on other machines may reach too. */
+/* Makes the paths of the files that the trainer writes. They are absolute, since it may change its directory, and in
+ * the output file's folder, which ranks on other machines may reach too. */
 static int trainer_paths(profile_watch *w) {
     const profile_job *j = w->job;
     const char *slash = strrchr(j->out, '/');
@@ -94,7 +94,7 @@ static int trainer_start(profile_watch *w, const sigset_t *mask) {
     return TOOL_OK;
 }
 
-/* Reads the last "step" value of the trainer's statistics file. */
+/* Reads the last "step" value in the trainer's statistics file. */
 static void trainer_read_step(profile_watch *w) {
     char tail[8192];
     const int fd = *w->stats ? open(w->stats, O_RDONLY | O_CLOEXEC) : -1;
@@ -140,7 +140,7 @@ static void trainer_sleep(profile_watch *w, const sigset_t *wanted, long ms) {
     if (!w->ended) w->ended = waitpid(w->pid, &w->status, WNOHANG) == w->pid;
 }
 
-/* Ends the trainer and its children: sends `sig`, and SIGKILL after TRAINER_GRACE_MS. */
+/* Ends the trainer and its children by `sig`, and after TRAINER_GRACE_MS by SIGKILL. */
 static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     const int64_t end = run_now_ms() + TRAINER_GRACE_MS;
     if (!w->ended) kill(-w->pid, sig), kill(-w->pid, SIGCONT);
@@ -149,7 +149,7 @@ static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     if (!w->ended) waitpid(w->pid, &w->status, 0), w->ended = true;
 }
 
-/* Runs the trainer until it has written the model file or ended, or until a signal arrives. */
+/* Runs the trainer until it has written the model file or has ended, or until a signal comes. */
 static int trainer_run(profile_watch *w) {
     static const int all[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t wanted, old;
@@ -172,7 +172,7 @@ static int trainer_run(profile_watch *w) {
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
-/* Describes the end of the trainer, as in "exited with status 3". */
+/* Describes how the trainer ended, such as "exited with status 3". */
 static const char *trainer_ending(const profile_watch *w, char text[160]) {
     if (WIFSIGNALED(w->status))
         snprintf(text, 160, "was killed by signal %d (%s)", WTERMSIG(w->status), strsignal(WTERMSIG(w->status)));
@@ -219,14 +219,14 @@ static void trainer_show(const esp__model_file *f) {
                "communication cannot overlap with the backward pass.\n");
 }
 
-/* Checks and shows the model file. */
+/* Checks the model file, and shows what it has. */
 static int trainer_finish(const profile_watch *w, profile_job *j) {
     char *text, fate[160];
     size_t len = 0;
     esp__model_file f;
     esp_status s = files_input_load(w->file, &text, &len);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
-    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* may warn of noise */
+    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* may warn that times are noisy */
     free(text);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
     if (f.steps < (uint32_t)j->steps)

@@ -1,7 +1,7 @@
-/* match.c: matches the ops of this rank's program with the events of the plan, whose strategy is active. */
+/* match.c: finds the plan's event for each op of this rank's program. */
 #include "tools/replay/replay.h"
 
-/* Columns of a unit's possible events: steps of each round, pack, unpack, and copies between host and device. */
+/* Columns of a unit's possible events: its steps in each round, pack, unpack, copies between host and device. */
 enum { REPLAY_PACK = ESP__CHAIN_MAX, REPLAY_UNPACK, REPLAY_COPY, REPLAY_COLUMNS = REPLAY_COPY + ESP__MAX_STEPS };
 
 static uint32_t replay_column_of_event(const esp_plan_event *e) {
@@ -10,7 +10,7 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
     return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
-/* The column of an op's event, or REPLAY_COLUMNS if plans have none: they pack a group once, after its last push. */
+/* Returns the column of an op's event, or REPLAY_COLUMNS if plans have none: they pack a group after its last push. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;

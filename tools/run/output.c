@@ -1,5 +1,5 @@
-/* output.c: forwards the output of ranks in complete lines, each with the rank's number in front. Never blocks: signals
- * and ended ranks are handled even while the reader of our output is slow. Must not know why a rank writes or ends. */
+/* output.c: forwards the output of ranks in complete lines, with the rank's number in front. Never blocks: signals and
+ * ended ranks are handled even while a reader of this output is slow. Must not know why a rank writes or ends. */
 #include "tools/run/run.h"
 #include <limits.h>
 #include <sys/stat.h>
@@ -32,8 +32,8 @@ ESP__FN void run_sink_add(run_sink *k, const char *data, size_t bytes) {
 
 ESP__FN size_t run_sink_waiting(const run_sink *k) { return k->queue.end - k->queue.begin; }
 
-/* Writes what can be written now. Our stdout may be shared with a shell, so we must not set O_NONBLOCK. Instead we
- * write at most PIPE_BUF bytes after poll() has reported room. */
+/* Writes what can be written now. Setting O_NONBLOCK would affect a shell that shares this stdout. So it writes only
+ * after poll() has reported room, and at most PIPE_BUF bytes. */
 ESP__FN void run_sink_flush(run_sink *k) {
     run_queue *q = &k->queue;
     while (q->begin < q->end) {
@@ -52,7 +52,7 @@ ESP__FN void run_sink_flush(run_sink *k) {
     q->begin = q->end = 0;
 }
 
-/* Prints a line of the launcher itself, in order with the forwarded lines. */
+/* Prints a line of the launcher itself, after the lines forwarded so far. */
 ESP__FN void run_print(run_job *j, const char *fmt, ...) {
     char text[1024];
     int head = snprintf(text, sizeof text, "espresso %s: ", j->plan->part ? j->plan->part : "run");
@@ -71,7 +71,7 @@ static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
     const int rank = j->plan->first + s->child;
     char text[48];
-    if (!j->plan->prefix || j->plan->hosts) return; /* `run --part` on the host wrote it */
+    if (!j->plan->prefix || j->plan->hosts) return; /* `run --part` on the host has already added it */
     int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", rank);
     const char *color = colors[rank % 6];
     int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, rank, widest - own, "")
@@ -88,7 +88,7 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
     s->len += bytes;
 }
 
-/* Forwards a line: the beginning that the stream has kept, and the `bytes` at `data` that complete it. */
+/* Forwards a line. It consists of what the stream has kept, and of the `bytes` at `data`. */
 static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
     if (j->plan->hosts) {
         run_stream_keep(s, data, bytes);
@@ -116,7 +116,7 @@ static void run_stream_take(run_job *j, run_stream *s, const char *data, size_t 
     }
 }
 
-/* Closes the pipe, and forwards an incomplete last line. */
+/* Closes the pipe, and forwards its incomplete last line. */
 ESP__FN void run_stream_end(run_job *j, run_stream *s) {
     if (s->fd < 0) return;
     close(s->fd);
@@ -127,7 +127,7 @@ ESP__FN void run_stream_end(run_job *j, run_stream *s) {
     s->cap = 0;
 }
 
-/* Reads once from the pipe. Closes it if our own output is closed, so that the rank gets SIGPIPE. */
+/* Reads once from the pipe. If the launcher's own output is closed, closes the pipe, so that the rank gets SIGPIPE. */
 ESP__FN void run_stream_read(run_job *j, run_stream *s) {
     char data[1 << 16];
     if (s->sink->broken) {

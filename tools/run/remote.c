@@ -1,17 +1,16 @@
-/* remote.c: both ends of --hosts: the launcher, which starts `espresso run --part` on each host by a remote shell, and
- * that process. It reads the job from its standard input, then one byte for each signal. If this input ends, the
- * launcher or the connection is gone, and it ends its ranks. Must not know how a failed host affects the job: watch.c
- * does. */
+/* remote.c: both ends of --hosts. The launcher starts `espresso run --part` on each host by a remote shell. That
+ * process reads from its standard input first the job, then one byte for each signal. If this input ends, the launcher
+ * or the connection is gone, so it ends its ranks. Must not know what a failed host means for the job: watch.c does. */
 #include "tools/run/run.h"
 #include "espresso.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* `run --part` writes lines with this mark to the launcher: 0 when ready, later the exit status of a failed rank. */
+/* Begins each line from `run --part` to the launcher. A number follows: 0 when ready, later a failed rank's status. */
 static const char run_mark[] = "espresso run --part: ";
 enum { RUN_HEAD = 32 }; /* bytes of the header: version and length */
 
-/* Does `espresso run` set this variable for each rank? Inside another job, it must not pass on that job's values. */
+/* Does `espresso run` itself set this variable for ranks? Inside a job, it must not pass on that job's value. */
 ESP__FN bool run_is_own(const char *text) {
     static const char *const own[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
                                       "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT",
@@ -22,14 +21,14 @@ ESP__FN bool run_is_own(const char *text) {
     return false;
 }
 
-/* Is this variable copied to other hosts without --env? */
+/* Is this variable copied to other hosts even without --env? */
 static bool run_is_forwarded(const char *text) {
-    /* other values of ESPRESSO_TOKENS name a pipe of this machine */
+    /* values of ESPRESSO_TOKENS other than "off" name a pipe of this machine */
     if (strncmp(text, "ESPRESSO_TOKENS=", 16) == 0) return !strcmp(text + 16, "off");
     return !run_is_own(text) && (strncmp(text, "ESPRESSO_", 9) == 0 || strncmp(text, "OMP_", 4) == 0);
 }
 
-/* Writes the current directory's path, from $PWD if possible: a path through links may be the same on all hosts. */
+/* Writes the path of the current directory. Prefers $PWD: a path through links may be the same on all hosts. */
 ESP__FN bool run_here(char *path, size_t cap) {
     const char *pwd = getenv("PWD");
     struct stat a, b;
@@ -40,7 +39,7 @@ ESP__FN bool run_here(char *path, size_t cap) {
     return true;
 }
 
-/* Executes the remote shell in the child process. */
+/* Becomes the remote shell. Runs in the child process. */
 ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
     esp__text script = {0}, command = {0};
     esp__text_add(&script, "exec %s \"$@\"", p->rsh);
@@ -55,7 +54,7 @@ ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
 
 static void run_add_word(run_queue *q, const char *text) { run_queue_add(q, text, strlen(text) + 1); }
 
-/* Writes the job for `run --part` on a host: a header, then words that end with a zero byte each. */
+/* Writes the job for a host's `run --part`: a header, then words, each with a NUL after it. */
 static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     const run_plan *p = j->plan;
     char head[RUN_HEAD] = {0}, numbers[160];
@@ -75,8 +74,8 @@ static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     snprintf(q->data, sizeof head, "%s %zu", ESPRESSO_VERSION, q->end - sizeof head);
 }
 
-/* Sends the job to `run --part` on a host. Uses a pipe, since other users of the host can read command lines. The whole
- * job must fit into the pipe: a write that waits for a slow remote shell would block the launcher. */
+/* Sends a host's `run --part` the job through a pipe, as other users could read it on a command line. All of it must
+ * fit into the pipe, as a write that waits for a slow remote shell would block the launcher. */
 ESP__FN int run_part_send(run_job *j, int i) {
     const run_host *h = &j->plan->hosts[i];
     const int to = j->children[i].to;
@@ -85,7 +84,7 @@ ESP__FN int run_part_send(run_job *j, int i) {
     fcntl(to, F_SETPIPE_SZ, (int)q.end);
     fcntl(to, F_SETFL, O_NONBLOCK);
     const ssize_t sent = write(to, q.data, q.end);
-    /* after EPIPE, the exit status of the remote shell explains the failure */
+    /* after EPIPE, the exit status of the remote shell will explain the failure */
     const bool whole = sent == (ssize_t)q.end || (sent < 0 && errno == EPIPE);
     free(q.data);
     if (whole) return TOOL_OK;
@@ -95,13 +94,13 @@ ESP__FN int run_part_send(run_job *j, int i) {
                      h->name, q.end);
 }
 
-/* In `run --part`: sends the launcher a number. */
+/* Sends the launcher a number. Called in `run --part`. */
 ESP__FN void run_part_report(run_job *j, int number) {
     char text[64];
     run_sink_add(j->out, text, (size_t)snprintf(text, sizeof text, "%s%d\n", run_mark, number));
 }
 
-/* In the launcher: handles a line from a host. Before `run --part` is ready, a login script may print something. */
+/* Handles a line of a host, in the launcher. Before `run --part` is ready, a login script may print something. */
 ESP__FN void run_host_line(run_job *j, run_stream *s) {
     run_child *c = &j->children[s->child];
     const size_t n = sizeof run_mark - 1;
@@ -119,7 +118,7 @@ ESP__FN void run_host_line(run_job *j, run_stream *s) {
     }
 }
 
-/* Prints how a host failed, unless `run --part` has reported the failed rank itself. */
+/* Prints how a host failed, unless its `run --part` has already reported a failed rank. */
 ESP__FN void run_host_report(run_job *j, const run_child *c) {
     const run_host *h = &j->plan->hosts[c - j->children];
     char who[340], rsh[128];
@@ -149,7 +148,7 @@ static bool run_read_all(char *to, size_t bytes) {
     return true;
 }
 
-/* Reads the words that follow the header. Returns NULL after an error message. */
+/* Reads the words after the header. Returns NULL after it has printed an error. */
 static char *run_part_text(const tool_command *c, size_t *bytes) {
     char head[RUN_HEAD], version[RUN_HEAD], *text = NULL;
     if (!run_read_all(head, sizeof head) || head[sizeof head - 1] || sscanf(head, "%31s %zu", version, bytes) != 2)
@@ -171,7 +170,7 @@ static char *run_next_word(char **at, const char *end) {
     return word;
 }
 
-/* Fills an empty plan from the words of run_part_write, and adds their variables to the environment. */
+/* Fills an empty plan from the words of run_part_write, and sets the variables that they contain. */
 static int run_part_read(run_plan *p, char *at, const char *end) {
     int machine, elastic, prefix, out, err, argc;
     const char *numbers = run_next_word(&at, end);
@@ -202,7 +201,7 @@ static int run_part_read(run_plan *p, char *at, const char *end) {
     return run_find_program(p);
 }
 
-/* `espresso run --part`: runs the ranks of this host. */
+/* Runs the ranks of this host, as `espresso run --part`. */
 ESP__FN int run_part_main(const tool_command *self, const char *host) {
     char name[300], go;
     tool_command named = *self;
@@ -210,7 +209,7 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     size_t bytes;
     snprintf(name, sizeof name, "run on %s", host);
     named.name = name;
-    char *text = run_part_text(&named, &bytes); /* never freed: putenv() keeps pointers into it */
+    char *text = run_part_text(&named, &bytes); /* not freed, as putenv() keeps pointers to it */
     int status = text ? run_part_read(&p, text, text + bytes) : TOOL_FAILED;
     if (status == TOOL_OK) {
         printf("%s0\n", run_mark);
@@ -219,5 +218,5 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     free(p.argv);
     free(p.machine_of);
     free(p.local_of);
-    return status == 255 ? TOOL_FAILED : status; /* ssh itself uses 255 */
+    return status == 255 ? TOOL_FAILED : status; /* 255 would look like an error of ssh itself */
 }

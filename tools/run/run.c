@@ -1,5 +1,5 @@
-/* run.c: `espresso run`: starts the ranks of a job on this machine, optionally as if they were on several machines.
- * It passes settings to ranks by environment variables only. */
+/* run.c: `espresso run` starts the ranks of a job on this machine, or on emulated machines, or (--hosts) on several
+ * hosts. It passes settings to ranks only by environment variables. */
 #include "tools/run/run.h"
 #include "backends/shm/transport.h"
 #include "espresso_impl/job/hmac.h"
@@ -37,7 +37,7 @@ static const tool_flag run_flags[] = {
     {"--elastic", NULL, "a rank that fails does not end the others, which go on without it (docs/use/shrink.md)"},
 };
 
-/* Returns the "NAME=VALUE" of --env. For "NAME" alone, takes the value from our environment. */
+/* Returns the "NAME=VALUE" of --env. If the user gave only "NAME", takes the value from this process' environment. */
 static const char *run_env_text(const tool_command *c, const char *text) {
     const size_t n = strcspn(text, "=");
     if (!n) tool_usage(c, "--env %s: write NAME=VALUE", text);
@@ -48,7 +48,7 @@ static const char *run_env_text(const tool_command *c, const char *text) {
     tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
 }
 
-/* Sets the machine of each rank: by `uneven` ("3,1": three ranks, then one), or n ranks on `machines`. */
+/* Sets each rank's machine: by `uneven`, such as "3,1" (three ranks, then one), or by dividing n among `machines`. */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
@@ -78,7 +78,7 @@ ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
         tool_usage(c, "--machines %ld and --ranks-per-machine %s do not agree", machines, uneven);
 }
 
-/* Flags that are not stored in the plan themselves. */
+/* Values of flags that are not in the plan. */
 typedef struct run_flag_values {
     long n, machines;
     const char *uneven, *hosts, *root;
@@ -172,11 +172,11 @@ ESP__FN const char *run_link(const tool_command *c, const char *flag, const char
     return text;
 }
 
-/* Chooses a random secret and a random address at which rank 0 listens, so that jobs do not connect to each other.
- * Without --hosts the address is an abstract Unix socket, which leaves no file; with --hosts it is a port, if the user
- * gave none. */
+/* Chooses a random secret and a random address for rank 0, so that ranks of different jobs do not connect to each
+ * other. Without --hosts it is an abstract Unix name, which leaves no file. With --hosts it is a TCP port, unless the
+ * user gave one. */
 ESP__FN int run_make_root(run_plan *p) {
-    enum { LOW = 20000, PORTS = 12768 }; /* below the ephemeral ports of Linux */
+    enum { LOW = 20000, PORTS = 12768 }; /* Linux gives ports above these to outgoing connections */
     uint8_t r[12], secret[(sizeof p->secret - 1) / 2];
     char hex[2 * sizeof r + 1];
     const size_t at = strlen(p->root);
@@ -207,7 +207,7 @@ ESP__FN int run_job_run(const run_plan *p) {
         if (p->part) j.sinks[k].color = p->color[k];
     }
     j.out = &j.sinks[0];
-    /* if stdout and stderr are the same file, one queue for both keeps lines complete */
+    /* if stdout and stderr are the same file, one queue serves both, so that lines stay complete */
     j.err = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino
                 ? j.out
                 : &j.sinks[1];

@@ -1,5 +1,5 @@
-/* spawn.c: finds the program, starts a process for each rank or for each host, and a watchdog process that ends them if
- * the launcher is killed. Must not know what happens to them later. */
+/* spawn.c: finds the program and starts a process for each rank or host. Also starts a watchdog process, which ends
+ * them if the launcher is killed. Must not know what happens to them later. */
 #include "tools/run/run.h"
 #include "espresso_impl/base/machine.h"
 #include <fcntl.h>
@@ -12,7 +12,7 @@ static bool run_is_program(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Searches PATH for argv[0] as a shell does, so that an error appears once and not for each rank. */
+/* Searches PATH for argv[0] like a shell. Done once here, so that an error is not printed once for each rank. */
 ESP__FN int run_find_program(run_plan *p) {
     const char *name = p->argv[0], *path = getenv("PATH");
     struct stat st;
@@ -47,7 +47,7 @@ static void run_set_number(const char *name, int value) {
     setenv(name, text, 1);
 }
 
-/* Sets a rank's environment. Runs in the child. */
+/* Sets a rank's environment. Runs in the child process. */
 static void run_set_environment(const run_plan *p, int i) {
     for (int e = 0; e < p->n_env; e++) {
         char *name = strndup(p->env[e], strcspn(p->env[e], "="));
@@ -68,7 +68,7 @@ static void run_set_environment(const run_plan *p, int i) {
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     unsetenv("ESPRESSO_HOSTS");
     if (p->part) run_set_number("ESPRESSO_HOSTS", p->machines);
-    if (!getenv("OMP_NUM_THREADS")) { /* each rank has an OpenMP team on shared cores */
+    if (!getenv("OMP_NUM_THREADS")) { /* the ranks' OpenMP teams share the cores */
         int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
     }
@@ -79,20 +79,20 @@ static void run_set_environment(const run_plan *p, int i) {
     if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
 }
 
-/* The number of threads that compress in a rank, as in esp_open: the user's number, or a share of the cores. */
+/* Returns how many threads compress in a rank, as esp_open will decide: the user's number, or a share of the cores. */
 static long run_workers(const run_plan *p, long cores) {
     const char *text = getenv("ESPRESSO_WORKERS");
     for (int i = 0; i < p->n_env; i++)
         if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
-    const char *number = text ? strchr(text, ':') : NULL; /* "openmp:4" */
+    const char *number = text ? strchr(text, ':') : NULL; /* such as "openmp:4" */
     long n = text ? strtol(number ? number + 1 : text, NULL, 10) : 0;
     long machines = p->part ? 1 : p->machines, locals = (p->here + machines - 1) / machines;
     if (n < 1) n = cores / locals;
     return n < 1 ? 1 : n;
 }
 
-/* Limits how many ranks compress at the same time, if all their threads would need more than the cores. A rank takes a
- * token from a pipe while it compresses, as jobs of make do. ESPRESSO_TOKENS=off switches this off. */
+/* Limits how many ranks compress at the same time, if their threads would outnumber the cores. A rank takes a token
+ * from a pipe while it compresses, like jobs of make. ESPRESSO_TOKENS=off turns this off. */
 static int run_tokens_open(run_job *j) {
     const char *setting = getenv("ESPRESSO_TOKENS");
     const long cores = (long)esp__cores();
@@ -111,7 +111,7 @@ ESP__FN void run_tokens_close(run_job *j) {
         if (j->tokens[i] >= 0) close(j->tokens[i]);
 }
 
-/* Passes the pipe of tokens to a rank; runs in the child. Programs that the rank starts do not get it. */
+/* Passes the pipe of tokens to a rank, and not to programs that the rank starts. Runs in the child process. */
 static void run_tokens_give(const run_job *j) {
     char text[64];
     struct stat st;
@@ -122,9 +122,9 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* Executes the rank's program, or a remote shell, in the child process. Its own session lets the launcher end it with
- * its children, and keeps the terminal's Ctrl-C from it. If exec fails, writes errno to `report`, which exec would
- * close. */
+/* Becomes the rank's program, or a remote shell. Runs in the child process. A session of its own lets the launcher end
+ * it together with its children, and keeps Ctrl-C from it. If exec succeeds, it closes `report`; if not, errno is
+ * written there. */
 static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
     const run_plan *p = j->plan;
     setsid();
@@ -178,21 +178,21 @@ static int run_start_child(run_job *j, int i) {
     return p->hosts ? run_part_send(j, i) : TOOL_OK;
 }
 
-/* Starts all ranks on this machine, or a remote shell to every host. */
+/* Starts all ranks on this machine, or a remote shell for each host. */
 ESP__FN int run_start(run_job *j) {
     int status = j->plan->hosts ? TOOL_OK : run_tokens_open(j);
     for (int i = 0; i < j->n && status == TOOL_OK; i++) status = run_start_child(j, i);
     return status;
 }
 
-/* The watchdog process: waits until the launcher writes 0 (the job is over) or has died. If it died, kills every child
- * with its process group. A parent-death signal would kill the children, but not their own children. */
+/* The watchdog process. Waits until the launcher has written 0 (the job is over) or has died. Then kills every child
+ * with its process group: a parent-death signal would not kill the children's own children. */
 static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "esp-watchdog");
-    dup2(from, 0); /* all else is closed: pipes of output must end */
+    dup2(from, 0); /* closes all pipes, whose readers wait for their end */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);
@@ -218,7 +218,7 @@ ESP__FN int run_start_watchdog(run_job *j) {
 ESP__FN void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->watchdog, &none, sizeof none);
-    (void)n; /* if it failed, the watchdog process is gone already */
+    (void)n; /* an error means that the watchdog process has ended */
     close(j->watchdog);
     waitpid(j->watchdog_pid, NULL, 0);
 }

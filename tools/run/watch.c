@@ -1,5 +1,5 @@
-/* watch.c: the launcher's loop: handles output, signals and ended ranks, and ends the job.
- * Must not know how ranks were started. */
+/* watch.c: the launcher's loop. It handles output, signals and ended ranks, and ends the job. Must not know how ranks
+ * were started. */
 #include "tools/run/run.h"
 #include "espresso_impl/base/base.h"
 #include <fcntl.h>
@@ -14,8 +14,8 @@ static void run_close_to(run_child *c) {
     c->to = -1;
 }
 
-/* Sends a signal to every rank that still runs and to its children. With --hosts, writes it as a byte to each `run
- * --part`; SIGKILL is the end of that input. */
+/* Sends a signal to every running rank and to its children. With --hosts, writes it as a byte to each `run --part`, or
+ * closes that pipe for SIGKILL. */
 ESP__FN void run_signal_all(run_job *j, int sig) {
     const char byte = (char)sig;
     for (int i = 0; i < j->started; i++) {
@@ -28,14 +28,14 @@ ESP__FN void run_signal_all(run_job *j, int sig) {
     }
 }
 
-/* Kills all ranks at once, without a message. */
+/* Kills all ranks at once, and prints nothing. */
 static void run_abandon(run_job *j) {
     run_signal_all(j, SIGKILL);
     j->ending = RUN_KILL_SENT;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
 
-/* Writes the children that pick() selects: "rank 2", "ranks 0, 2-5", with --hosts "hosts a, b"; "" for none. */
+/* Writes which children pick() selects, such as "rank 2", "ranks 0, 2-5" or, with --hosts, "hosts a, b". "" if none. */
 static const char *run_list(const run_job *j, bool (*pick)(const run_job *, const run_child *), char *text,
                             size_t cap) {
     const run_host *hosts = j->plan->hosts;
@@ -65,8 +65,8 @@ static bool run_is_follower(const run_job *j, const run_child *c) {
 
 static void run_report(run_job *j, const run_child *c) {
     const int rank = j->plan->first + (int)(c - j->children);
-    if (c->signal && c->signal == j->end_signal) return;         /* the user's own signal */
-    if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* as in `espresso run ... | head` */
+    if (c->signal && c->signal == j->end_signal) return;         /* the user has sent this signal */
+    if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* normal in `espresso run ... | head` */
     if (j->plan->hosts)
         run_host_report(j, c);
     else if (j->plan->part && j->end_signal)
@@ -78,10 +78,10 @@ static void run_report(run_job *j, const run_child *c) {
         run_print(j, "rank %d (pid %d) exited with status %d", rank, (int)c->pid, c->status);
 }
 
-/* Is the process exiting, although waitpid() does not return it yet? Its connections may be closed already, so that
- * other ranks may fail because of it. */
+/* Is the process exiting, although waitpid() does not return it yet? It may have closed its connections, and made other
+ * ranks fail. */
 static bool run_is_dying(const run_child *r) {
-    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat; PF_EXITING */
+    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat, and its bit PF_EXITING */
     char path[64], text[512], *at;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
     FILE *f = fopen(path, "r");
@@ -94,13 +94,12 @@ static bool run_is_dying(const run_child *r) {
 }
 
 static bool run_was_killed(const run_job *j, const run_child *c) {
-    return c->signal || (j->plan->hosts && c->status > 128); /* it is a rank's status */
+    return c->signal || (j->plan->hosts && c->status > 128); /* above 128, it is the status of a rank */
 }
 
-/* Records the ranks that ended since the last call, and sets *dying to the number of those that are exiting. Does not
- * reap them: their process ids, which are also those of their groups, must not be reused. Returns the failed rank that
- * is most likely the cause, or `first`: a rank killed by a signal is a more likely cause than one that exited at the
- * same time. */
+/* Marks the ranks that have ended since the last call, and counts in *dying those that are exiting. Does not reap them,
+ * so that their process ids, which are also group ids, are not reused. Returns the failed rank that is most likely the
+ * cause, or `first`: a rank that a signal killed, rather than one that exited at the same time. */
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
@@ -112,11 +111,11 @@ static int run_note_new(run_job *j, int first, int *dying) {
             continue;
         }
         r->ended = true;
-        run_close_to(r); /* ends `run --part` if its remote shell was killed */
+        run_close_to(r); /* ends `run --part`, in case only its shell was killed */
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
         if (!r->reported) r->status = r->signal ? 128 + r->signal : info.si_status;
-        /* ranks that we end do not count as failed */
+        /* ranks that the launcher itself ends have not failed */
         const bool bad = r->status != 0 || (j->plan->hosts && !r->ready);
         r->failed = r->reported || (bad && (j->first_failed < 0 || j->ending < RUN_TERM_SENT));
         if (r->failed && (first < 0 || (run_was_killed(j, r) && !run_was_killed(j, &j->children[first])))) first = i;
@@ -124,15 +123,15 @@ static int run_note_new(run_job *j, int first, int *dying) {
     return first;
 }
 
-/* With --elastic: can the job still succeed, because a rank runs or has succeeded? */
+/* With --elastic: can the job still succeed? It can if a rank still runs or has succeeded. */
 static bool run_goes_on(const run_job *j) {
     int succeeded = 0;
     for (int i = 0; i < j->started; i++) succeeded += j->children[i].ended && j->children[i].status == 0;
     return j->plan->elastic && !j->ending && (j->alive || succeeded);
 }
 
-/* Records the ranks that ended, and returns the one that failed first, or -1. A rank that exits because another was
- * killed can be seen before the killed one, so this waits for ranks that are exiting. */
+/* Marks the ranks that have ended, and returns the one that failed first, or -1. A rank that exits because another one
+ * was killed may be seen before the killed one, so this waits for ranks that are exiting. */
 static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->children[first].signal && dying && ms < RUN_DYING_MS;
@@ -143,7 +142,7 @@ static int run_find_first(run_job *j) {
     return first;
 }
 
-/* After the failure of child `first`: others get time to end by themselves. `run --part` only reports the failure. */
+/* After child `first` has failed, gives the others time to end by themselves. `run --part` only reports the failure. */
 static void run_begin_ending(run_job *j, int first) {
     j->first_failed = first;
     if (j->plan->part) run_part_report(j, j->children[first].status);
@@ -152,9 +151,9 @@ static void run_begin_ending(run_job *j, int first) {
     j->deadline_ms = run_now_ms() + (j->end_signal ? RUN_USER_GRACE_MS : RUN_GRACE_MS);
 }
 
-/* Reports the failure of child i, and begins to end the job. */
+/* Reports that child i has failed, and begins to end the job. */
 ESP__FN void run_note_failed(run_job *j, int i) {
-    if (j->first_failed >= 0) { /* reports of hosts arrive in any order */
+    if (j->first_failed >= 0) { /* reports of several hosts arrive in any order */
         const bool cause = run_was_killed(j, &j->children[i]) && !run_was_killed(j, &j->children[j->first_failed]);
         if (j->plan->hosts && cause && j->ending < RUN_TERM_SENT) j->first_failed = i;
         return;
@@ -170,7 +169,7 @@ static void run_note_ended(run_job *j) {
     if (first >= 0) run_note_failed(j, first);
 }
 
-/* Enters the next stage of ending the job, after the time of the present stage. */
+/* Enters the next stage of ending the job: SIGTERM, then SIGKILL. */
 static void run_escalate(run_job *j) {
     char text[256];
     int sig = j->ending == RUN_GRACE && !j->end_signal ? SIGTERM : SIGKILL;
@@ -183,7 +182,7 @@ static void run_escalate(run_job *j) {
     run_print(j, "ending what still runs with %s: %s", sig == SIGTERM ? "SIGTERM" : "SIGKILL",
               run_list(j, run_is_alive, text, sizeof text));
     run_signal_all(j, sig);
-    run_signal_all(j, SIGCONT); /* a stopped rank cannot end */
+    run_signal_all(j, SIGCONT); /* a stopped rank would not end */
     j->ending = sig == SIGTERM ? RUN_TERM_SENT : RUN_KILL_SENT;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
@@ -191,7 +190,7 @@ static void run_escalate(run_job *j) {
 static bool run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
 
 static void run_forward_signal(run_job *j, int sig) {
-    if (sig == SIGTSTP) { /* it has no effect in the ranks' sessions */
+    if (sig == SIGTSTP) { /* no effect in the ranks' own sessions */
         run_signal_all(j, SIGSTOP);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
@@ -218,7 +217,7 @@ static void run_forward_signal(run_job *j, int sig) {
     run_signal_all(j, sig);
 }
 
-/* Opens the signalfd for SIGCHLD and the signals below, except for those that our parent ignored, as nohup does. */
+/* Opens a signalfd for SIGCHLD and those signals below that this process does not ignore, as it does under nohup. */
 ESP__FN int run_signals_open(run_job *j) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
@@ -242,7 +241,7 @@ static void run_take_signals(run_job *j) {
     run_note_ended(j);
 }
 
-/* In `run --part`: handles a signal from the launcher. At the end of input the launcher or the connection is gone. */
+/* Handles a signal from the launcher, in `run --part`. If its input ends, the launcher or connection is gone. */
 static void run_take_control(run_job *j) {
     unsigned char sig;
     if (read(j->control, &sig, 1) == 1) {
@@ -261,7 +260,7 @@ static int run_streams_open(const run_job *j) {
     return n;
 }
 
-/* Kills the processes that ranks left behind, and reads the rest of the pipes. */
+/* Kills processes that ranks have left behind, and reads what remains in the pipes. */
 static void run_sweep(run_job *j) {
     for (int i = 0; i < j->started; i++) {
         kill(-j->children[i].pid, SIGKILL);
@@ -273,7 +272,7 @@ static void run_sweep(run_job *j) {
     }
 }
 
-/* One round of the loop: sleeps until something happens or `deadline_ms`. */
+/* Sleeps until something happens or `deadline_ms`, and handles it. */
 static void run_round(run_job *j, struct pollfd *p) {
     int n = 0, wait = -1;
     int64_t left = j->deadline_ms - run_now_ms();
@@ -295,7 +294,7 @@ static void run_round(run_job *j, struct pollfd *p) {
     if (p[1].revents) run_take_control(j);
 }
 
-/* Runs the loop until every rank has ended and all its output is forwarded. */
+/* Runs until every rank has ended and all its output is forwarded. */
 ESP__FN void run_watch(run_job *j) {
     struct pollfd *p = tool_realloc(NULL, (size_t)(4 + 2 * j->started) * sizeof *p);
     bool lingering = false;
@@ -317,7 +316,7 @@ ESP__FN void run_watch(run_job *j) {
     free(p);
 }
 
-/* Writes the last lines of output, for a limited time: the reader may have stopped reading. */
+/* Writes the last lines of output, for a limited time, as the reader may have stopped reading. */
 static void run_drain(run_job *j) {
     for (int s = 0; s < 2; s++)
         for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
@@ -326,7 +325,7 @@ static void run_drain(run_job *j) {
         }
 }
 
-/* Prints the job's result and returns the exit status. */
+/* Prints the job's result, and returns the exit status. */
 static int run_conclude(run_job *j) {
     char text[256];
     if (j->out->broken && j->out->broken != EPIPE) {
@@ -342,7 +341,7 @@ static int run_conclude(run_job *j) {
     return of_shell ? TOOL_FAILED : c->status;
 }
 
-/* Kills and reaps all processes of the job. Returns its exit status. */
+/* Kills and reaps all processes of the job. Returns the job's exit status. */
 ESP__FN int run_finish(run_job *j) {
     run_sweep(j);
     for (int i = 0; i < j->started; i++) waitpid(j->children[i].pid, NULL, 0);

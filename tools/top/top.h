@@ -1,4 +1,4 @@
-/* top.h: shared by the files of `espresso top`: the job that a statistics file describes. */
+/* top.h: for the files of `espresso top`: what is known of a job, the statistics file, and the screen. */
 #ifndef ESPRESSO_TOOLS_TOP_H
 #define ESPRESSO_TOOLS_TOP_H
 #include "tools/common/args.h"
@@ -11,47 +11,46 @@ extern const tool_command top_command;
 enum { TOP_HISTORY = 120, TOP_LINE_MAX = 64 << 20, TOP_CATCH_UP = 4 << 20 };
 
 typedef struct top_tensor {
-    const char *name; /* in the header or in `own` */
+    const char *name; /* points into the header or into `own` */
     double elements, error, feedback;
     int sampled;
 } top_tensor;
 
-/* The job, from the lines read so far. JSON objects are NULL until the file has them. */
+/* What is known of the job from the lines read so far. JSON objects are NULL before the file has them. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
-    char *sample_line; /* the sample's line, unchanged */
-    json_t *index;     /* tensor's name to its index in `tensors` */
+    char *sample_line; /* the sample's line as it was read */
+    json_t *index;     /* maps a tensor's name to its index in `tensors` */
     top_tensor *tensors;
     size_t n_tensors;
-    double history[TOP_HISTORY]; /* medians of step_us, the oldest first    */
+    double history[TOP_HISTORY]; /* medians of the step time, the oldest first */
     int n_history;
-    long strategies; /* strategies seen so far */
-    long garbage;    /* lines that are not JSON */
+    long strategies; /* number of strategies seen so far */
+    long garbage;    /* number of lines that are not JSON */
     long lines;
 } top_job;
 
-/* The file being followed. */
 typedef struct top_file {
     const char *path;
-    int fd; /* -1: the file is not open */
+    int fd; /* -1 if it is not open */
     dev_t dev;
     ino_t ino;
-    off_t at, caught_up; /* next byte; samples before caught_up are skipped */
-    char *part;          /* an incomplete line */
+    off_t at, caught_up; /* next byte to read; skips samples before caught_up */
+    char *part;          /* the incomplete last line */
     size_t len, cap;
-    int error; /* errno of the last try to open it, or 0 */
+    int error; /* errno of the last attempt to open the file, or 0 */
 } top_file;
 
-/* read.c */
+/* Defined in read.c: */
 ESP__FN double top_number(const json_t *object, const char *key);
 ESP__FN double top_number_in(const json_t *object, const char *group, const char *key);
 ESP__FN const char *top_text(const json_t *object, const char *key);
 ESP__FN void top_follow(top_file *f, top_job *j); /* reads all new lines */
 ESP__FN void top_job_free(top_job *j);
 ESP__FN void top_file_close(top_file *f);
-/* screen.c */
+/* Defined in screen.c: */
 typedef struct top_view {
-    int columns, rows; /* 0: no limit */
+    int columns, rows; /* 0 if unlimited */
     int utf8, ansi;
     double now; /* seconds since 1970 */
 } top_view;
