@@ -21,7 +21,7 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     atomic_store(&s->me->straggler_tensor, tensor);
     atomic_store(&s->me->straggler, rank);
 }
-/* The answer of a rank to an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
+/* Answers an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
 static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
     out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
@@ -239,13 +239,13 @@ TEST(test_stopped_rank_is_named) {
         while (atomic_load(&p.b->rank[3].straggler) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
         print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(esp__now_ns() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].straggler), victim);
-        if (victim != 0) { /* without rank 0, only one rank finds out */
+        if (victim != 0) { /* if rank 0 is stopped, only one rank finds out */
             assert_true(PROCS_AWAIT(&p, straggler, NOBODY, victim));
             for (int32_t r = 0; r < 4; r++) {
                 if (r == victim) continue;
                 assert_int_equal(atomic_load(&p.b->rank[r].straggler), victim);
                 assert_int_equal(atomic_load(&p.b->rank[r].straggler_tensor),
-                                 11 + victim); /* of the rank that waits for it */
+                                 11 + victim); /* tensor of the rank that waits for the victim */
             }
         }
         atomic_store(&p.b->go, 2);

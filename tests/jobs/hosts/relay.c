@@ -25,7 +25,7 @@ typedef struct packet {
     char data[PACKET_MAX];
 } packet;
 
-/* One direction. */
+/* One direction of the cable. */
 typedef struct direction {
     int from, to;
     int64_t delay_ns;
