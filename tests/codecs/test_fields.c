@@ -1,5 +1,5 @@
-/* test_fields.c: fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check` has
- * what every codec must refuse. */
+/* test_fields.c checks fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check`
+ * checks what every codec must refuse. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 
@@ -33,7 +33,7 @@ TEST(bad_fields) {
     assert_int_equal(cf_compress(&p), ESP_OK);
     unsigned char *d = p.payload.data;
     assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 8);
-    d[ESP_PAYLOAD_HEADER] = 0x40; /* code 01 */
+    d[ESP_PAYLOAD_HEADER] = 0x40; /* twobit's invalid code 01 */
     must_fail(&p, d, p.used, "code 01");
     d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
@@ -90,7 +90,7 @@ TEST(both_flags) {
     }
 }
 
-/* Bodies of codes decode to finite numbers for any codes. */
+/* Payloads of codes decode to finite numbers for any codes. */
 TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {

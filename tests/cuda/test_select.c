@@ -1,6 +1,6 @@
-/* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more
- * than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ in their last bits
- * alone. Against the CPU, byte by byte. */
+/* test_select.c checks the device's selection of k elements (codecs/cuda/common/select.h) against the CPU, byte by
+ * byte, if it needs more than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ
+ * only in their last bits. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -83,7 +83,7 @@ TEST(many_spans) {
     pair_close();
 }
 
-/* Payloads of several spans, with other numbers each, are added in order. */
+/* Payloads of several spans with different numbers are added in order. */
 TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
@@ -112,7 +112,7 @@ TEST(orders) {
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 
-/* Damages the body of a payload of k values; 0: there is no such damage for its form. */
+/* Damages a payload of k values. Returns 0 if this damage does not apply to the payload's form. */
 static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     uint32_t *held = (uint32_t *)(void *)(body + 4 * k), *word = held + SPANS;
     uint16_t *place = (uint16_t *)(void *)word;

@@ -1,4 +1,5 @@
-/* library.h: the library's headers, also internal ones. Tests link objects in which internal functions are external. */
+/* library.h has the library's headers, also internal ones. Tests link objects in which internal functions are
+ * external. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
 #ifndef ESP__FN

@@ -134,8 +134,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
-    uint64_t launches, fills, copies; /* enqueued */
-    uint64_t read, written;           /* bytes, by kernels through memory.h */
+    uint64_t launches, fills, copies; /* numbers of enqueued operations */
+    uint64_t read, written;           /* bytes moved by kernels through memory.h */
 } cuda_host_counts;
 extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" void cuda_host_seed(uint64_t seed);
@@ -181,7 +181,7 @@ T cuda_host_shuffle(const char *file, int line, int kind, unsigned mask, T value
     ((void)cuda_host_warp(__FILE__, __LINE__, CUDA_HOST_WARP, cuda_host_mask(__VA_ARGS__), 0, 0, 32))
 inline unsigned cuda_host_mask(unsigned mask = 0xFFFFFFFFu) { return mask; }
 
-void cuda_host_yield(void); /* now and then another thread runs */
+void cuda_host_yield(void); /* sometimes lets another thread run */
 template <typename T> inline T cuda_host_swap(T *at, T value) {
     const T old = *at;
     *at = value;
