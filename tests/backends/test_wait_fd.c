@@ -55,7 +55,7 @@ static void states(ranks_me *me) {
         b->wake(comm);
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "two calls of wake() ended by one progress()");
-        b->progress(comm, 1); /* sleeping uses up the notification, so test again */
+        b->progress(comm, 1); /* a sleep, after which the caller must test again */
         expect(me, readable(fd, 0), "readable after another sleep");
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "not readable before rank 0 comes");
@@ -146,7 +146,7 @@ static void open_pair(ranks_me *me, pair *p, int polls) {
     memset(p, 0, sizeof *p);
     for (int k = 0; k < 2; k++) {
         ranks_me other = *me;
-        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* loop: threads only */
+        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* loop has only threads */
         p->comm[k] = ranks_open(&other, 0, NULL);
         p->x[k] = (float *)malloc(sizeof(float) * 200000);
         p->fd[k] = p->comm[k] && polls ? p->b[k]->wait_fd(p->comm[k]) : -1;

@@ -109,7 +109,7 @@ TEST(halves) {
                     (i * 2654435761u & 0x7ff000u); /* covers f16's range, and ties */
             memcpy(&wide[i], &u, 4);
         }
-        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd: the tail too */
+        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd, for the tail */
         for (uint32_t i = 0; i < 65535; i++)
             if (wide[i] == wide[i] && out[i] != plain_to_f16(wide[i]) && (out[i] & 0x7fffu))
                 fail_msg("%.9g became f16 %04x", (double)wide[i], out[i]);
@@ -430,7 +430,7 @@ static void bad_open(ranks_me *me) {
     }
     esp_status s = me->b->open(&ranks_host, &eg, me->rank ? "latency=1us" : "latency=2us", &comm);
     if (s != ESP_E_MISMATCH) ranks_fail(me, "different parameters were taken: %d", (int)s);
-    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both must know */
+    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both get an error */
     if (s == ESP_OK) ranks_fail(me, "opened although a rank could not");
 }
 /* Rank 0 is the root of a broadcast, while the others reduce. It may already be in its next collective when they

@@ -13,7 +13,7 @@ static float bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* The sample contains every third line of 16 elements of parts of these sizes. */
+/* The selection samples 16 of every 48 elements in parts of these sizes. */
 static float number(int shape, uint64_t i, uint64_t count) {
     const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
     const int sampled = i / 16 % 3 == 0;

@@ -72,8 +72,7 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
-/* Return random numbers with the state `seed`, by the upper half of a linear congruential generator, and by
- * splitmix64. */
+/* Return random numbers: the upper half of a linear congruential generator with state `seed`, and splitmix64. */
 static inline uint32_t test_random32(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 32);
@@ -154,7 +153,7 @@ bool error_has(const esp_ctx *ctx, const char *word);
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* ranks; ranks on each machine (0: all on one) */
+    int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one) */
     const int32_t *machines;   /* alternatively each rank's machine, from 1 */
     const char *const *places; /* alternatively each rank's place */
     esp_config config;         /* for all ranks, without rank and machine */
@@ -165,8 +164,7 @@ typedef struct test_job {
 
 /* Opens all ranks as threads, runs `body` in each, and closes them. */
 void test_run(test_job *j);
-/* Like test_run, but returns the number of ranks that did not open, and of failed CHECKs. By default, logs only
- * errors. */
+/* Like test_run, but returns how many ranks did not open and CHECKs failed. By default, logs only errors. */
 int test_run_failures(test_job *j);
 /* Used as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})
