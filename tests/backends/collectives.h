@@ -83,8 +83,8 @@ static int numbers(ranks_me *me, void *comm, const number_case *k) {
     free(src), free(dst), free(keep);
     return bad;
 }
-/* Checks one shape with every op, dtype and reduction, in place and not. `pick` chooses the rest, and is the same on
- * all ranks. */
+/* Checks one shape with every op, dtype and reduction, in place and not. `pick` is a random state, equal on all
+ * ranks. */
 static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t width, uint64_t *pick) {
     int bad = 0;
     for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE; op++)

@@ -9,7 +9,7 @@
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 
 typedef struct ranks_shared {
-    pthread_barrier_t barrier[1 + RANKS_MAX]; /* of all ranks; of the group whose lowest rank is r */
+    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0]: all ranks; [1 + r]: the group whose first is r */
     uint8_t oob[RANKS_MAX][RANKS_OOB];
     int failed, mark;
     char text[512];

@@ -240,7 +240,7 @@ static void dies_polling(ranks_me *me) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     if (me->rank == 0) {
         kill(__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST), SIGKILL);
-        usleep(50000); /* its socket may or may not be closed by now */
+        usleep(50000); /* whether or not its socket is closed by now */
         expect(me, me->b->start(comm, &c, none, &req) == ESP_OK && me->b->test(comm, req) == ESP_PENDING, "start");
     }
     me->b->close(comm);

@@ -69,7 +69,7 @@ TEST(version_2, setup, folder_remove) {
 
 TEST(version_1, setup, folder_remove) {
     put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
-    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* of another controller */
+    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* a limit of another controller does not count */
     put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");

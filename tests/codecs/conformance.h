@@ -87,7 +87,7 @@ typedef struct cf_codec {
     const esp_codec *table;
     void *self;
     const char *spec;
-    esp_traits traits; /* of this instance */
+    esp_traits traits; /* traits of this codec instance */
 } cf_codec;
 
 /* Returns the built-in codec number i, or NULL if there are fewer. */

@@ -234,7 +234,7 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, map + 100, &full, 1);
     expect_corrupt(&r, map + 100, &none, 1);
     memcpy(&word, (uint8_t *)r.payload.data.ptr + r.used - 4, 4);
-    word = (word & (word - 1)) | 0x80000000u; /* as many bits, one of them past the end */
+    word = (word & (word - 1)) | 0x80000000u; /* as many marked elements, but one past the end */
     expect_corrupt(&r, r.used - 4, &word, 4);
     codec_close(&r);
     free(g);

@@ -57,7 +57,7 @@ static void body(esp_ctx *ctx, void *user) {
         if (step == run.leaves[origin] && hostile.wanted) {
             esp__standby_root(ctx->job.standby, 0, 0, hostile.root);
             hostile.began = !pthread_create(&hostile.thread, NULL, hostile_main, NULL);
-            poll(NULL, 0, 100); /* it connects before the ranks shrink */
+            poll(NULL, 0, 100); /* lets the hostile peer connect first */
         }
         if (step == run.leaves[origin]) return;
         for (int i = 0; i < N; i++) g[i] = (float)(i % 5 + 3 * origin);
@@ -109,7 +109,7 @@ TEST(test_hostile) {
     hostile.wanted = 0;
     assert_true(hostile.began);
     pthread_join(hostile.thread, NULL);
-    /* It was refused, or the ranks finished before they read its message. */
+    /* Rank 0 refused the hostile peer, or the ranks finished before reading its message. */
     assert_true(hostile.got == ESP__MSG_REFUSE || hostile.got == 0);
 }
 TEST(test_tcp) {

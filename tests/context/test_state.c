@@ -71,8 +71,8 @@ TEST(test_resumed_run_is_bit_identical) {
         /* The state is saved in the last step of the warmup, and in the step after it. */
         "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
-        /* With several compressions per tensor, and with one of the rank's own gradient, for which dgc keeps
-         * momenta. */
+        /* Two options: one compresses a tensor several times, the other compresses the rank's own gradient, so dgc
+         * keeps momenta. */
         const char *option = c % 2 ? two : "comp@cpu > flat.allgather > decomp@cpu";
         run(RANKS, body_whole, (void *)(uintptr_t)option, codecs[c / 2], 5);
         run(RANKS, body_first_half, (void *)(uintptr_t)option, codecs[c / 2], 5);

@@ -126,7 +126,7 @@ TEST(inputs) {
     pair_close();
 }
 
-/* Of parts one larger than the work of a warp, block or tile, the last number is NaN, or the only one that is not 0. */
+/* A part is larger by one than a warp, block or tile handles, and its last number is NaN, or the only nonzero one. */
 TEST(last_number) {
     static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
     pair_open("4", 9);
@@ -402,7 +402,7 @@ TEST(damaged_rounds) {
                 if (cpu != cuda)
                     fail_msg("%s: case %d of compress: the CPU says '%s', CUDA '%s'", specs[s], round, pair_status(cpu),
                              pair_status(cuda));
-                /* of a range that is too small each way makes other levels */
+                /* If an accepted range is too small, the two residuals may differ. */
                 if (cpu != ESP_OK)
                     pair_same(specs[s], &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
             }

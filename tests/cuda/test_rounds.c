@@ -104,10 +104,10 @@ TEST(draws) {
             pair_same(c.spec, &p, "what is behind the payload", p.cpu.payload[0], p.cuda.payload[0], p.cpu.capacity[0]);
             keep(&all, &p, 0);
             if (n == 1 || n == 2) keep_empty(&all);
-            if (n == 1) decode_all(&c, &p, &all); /* of one draw so far */
+            if (n == 1) decode_all(&c, &p, &all); /* as long as all payloads come from one draw */
         }
         decode_all(&c, &p, &all);
-        while (all.n < 140) keep(&all, &p, 0); /* in two launches */
+        while (all.n < 140) keep(&all, &p, 0); /* more payloads than one launch takes */
         decode_all(&c, &p, &all);
         overflow(&all);
         decode_all(&c, &p, &all);
@@ -117,7 +117,7 @@ TEST(draws) {
         keep(&all, &p, 0);
         decode_all(&c, &p, &all);
         keep_empty(&all);
-        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* only empty payloads */
+        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* only empty payloads are left */
         all.cpu[0] = all.cpu[1], all.cuda[0] = all.cuda[1], all.bytes[0] = all.bytes[1], all.n = 1;
         decode_all(&c, &p, &all);
         forget(&all);
@@ -179,7 +179,7 @@ TEST(matrices) {
     }
 }
 
-/* Matrices and others in one list. */
+/* One list contains matrices and tensors that are no matrices. */
 TEST(mixed) {
     static const uint64_t rows[] = {0, 30, 300, 0, 1, 5, 700, 0}, cols[] = {90, 40, 7, 3000, 200, 2, 13, 0};
     for (int feedback = 0; feedback < 2; feedback++) {

@@ -111,8 +111,8 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct fake_event {
-    uint64_t recorded, passed; /* how often */
-    uint64_t ns;               /* when it passed */
+    uint64_t recorded, passed; /* how often it was recorded, and how often it passed */
+    uint64_t ns;               /* when it passed (ns) */
 } fake_event;
 
 typedef struct fake_item {

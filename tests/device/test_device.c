@@ -119,7 +119,7 @@ TEST(test_unique) {
     assert_error("device \"three\" of both.so has kind 16, as \"two\" of both.so has");
     assert_int_equal(ctx->registry.devices.n, 0);
     assert_int_equal(add(ctx, &a), ESP_OK);
-    assert_int_equal(add(ctx, &a), ESP_OK); /* the same device again */
+    assert_int_equal(add(ctx, &a), ESP_OK); /* adding the same device again is allowed */
     assert_int_equal(add(ctx, &b), ESP_E_ARG);
     assert_error("device \"two\" is there twice");
     assert_int_equal(add(ctx, &c), ESP_E_ARG);
@@ -269,7 +269,7 @@ TEST(test_device_implementations) {
     assert_int_equal(esp__codec_on(ctx, c, 16, &again), ESP_OK);
     assert_ptr_equal(again, device_codec);
     assert_null(esp__registry_codec(ctx, "tokp"));
-    assert_error("known: none, "); /* each name once */
+    assert_error("known: none, "); /* the error lists each name once */
     assert_null(strstr(strstr(esp_last_error(ctx), "known: ") + 8, "topk, randomk, dgc, topk"));
     esp_codec both = t; /* claims the CPU, which has a table already */
     both.devices |= ESP_BIT(ESP_CPU);

@@ -103,7 +103,7 @@ TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
     for (int k = 0; k < 8; k++) {
-        const int wait = k % 4, at_once = k / 4; /* at_once: the call after the kernel fails already */
+        const int wait = k % 4, at_once = k / 4; /* at_once: the next call after the kernel fails */
         one x;
         esp_ctx *ctx = open_one(&x);
         assert_int_equal(esp_start(ctx), ESP_OK);

@@ -21,7 +21,7 @@ typedef struct gate {
     int down, up;                     /* enqueued copies to the host, and to the device */
     int copied_up;                    /* copies to the device that have ended */
     int compress, decompress;         /* calls that have begun */
-    uint64_t first_ns[2], last_ns[2]; /* when copies ended: [up] */
+    uint64_t first_ns[2], last_ns[2]; /* when the first and last copy ended: [up] or [down] */
     int gave_up;
 } gate;
 static gate gates[PIECE_RANKS];

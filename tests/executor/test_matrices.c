@@ -208,7 +208,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* its random start depends on the step's number */
+    fill(ctx, k, g, 0); /* the codec's random start depends on the step's number */
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {

@@ -113,7 +113,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         memcpy(text + at, data, own), at += own;
         data += own, size -= own;
         m.bytes = at - sizeof m;
-        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* a wrong size */
+        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* a header with a wrong size */
         memcpy(text, &m, sizeof m);
         wire_deliver(w, k, text, at);
     }

@@ -216,7 +216,7 @@ TEST(test_machine, clean) {
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_int_equal(esp__env_where(NULL, &b), ESP_OK);
     assert_string_equal(a.machine, b.machine);
-    assert_true(strlen(a.machine) > 30); /* it contains the boot id */
+    assert_true(strlen(a.machine) > 30); /* the default name has the boot id */
     cfg.machine = -1;
     assert_int_equal(esp__env_where(&cfg, &a), ESP_E_ARG);
     memset(longest, 'x', sizeof longest - 1);

@@ -11,8 +11,8 @@ typedef struct rank_t {
     int32_t rank, size;
     const char *root;
     bool one_host;         /* else ranks of other hosts may connect */
-    bool odd;              /* this rank has another backend than the others */
-    uint64_t sent, closed; /* bytes before esp__peers_close, and including it */
+    bool odd;              /* this rank's backend differs from the others' */
+    uint64_t sent, closed; /* bytes sent before esp__peers_close, and with it */
     esp_status status;
     char error[256];
     pthread_t thread;
@@ -108,7 +108,7 @@ static void run(int32_t size, bool one_host, int32_t odd) {
     /* Rank 0 sends each rank a few bytes per rank, and with several hosts also a port. */
     assert_true(ranks[0].sent / (uint64_t)(size - 1) < 1000u + (one_host ? 4u : 12u) * (uint64_t)size);
     assert_true(most < 1500);
-    /* That a rank has left takes 4 bytes to each remaining rank; a message of its own would take more. */
+    /* To announce that a rank has left takes 4 bytes to each remaining rank; a message of its own would take more. */
     assert_true(to_close < 700u + 5u * (uint64_t)size / 2u);
 }
 

@@ -21,7 +21,7 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* of open, or what the body stores */
+    esp_status status; /* status of open, or the body's result */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
@@ -347,7 +347,7 @@ TEST(test_unknown_peers_are_ignored) {
     job_init(&j, t, 2, body_all);
     pthread_create(&other, NULL, rank_main, &t[0]);
     for (int i = 0; i < 3; i++) pthread_create(&noisy[i], NULL, noise_main, &x[i]);
-    poll(NULL, 0, 50); /* they connect before all ranks have met */
+    poll(NULL, 0, 50); /* the peers connect before all ranks have met */
     rank_main(&t[1]);
     pthread_join(other, NULL);
     for (int i = 0; i < 3; i++) pthread_join(noisy[i], NULL);
@@ -448,7 +448,7 @@ TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->all.barrier);
-    esp__peers_suspect(t->p, t->waits_for, 7); /* all at once */
+    esp__peers_suspect(t->p, t->waits_for, 7); /* all ranks suspect at once */
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->all.barrier);
 }

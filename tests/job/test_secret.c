@@ -300,10 +300,10 @@ TEST(test_other_users) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = hello_connect(t[0].root, 5000);
-        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* it even knows the secret */
+        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* this process even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
-    assert_int_equal(child_wait(child), 0); /* its connection was closed */
+    assert_int_equal(child_wait(child), 0); /* the child's connection was closed */
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 

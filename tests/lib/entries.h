@@ -3,6 +3,6 @@
 #define TEST_ENTRIES_H
 #include "espresso.h"
 
-const esp_plugin *espresso_plugin_v1_example(const esp_host *h); /* of plugins/template_backend */
+const esp_plugin *espresso_plugin_v1_example(const esp_host *h); /* the plugin of plugins/template_backend */
 const esp_plugin *espresso_plugin_v1_nccl(const esp_host *h);
 #endif

@@ -12,7 +12,7 @@ typedef struct report {
     atomic_int lost, straggler; /* ranks named by callbacks, or NOBODY */
     atomic_int lost_left;
     atomic_uint straggler_tensor;
-    atomic_int status; /* of the call under test, 1 until it returns */
+    atomic_int status; /* status of the call under test, 1 until it returns */
     atomic_ullong noticed_ns, returned_ns, closed_ns;
     atomic_int other; /* free for the test                                            */
     char text[1024];

@@ -59,7 +59,7 @@ int test_main(void); /* returns the exit status */
         skip();                                                                                                        \
     } while (0)
 
-/* How often a test repeats itself with other random numbers: n with TEST_ALL (make test-all), otherwise a quarter. */
+/* Returns how often a test repeats itself with new random numbers: n with TEST_ALL (make test-all), else n / 4. */
 static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 
 /* The path of `file` in make's build folder, valid until the next call. */

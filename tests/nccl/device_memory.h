@@ -98,7 +98,7 @@ static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c)
 #define RANKS_COLL coll_where_wanted
 #include "tests/backends/collectives.h"
 
-/* Does as esp_shrink: aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
+/* Like esp_shrink, aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
  * registered memory. */
 static inline void shrinks_and_reopens(ranks_me *me) {
     const uint64_t bytes = 1000 * sizeof(float);

@@ -212,7 +212,7 @@ static void fails_late(ranks_me *me) {
         for (int i = 0; i < 50 && s == ESP_PENDING; i++) s = me->b->test(comm, req), me->b->progress(comm, 1000);
         if (s != ESP_PENDING) ranks_fail(me, "the other rank gets %d", (int)s);
         pthread_barrier_wait(&me->shared->barrier[0]);
-        me->b->abort(comm); /* as the host does when rank 1 has failed */
+        me->b->abort(comm); /* the host calls this after rank 1 has failed */
         if (me->b->test(comm, req) != ESP_E_PEER) ranks_fail(me, "after abort() it still waits");
     }
     shut(me, comm);

@@ -147,7 +147,7 @@ int main(void) {
     setenv("ESPRESSO_NCCL", path, 1);
     setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
     if (!mkdtemp(dir)) return 1;
-    setenv("TMPDIR", dir, 1); /* where killed ranks leave files */
+    setenv("TMPDIR", dir, 1); /* killed ranks leave their files in `dir` */
     const int failed = test_main();
     snprintf(rm, sizeof rm, "rm -rf %s", dir);
     return system(rm) || failed;

@@ -38,8 +38,7 @@ typedef struct made_up {
     } mine, all;
 } made_up;
 
-/* Makes up ready times: forward 1000, then gaps of 0, 200, 300; in step `long_one` the second gap is ten times as
- * long. */
+/* Makes up ready times: forward 1000, gaps of 0, 200, 300; in step `long_one` the second gap is ten times as long. */
 static void make_up(made_up *m, int long_one, uint64_t more) {
     memset(m, 0, sizeof *m);
     m->ctx.model.n_tensors = TENSORS;
@@ -137,7 +136,7 @@ typedef struct training {
     esp_status started[8];
     char error[8][1024];
     int finished[8];
-    long allocations_before, allocations_after; /* of rank 0 */
+    long allocations_before, allocations_after; /* on rank 0 */
 } training;
 
 static void add(esp_ctx *ctx, const char *name, uint64_t count, uint64_t rows, uint32_t flags, const char *codec) {

@@ -201,7 +201,7 @@ TEST(a_change_of_strategy_is_a_line, folder_make, folder_remove) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t.hash[1]);
     assert_string_equal(json_string_value(json_object_get(last, "strategy")), hash);
     assert_true(number(last, "step") == 4 && number(last, "compressed_units") == 0);
-    assert_null(json_object_get(json_array_get(list, 2), "loss")); /* none was reported */
+    assert_null(json_object_get(json_array_get(list, 2), "loss")); /* no loss was reported */
     json_decref(list);
 }
 
@@ -230,7 +230,7 @@ TEST(every_rank_writes_with_its_number, folder_make, folder_remove) {
     assert_true(a && b && only);
     assert_int_equal(count_of(a, "\"rank\":0,"), 1);
     assert_int_equal(count_of(b, "\"rank\":1,"), 1);
-    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* of rank 0 alone */
+    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* only rank 0 writes the file */
     free(a), free(b), free(only);
 }
 

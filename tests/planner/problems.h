@@ -14,7 +14,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* 1: use only codecs of the library */
+static int problem_plain; /* if 1, only codecs of the library */
 
 /* ---- problems as a user gives them
  * --------------------------------------------------------------------------------- */
@@ -192,8 +192,8 @@ static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t 
     if (seed % 5 == 2 && !problem_plain) problem_rounds(seed, in);
 }
 
-/* Makes units for n tensors: some split into chunks, some neighbours merged, the others whole. Returns their number;
- * `units` needs room for 4 n. */
+/* Makes units for n tensors, some split into chunks, some merged with neighbours. Returns their number; `units` needs
+ * room for 4 n. */
 static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__extent *units) {
     uint32_t n_units = 0;
     for (uint32_t t = 0; t < n;) {

@@ -10,7 +10,7 @@ typedef struct ref_op {
     uint32_t unit, index; /* a backward op has its tensor and index 0 */
     int backward, before; /* op that must end first, or REF_NONE */
     uint8_t lanes;
-    uint64_t ns, core, link, ready, start, end; /* how long (ns) it occupies its core and its link */
+    uint64_t ns, core, link, ready, start, end; /* `core`, `link`: how long (ns) it holds them */
     /* When the op became first on the lanes with a given order and began to wait for its other lanes. */
     uint64_t since;
     int turn; /* the op is first on those lanes */

@@ -155,7 +155,7 @@ static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text
         const esp__op *op = &program->ops[i];
         if (op->unit != unit || op->kind == ESP__OP_COPY) continue;
         esp__plan_op x = at < path->n ? path->ops[at] : (esp__plan_op){0};
-        if (!codec) x.round = op->round; /* an option without compression asks no codec */
+        if (!codec) x.round = op->round; /* without compression there are no codec rounds */
         good &= at < path->n && same(s, program, op, &x, &shape);
         at++;
     }

@@ -245,7 +245,7 @@ TEST(test_error_text) {
     assert_string_equal(esp_last_error(a), "number 1");
     assert_string_equal(esp_last_error(b), ""); /* the error of a, not of this context */
     assert_string_equal(esp_last_error(NULL), "number 1");
-    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a)); /* its own text as an argument */
+    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a)); /* the argument is the context's own error text */
     assert_string_equal(esp_last_error(a), "again: number 1");
     esp__fail(NULL, ESP_E_ARG, "nobody's");
     assert_string_equal(esp_last_error(a), "nobody's");

@@ -247,7 +247,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     EXPECT(ctx, !req[0] && !req[1]);
     EXPECT(ctx, out[0] == 2.0f && out[1] == 4.0f);
-    EXPECT(ctx, sleeps < 1000); /* it slept, and did not poll */
+    EXPECT(ctx, sleeps < 1000); /* the thread slept, and did not poll */
 }
 
 static void mixed_body(esp_ctx *ctx, void *user) {
@@ -410,7 +410,7 @@ static void shape_body(esp_ctx *ctx, void *user) {
     MUST(esp_start(ctx) == ESP_OK);
     esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
-    for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) { /* a group has one rank per index, this one at its own */
+    for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) { /* one rank per index; this rank has its own index */
         int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
         if (!esp__group_size(&ctx->job.topo, scope)) continue;
         MUST(n == esp__group_size(&ctx->job.topo, scope));

@@ -10,7 +10,7 @@ enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 /* ---- the user's allocator, one for each rank --------------------------------------------------------------------- */
 typedef struct pool {
     atomic_int live, seen, hits; /* blocks in use; allocations; failed ones */
-    int fail_at, sticky;         /* fails from this allocation on; 0: none fails */
+    int fail_at, sticky;         /* number of the failing allocation; 0: none fails */
     atomic_int wrong;            /* blocks freed with a wrong size */
     int at_connect, at_opened;   /* `seen` before ranks connect, and after esp_open */
 } pool;
@@ -162,7 +162,7 @@ static esp_status saves(esp_ctx *ctx, const scenario *c) {
     DO(esp_state_save(ctx, path));
     DO(esp_state_load(ctx, path));
     DO(step(ctx));
-    DO(esp_strategy_set(ctx, "fp32")); /* its residuals become pending */
+    DO(esp_strategy_set(ctx, "fp32")); /* the tensors' residuals become pending */
     DO(esp_state_save(ctx, path));
     DO(step(ctx));
     DO(esp_state_load(ctx, path));
@@ -335,7 +335,7 @@ static scenario all[] = {
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: others may have finished */
+    int opened, at_end; /* at_end: in its last call, so others may be finished */
     char text[2048];
 } outcome;
 typedef struct run_of {

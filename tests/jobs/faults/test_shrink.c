@@ -24,7 +24,7 @@ static struct {
     int32_t machine[MAX_PROCS];
     uint32_t timeout_ms, flags;
     int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0              */
-    int32_t delay_us[MAX_PROCS]; /* it dies this long after its esp_shrink, or 0 */
+    int32_t delay_us[MAX_PROCS]; /* time from its esp_shrink to its death, or 0 */
     int32_t stops;               /* rank that stops in step 20, or -1            */
     int steps;
     double lr;
@@ -153,7 +153,7 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* the others continue without it */
+            if (s && strstr(out->text, "other ranks")) break; /* the other ranks continue without this one */
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }

@@ -50,7 +50,7 @@ static int open_tap(const char *name) {
     exit(1);
 }
 
-/* Reads new packets and writes those that are due. Returns when the next packet is due, or 0 if none waits. */
+/* Reads new packets and writes those that are due. Returns the time at which the next is due, or 0 if none waits. */
 static int64_t move(direction *d) {
     while (d->end - d->begin < PACKETS) {
         packet *p = &d->ring[d->end % PACKETS];

@@ -50,7 +50,7 @@ typedef struct comm {
     world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
-    kernel *waits; /* is enqueued after `delay` polls */
+    kernel *waits; /* work to enqueue after `delay` polls */
     float scales[OPS];
     int types[OPS], n_ops;
     struct comm *next; /* next in the list of freed comms */
@@ -106,7 +106,7 @@ typedef struct meeting {
  * ignore NaNs. */
 static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     const uint64_t e = bytes_of(t->type), at = i * e;
-    if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a plain copy */
+    if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a sum over one rank is a copy */
         memcpy(out, t->src[0] + at, e);
         return;
     }

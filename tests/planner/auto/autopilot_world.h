@@ -7,7 +7,7 @@
 enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
 static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS] = {20, 0, 40, 8, 0};
 
-/* What the test makes up, step by step. */
+/* A made-up training, step by step. */
 typedef struct world world;
 struct world {
     int steps;
@@ -31,12 +31,12 @@ struct world {
     double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
     double exposed;      /* share of a step that is exposed communication */
     int tries_second;    /* the autopilot may try layerwise after a poor plan */
-    double layerwise_ms; /* layerwise on the slow link; 0: like other plans */
+    double layerwise_ms; /* ms under layerwise, slow link; 0: like other plans */
     int sets_own_at;     /* step after which the program sets a strategy, or 0 */
     uint32_t optimizer;
     float momentum;
     double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL or NO_LOSS: the trainer reports no loss */
-    /* What happened, by rank and step. */
+    /* Results by rank and step. */
     uint64_t hash[RANKS_MOST][STEPS_MOST];
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];

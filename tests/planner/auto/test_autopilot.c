@@ -188,7 +188,7 @@ TEST(test_tries_second) {
         w->layerwise_ms = runs[i].layerwise_ms;
         run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
         assert_int_equal(layerwise(w->last[0]), runs[i].stays);
-        assert_int_equal(switches(w) > 1, runs[i].plan_ms > 5.0); /* whether layerwise got a trial */
+        assert_int_equal(switches(w) > 1, runs[i].plan_ms > 5.0); /* more than one switch means a trial of layerwise */
         free(w);
     }
 }

@@ -59,7 +59,7 @@ TEST(test_try_ends) {
     assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
     assert_true(b.credit < -1.0 && b.credit > -1.5);               /* the trial cost little more than one step */
     b = opened();
-    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* so slow that one step is enough */
+    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* steps so slow that one ends the trial */
     b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 18.0 * ms, 12), 0); /* only the first step is slow */
     b = opened();

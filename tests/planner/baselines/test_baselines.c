@@ -4,7 +4,7 @@
 #include "planner/baselines/baselines.h"
 #include "tests/planner/open_problem.h"
 
-static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* in elements */
+static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* in elements of 4 bytes */
 
 TEST(table) {
     static const char *const names[] = {"fp32",      "ddp",     "fp16",       "layerwise",
@@ -88,7 +88,7 @@ TEST(ddp_buckets) {
     add_tensor(&g, 1 * mib, 10); /* a bucket of exactly 25 MiB is full */
     add_tensor(&g, 100 * mib, 10);
     add_tensor(&g, 1, 10);
-    add_tensor(&g, 2, 10); /* the last bucket */
+    add_tensor(&g, 2, 10); /* the last bucket gets the remaining tensor */
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "ddp");
     check_schedule(&g, &d);
@@ -97,7 +97,7 @@ TEST(ddp_buckets) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__schedule half = make_schedule(&g, "fp16"); /* the same buckets */
+    esp__schedule half = make_schedule(&g, "fp16"); /* fp16 has the same buckets */
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
     close_problem(&g);

@@ -236,7 +236,7 @@ TEST(test_cores) {
     }
 }
 
-/* A point gets about 30 ms of runs: at least two runs, and not more than help. */
+/* A point is measured for about 30 ms, with at least 2 runs and at most 15. */
 TEST(repeats) {
     assert_int_equal(esp__calibration_repeats(0), 15);
     assert_int_equal(esp__calibration_repeats(1e6), 15);

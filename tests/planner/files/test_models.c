@@ -9,7 +9,7 @@ typedef struct published {
     const char *name;
     uint32_t tensors;
     uint64_t parameters;
-    double gmacs; /* of one image's forward as torchvision prints, or 0 */
+    double gmacs; /* 1e9 multiply-adds per image as torchvision prints, or 0 */
     /* FNV-1a hash of the lines "NAME ELEMENTS" of the Espresso authors' trace (EuroSys 2023), or 0 if there is none.
      * Their BERT-base has 4608 more elements in its word embeddings, and "dense_act" where this model has "dense".
      * */

@@ -82,7 +82,7 @@ TEST(test_constraints) {
     esp_plan_config c;
     memset(&c, 0, sizeof c);
     c.forbid = no_cpu, c.n_forbid = 1;
-    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* as many as with the GPU alone */
+    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* without CPU options, as many as with the GPU alone */
     c.forbid = no_comp_cpu;                               /* forbids no_comp_cpu only, so the CPU may decompress */
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, NULL, "comp@cpu"));
     c.n_forbid = 0, c.only = gather, c.n_only = 1;

@@ -26,7 +26,7 @@ static void limit(uint64_t seed, problem_input *in) {
 typedef double uses_of[3];
 typedef struct within {
     exact e;
-    uses_of may, least[EXACT_UNITS + 1]; /* least sum over all units from this one on */
+    uses_of may, least[EXACT_UNITS + 1]; /* least[u]: least sum over units u and later */
 } within;
 
 static void uses_path(const esp__path *path, uses_of uses) {

@@ -74,7 +74,7 @@ typedef struct plan {
 
 typedef struct report {
     atomic_int pid, step, ready, resumed;
-    atomic_int status; /* of the failed call, ESP_OK, or NOT_REPORTED */
+    atomic_int status; /* status of the failed call, ESP_OK, or NOT_REPORTED */
     atomic_int pushes; /* pushes that succeeded in the last step      */
     atomic_ullong fault_ns, returned_ns, closed_ns;
     atomic_int wrong; /* a wrong result, described in `why`           */

@@ -70,8 +70,7 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Returns 1 if rank r's error names the victim, directly or through other ranks' errors. `seen`: bits of those
- * ranks. */
+/* Returns 1 if rank r's error names the victim, perhaps through other ranks' errors. `seen`: bits of those ranks. */
 static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)

@@ -1,4 +1,4 @@
-/* rank.h: the program of a rank: trains to an error or the last step, then opens a second job with the others. */
+/* rank.h is the program of a rank: it trains to an error or the last step, then opens a second job with the others. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 #include "fault.h"
