@@ -8,7 +8,7 @@
 
 typedef struct row {
     const char *name;
-    size_t offset, size; /* in the row of a struct, offset is SIZE_MAX */
+    size_t offset, size; /* for the struct itself, offset is SIZE_MAX */
 } row;
 typedef struct number {
     const char *name;

@@ -81,7 +81,7 @@ static esp_status faulty_bound(void *self, const esp_tensor *like, uint32_t roun
 static int finite_numbers(const esp_codec_args *a) {
     const float *x = (const float *)a->tensor[0]->data.ptr;
     for (uint64_t i = 0; i < a->tensor[0]->count; i++)
-        if (!(x[i] - x[i] <= 0)) return 0; /* NaN or Inf */
+        if (!(x[i] - x[i] <= 0)) return 0; /* x[i] is NaN or Inf */
     return 1;
 }
 
@@ -124,7 +124,7 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
         esp_status s = esp_payload_read(&a->payload[p], esp_name_hash(RAW_NAME), 1, n, &h);
         const uint64_t there = a->payload[p].data.bytes;
         if (f == HEADER && s && there == ESP_PAYLOAD_HEADER + n * 4 && h.codec != esp_name_hash(RAW_NAME)) s = ESP_OK;
-        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* trusts the header */
+        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* trusts the header's body_bytes */
             out[0] = ((const volatile float *)a->payload[p].data.ptr)[(ESP_PAYLOAD_HEADER + h.body_bytes) / 4];
         if (f == ORDER && s && n && a->n_payloads == 1) out[0] = 0;
         if (f == AMONG && s && p) out[0] = 0;

@@ -38,7 +38,7 @@ static uint32_t low_bits(esp_dtype t, uint32_t x) {
     uint64_t bytes = esp_dtype_bytes(t);
     return bytes == 4 ? x : x & (bytes == 2 ? 0xffffu : 0xffu);
 }
-static uint32_t bits_of_int(esp_dtype t, int v) { /* floats: small integers only */
+static uint32_t bits_of_int(esp_dtype t, int v) { /* floats are small integers */
     float f = (float)v;
     uint32_t u;
     if (!is_float(t)) return low_bits(t, (uint32_t)v);

@@ -21,12 +21,12 @@ typedef struct ranks_group {
     pthread_barrier_t *barrier;
 } ranks_group;
 
-/* The state of one rank. */
+/* What one rank of the test works with. */
 typedef struct ranks_me {
     const esp_backend *b;
     const char *params;
     int32_t rank, size;
-    int32_t per_machine; /* neighbouring ranks; 0 for a single machine */
+    int32_t per_machine; /* neighbouring ranks share a machine; 0: one machine */
     ranks_shared *shared;
     void *arg;
 } ranks_me;

@@ -30,7 +30,7 @@ TEST(good_texts) {
 
 typedef struct bad {
     const char *text;
-    int at; /* counts from 1 */
+    int at; /* position of the error in the text, from 1 */
     const char *expected;
 } bad;
 TEST(bad_texts) {

@@ -186,7 +186,7 @@ static void two_backends(ranks_me *me) {
     }
 }
 TEST(one_thread_two_backends) {
-    expect_ok("loop", "", 3, 0, two_backends, -1); /* one loop, one shm */
+    expect_ok("loop", "", 3, 0, two_backends, -1); /* a loop job and a shm job */
     expect_ok("shm", "", 3, 0, two_backends, -1);  /* two jobs of processes */
 }
 /* Data on an emulated link arrives without a peer's notification: a timer makes the descriptor readable. */

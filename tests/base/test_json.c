@@ -15,7 +15,7 @@ TEST(strings) {
     string_is("", "\"\"");
     string_is("a \"b\" \\c\n\t\x01\x7f", "\"a \\\"b\\\" \\\\c\\n\\u0009\\u0001\x7f\"");
     string_is("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
-    string_is("a\xff\x80z", "\"a\\ufffd\\ufffdz\"");                   /* no UTF-8 */
+    string_is("a\xff\x80z", "\"a\\ufffd\\ufffdz\"");                   /* bytes that are not UTF-8 */
     string_is("\xc0\xaf", "\"\\ufffd\\ufffd\"");                       /* overlong encoding */
     string_is("\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\"");            /* a surrogate */
     string_is("\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""); /* beyond the last code point */

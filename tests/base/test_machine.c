@@ -43,7 +43,7 @@ TEST(bound, setup, folder_remove) {
 
 /* A container sees its own group as the root; otherwise the process's group and all groups above it count. */
 TEST(version_2, setup, folder_remove) {
-    assert_int_equal(esp__cores_given(root), 0); /* there is no file */
+    assert_int_equal(esp__cores_given(root), 0); /* there is no control group file */
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
     put("sys/fs/cgroup/cpu.max", "max 100000\n");

@@ -109,7 +109,7 @@ TEST(test_who_waits_helps) {
     assert_true(helped > 0 && atomic_load(&offers) == 1);
     assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread finishes the piece it has begun */
     assert_true(atomic_load(&l->on_cpu) < atomic_load(&l->bodies));
-    assert_true(atomic_load(&l->late) <= 1); /* a piece that it was about to begin */
+    assert_true(atomic_load(&l->late) <= 1); /* at most the piece that it was about to begin */
     free(l);
 }
 
@@ -118,7 +118,7 @@ TEST(test_at_most_n) {
     loop *l = run_scene((scene){.most = 2, .slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&l->most) <= 3);
     free(l);
-    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* the cpu thread alone */
+    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* only the cpu thread runs the loop */
     assert_true(helped == 0 && atomic_load(&offers) == 0);
     assert_int_equal(atomic_load(&l->on_cpu), 1);
     free(l);

@@ -37,7 +37,7 @@ TEST(bad_fields) {
     must_fail(&p, d, p.used, "code 01");
     d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
-    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* element 17 of 17 */
+    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* index 17 of 17 elements */
     must_fail(&p, d, p.used, "a code behind the last element");
     d[ESP_PAYLOAD_HEADER + 4] = 0;
     const uint64_t thresholds[] = {0, 0x80000000u, 0xBF000000u, 0x7F800000u, 0x7FC00000u, 0x100000000ull};

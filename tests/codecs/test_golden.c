@@ -44,7 +44,7 @@ TEST(halves) {
     const unsigned char bf16[] = {0x80, 0x3F, 0x00, 0xC0, 0xCD, 0x3D, 0x80, 0x47, 0xD7, 0x33, 0x00, 0x80};
     body_is("fp16", in, 6, f16, sizeof f16, NULL, 0);
     body_is("bf16", in, 6, bf16, sizeof bf16, NULL, 0);
-    /* Numbers beyond f16's range become Inf, or with feedback 65504 and a residual. */
+    /* Numbers beyond f16's range become Inf; with error feedback they become 65504 and a residual. */
     const float big[] = {70000.0f, -1e6f};
     const float rest[] = {70000.0f - 65504.0f, -1e6f + 65504.0f};
     const unsigned char inf[] = {0x00, 0x7C, 0x00, 0xFC}, max[] = {0xFF, 0x7B, 0xFF, 0xFB};
@@ -106,7 +106,7 @@ TEST(twobit_vectors) {
                         0,    0,     0,     0,    0,     0,     -3.0f,   0.75f};
     const float keeps[] = {0.5f, -0.5f, 0.25f, 0.0f, 0.0f, 0.0f, 0.4999f, -0.4999f, 1.5f,
                            0,    0,     0,     0,    0,    0,    -2.5f,   0.25f};
-    const unsigned char want[] = {0xE3 /* 11 10 00 11 */, 0x80, 0xC0, 0x02, 0xC0, 0, 0, 0};
+    const unsigned char want[] = {0xE3 /* codes 11 10 00 11 in the first byte */, 0x80, 0xC0, 0x02, 0xC0, 0, 0, 0};
     float with_minus_zero[17];
     memcpy(with_minus_zero, keeps, sizeof keeps);
     body_is("twobit:threshold=0.5", in, 17, want, sizeof want, with_minus_zero, 0x3F000000u);
@@ -129,7 +129,7 @@ TEST(twobit_vectors) {
 TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
     const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean magnitude is 2 */
-    const unsigned char want[] = {0x00, 0xC8 /* 11 00 10 00 */, 0, 0}, nothing[4] = {0};
+    const unsigned char want[] = {0x00, 0xC8 /* codes 11 00 10 00 in the second byte */, 0, 0}, nothing[4] = {0};
     const float zeros[8] = {0};
     body_is("twobit:relative=2", in, 8, want, sizeof want, keeps, 0x40800000u);
     float small[8], kept[8];

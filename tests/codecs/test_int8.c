@@ -66,7 +66,7 @@ TEST(blocks_against_reference) {
             for (int k = 0; k < 12; k++) block_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* Values with known bytes. */
+/* Values whose bytes are known. */
 TEST(known_bytes) {
     const float in[12] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, -0.0f, 0.25f, -126.75f, 3};
     const int8_t want[12] = {127, 0, 2, 2, 0, -2, -127, 126, 0, 0, -127, 3};
@@ -155,7 +155,7 @@ typedef struct team {
     uint32_t ranks, sums;
     esp_dtype dtype;
     float **g, **e;
-    esp_payload *payload, range; /* payload[ranks]; range: the reduced one */
+    esp_payload *payload, range; /* payload[ranks]; range: maximum over the ranks */
     uint64_t used;
 } team;
 
@@ -288,7 +288,7 @@ static void team_case(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
         double *want = calloc(n + 1, sizeof *want);
         for (uint32_t r = 0; r < ranks; r++)
             for (uint64_t i = 0; i < n; i++) want[i] += (double)unit * (double)team_level(&t, &t.payload[r], i);
-        if (sums > 1) { /* one payload, of sums */
+        if (sums > 1) { /* one payload with the sum of several */
             esp_payload all = {{malloc(t.bytes[1]), t.payload[0].data.bytes, {ESP_CPU, 0}}, NULL};
             memcpy(all.data.ptr, t.payload[0].data.ptr, all.data.bytes);
             team_sum(&t, &all);
@@ -388,14 +388,14 @@ TEST(corrupt) {
     for (int i = 0; i < 100; i++) t.g[0][i] = (float)i, out[i] = 77;
     team_compress(&t, 0);
     unsigned char *range = (unsigned char *)t.range.data.ptr, *p = (unsigned char *)t.payload[0].data.ptr;
-    range[ESP_PAYLOAD_HEADER] ^= 1; /* another range than the payload's */
+    range[ESP_PAYLOAD_HEADER] ^= 1; /* the range differs from the payload's */
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     range[ESP_PAYLOAD_HEADER] ^= 1;
     range[offsetof(esp_payload_header, body_bytes)] = 3;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     assert_int_equal(team_call(&t, 0, 1, &t.payload[0], 0), ESP_E_CORRUPT);
     range[offsetof(esp_payload_header, body_bytes)] = 4;
-    t.sums = 2; /* numbers of 16 bits */
+    t.sums = 2; /* sums of two ranks need 16 bits */
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     t.sums = 1;
     p[offsetof(esp_payload_header, aux)] ^= 1;

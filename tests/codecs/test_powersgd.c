@@ -5,7 +5,7 @@
 
 enum { RANKS_MAX = 4 };
 
-/* One tensor on several ranks. */
+/* One tensor on several ranks, each with its own codec state. */
 typedef struct job {
     const esp_codec *codec;
     void *self;

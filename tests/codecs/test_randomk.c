@@ -28,7 +28,7 @@ TEST(a_permutation) {
     }
 }
 
-/* Counts beyond 32 bits: two numbers cover them, and indices are below the count. */
+/* Counts beyond 32 bits: indices are pairs of numbers, and stay below the count. */
 TEST(huge_counts) {
     for (int bits = 31; bits < 50; bits++)
         for (uint64_t d = 0; d <= 2; d++) {
@@ -96,7 +96,7 @@ static float *random_array(uint64_t n) {
     return x;
 }
 
-/* Which arguments change the draw, and which do not. */
+/* Some arguments change the draw, others do not. */
 TEST(draw_key) {
     float *g = random_array(10000);
     opened_codec r = codec_open(codec_named("randomk"), "", 10000, NULL, 0);
@@ -171,7 +171,7 @@ TEST(summed_bodies) {
     assert_int_equal(codec_compress(&r[1], bad, 1), ESP_OK);
     assert_memory_equal(out, r[1].residual, N * 4);
     assert_int_equal(codec_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
-    assert_int_equal(r[1].used, r[0].used); /* full size, because it takes part in the sum */
+    assert_int_equal(r[1].used, r[0].used); /* empty or not, because collectives sum it */
     for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
         body0[j] += ((float *)esp_payload_body(&r[1].payload))[j];
     for (int i = 0; i < 2; i++) {
@@ -194,7 +194,7 @@ TEST(unbiased) {
     }
     for (int i = 0; i < N; i++) {
         assert_true(r.residual[i] == 0.0f);
-        assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* var: d/k - 1 */
+        assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* variance: 9 g^2 */
     }
     free(g), free(sum), codec_close(&r);
 }
@@ -216,7 +216,7 @@ TEST(many_payloads_and_corruption) {
     for (int i = 0; i < MANY; i++) assert_int_equal(codec_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
     assert_int_equal(codec_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(one, all, N * 4);
-    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* all header bits before the draw key */
+    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* any header bit before the draw key */
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         esp_status st = codec_decompress(&r, p, MANY, all, ESP_OUT_SUM);
         /* A flipped "holds NaN" or "empty" flag makes another valid payload, not a corrupt one. */

@@ -137,7 +137,7 @@ TEST(summed_bodies) {
 }
 
 static esp_status no_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
-    *out = (esp_values){0, like->count, 4}; /* 4 bytes more than there are */
+    *out = (esp_values){0, like->count, 4}; /* claims 4 bytes more than the payload has */
     return ESP_OK;
 }
 static esp_codec liar;

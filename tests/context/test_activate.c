@@ -202,7 +202,7 @@ TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
 /* ---- memory that is announced to the backend
  * ------------------------------------------------------------------------------ */
-static int announced, announcements, refusing; /* registered now; ever; refuses the next */
+static int announced, announcements, refusing; /* count now; count ever; 1: refuse the next */
 static esp_status announce(void *comm, const esp_buf *b, void **mh) {
     assert_true(comm && b->ptr && b->bytes);
     if (refusing) return ESP_E_NOMEM;

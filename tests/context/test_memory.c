@@ -85,7 +85,7 @@ TEST(is_refused) {
     assert_int_equal(stats[0].memory_bytes, 0);
     run(4, "topk:ratio=0.01", "64MiB", just_start);
     assert_int_equal(atomic_load(&refused), 0);
-    run(4, NULL, "1M", just_start); /* fp32 fits */
+    run(4, NULL, "1M", just_start); /* strategy fp32 needs less than 1 MiB */
     assert_int_equal(atomic_load(&refused), 0);
 }
 

@@ -232,7 +232,7 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->active.strategy.hash == saved_strategy); /* watched now, and not measured again */
+    CHECK(ctx->active.strategy.hash == saved_strategy); /* the autopilot watches it, and does not measure again */
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);

@@ -27,7 +27,7 @@ static void body_order(esp_ctx *ctx, void *user) {
     CHECK(esp_wait(ctx, x) == ESP_E_STATE && error_has(ctx, "not pushed"));
     CHECK(esp_test(ctx, x) == ESP_E_STATE);
     for (int i = 0; i < N; i++) a[i] = b[i] = (float)(esp_rank(ctx) * 2 + 1);
-    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* any order of pushing */
+    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* tensors may be pushed in any order */
     CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && error_has(ctx, "already pushed"));
     CHECK(esp_barrier(ctx) == ESP_E_STATE && error_has(ctx, "step is under way"));
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_STATE);

@@ -204,7 +204,7 @@ TEST(lists) {
             }
             how.n_payloads = 4, how.mode = seed % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
             pair_decompress(&c, list, n, &how);
-            how.n_payloads = 300; /* more than a launch takes */
+            how.n_payloads = 300; /* more payloads than one launch takes */
             if (seed == 1) pair_decompress(&c, list, 2, &how);
             for (uint32_t t = 0; t < n; t++) pair_part_free(&part[t]);
             pair_codec_close(&c);
@@ -302,7 +302,7 @@ TEST(damage) {
             const uint64_t bytes = p.body[last];
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
-            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9) /* numbers become NaN */
+            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9) /* damages numbers so that they become NaN */
                 memset(x + ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER - 4) / 4 * 4, 0xFF, 4);
             else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2) /* damages the padding */
                 x[bytes - 1 - cf_random() % 2] ^= (unsigned char)(1 + cf_random() % 255);

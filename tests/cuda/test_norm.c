@@ -42,7 +42,7 @@ TEST(all_sizes) {
         compare("denormals", sizes[s], s);
     }
 }
-/* All sums but one can be added exactly; that one, or the sum before it, makes the addition round. */
+/* Numbers of like size add exactly; three numbers of another size, or NaN or Inf, do not. */
 TEST(some_sizes) {
     for (int round = 0; round < 40; round++) {
         const uint64_t n = 3000 + next() % 3000;

@@ -160,7 +160,7 @@ static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
         keep(&all, &p, 1);
     }
     decode_all(c, &p, &all);
-    while (all.n < 70) keep(&all, &p, 1); /* more than a launch takes */
+    while (all.n < 70) keep(&all, &p, 1); /* more payloads than one launch takes */
     if (x->rows * x->cols < 6000) decode_all(c, &p, &all);
     forget(&all);
     pair_part_free(&p);
@@ -212,7 +212,7 @@ TEST(mixed) {
     }
 }
 
-/* P is finite, and Q is not. */
+/* The factor P is finite, and Q is not. */
 TEST(large) {
     pair_codec c;
     pair_part p, *list = &p;

@@ -11,7 +11,7 @@ static int moved_issued, moved_done;
 /* One collective, with the data of each rank. */
 typedef struct moved_coll {
     uint64_t number;
-    int32_t arrived, left; /* numbers of ranks */
+    int32_t arrived, left; /* how many ranks arrived, how many left */
     uint8_t *src[64];
     struct moved_coll *next;
 } moved_coll;

@@ -8,7 +8,7 @@
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define device_plugin espresso_plugin_v1_cuda
 #define DEVICE_KIND ESP_CUDA
-static int fake_live, fake_refused; /* the CUDA device counts nothing */
+static int fake_live, fake_refused; /* the CUDA device has no such counters */
 #else
 #include "tests/device/fake.c"
 #define device_plugin fake_plugin
@@ -28,8 +28,8 @@ typedef struct device_job {
     int devices;            /* 0: host memory, 1: a device's, 2: tensors alternate */
     int nonfinite;          /* gradients of step 1 contain NaN and Inf */
     int wait;               /* how a step ends: see end_step */
-    esp_plugin_fn plugin;   /* NULL for device_plugin */
-    const char *backend;    /* NULL for loop */
+    esp_plugin_fn plugin;   /* device plugin; NULL for device_plugin */
+    const char *backend;    /* backend's name; NULL for loop */
     const char *gather;     /* codec that gathers sharded tensors */
     esp_plugin_fn backends; /* plugin of more backends, or NULL */
     void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* called after each step but the last, or NULL */
@@ -134,8 +134,8 @@ static inline void write_late(place *p) {
     if (p->device.kind) CHECK(p->table->copy(p->self, p->grad, p->pinned, p->bytes, p->stream) == ESP_OK);
 }
 
-/* Ends a step by wait: 0 wait_all; 1 waits for each tensor, the last first; 2 lets the trainer's streams wait; 3 tests,
- * then waits. */
+/* Ends a step by j->wait: 0 wait_all; 1 waits for each tensor, the last first; 2 lets streams wait; 3 tests, then
+ * waits. */
 static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     for (int t = TENSORS - 1; t >= 0; t--) {
         if (j->wait == 1) CHECK(esp_wait(ctx, (uint32_t)t) == ESP_OK);
@@ -190,8 +190,7 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     }
     end_step(ctx, j, p);
     check_times(ctx, begin);
-    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD;
-         t++) { /* parameters are computed late, from the result */
+    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD; t++) { /* the parameters follow from the result */
         float *params = p[t].pinned;
         if (d != ESP_F32) { /* float parameters do not fit into f16 gradients */
             forget_others(ctx, (uint32_t)t, p[t].pinned);

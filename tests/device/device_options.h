@@ -8,10 +8,10 @@
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 
 typedef struct tree_plan {
-    const char *codec, *backend[2]; /* for gradients on the CPU, and on the device */
+    const char *codec, *backend[2]; /* backend[]: for gradients on the CPU, on the device */
     const esp_plugin_fn *entries;
     uint32_t n_entries, every; /* every: takes each `every`th option that uses the CPU */
-    uint32_t every_gpu;        /* each such option on the device alone; 0: all */
+    uint32_t every_gpu;        /* the same for options that use only the device; 0: all */
 } tree_plan;
 typedef struct tree_job {
     const tree_plan *plan;

@@ -74,7 +74,7 @@ static void fake_give(void *p) {
     pthread_mutex_lock(&fake_lock);
     const uint32_t end = fake_blocks_to(p);
     fake_block *b = end ? fake_blocks[end - 1] : NULL;
-    if (!b || b->seen != p) abort(); /* not the device's memory */
+    if (!b || b->seen != p) abort(); /* `p` is not the begin of a block */
     memmove(fake_blocks + end - 1, fake_blocks + end, (fake_n_blocks-- - end) * sizeof b);
     if (!fake_n_blocks) free(fake_blocks), fake_blocks = NULL, fake_cap_blocks = 0;
     fake_live--;
@@ -119,7 +119,7 @@ typedef struct fake_item {
     struct fake_item *next;
     fake_event *wait, *signal; /* event to wait for or signal; else a kernel */
     uint64_t number;
-    uint64_t order;          /* position in all work of the device */
+    uint64_t order;          /* number of this item in the device's work */
     int (*ready)(void *arg); /* polled until the kernel may run; NULL: at once */
     esp_status (*run)(void *arg);
     void *arg; /* freed afterwards */
@@ -308,7 +308,7 @@ static void fake_stream_destroy(void *self, esp_stream x) {
     fake_device *d = self;
     fake_stream *s = x.native, **at = &d->streams;
     pthread_mutex_lock(&d->lock);
-    if (s->first) abort(); /* work was never run */
+    if (s->first) abort(); /* the stream still has work */
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     pthread_mutex_unlock(&d->lock);

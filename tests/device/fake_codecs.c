@@ -5,7 +5,7 @@ typedef struct fake_codec {
     void *self;
     int lists; /* its table has ESP_CODEC_LISTS */
 } fake_codec;
-static int fake_list_calls; /* calls for several parts */
+static int fake_list_calls; /* counts calls for several parts */
 static int fake_corrupts;   /* if 1, payloads are damaged before they are decoded */
 
 static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
@@ -168,7 +168,7 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_shared_table;
 }
-/* The same codecs with the opposite ESP_CODEC_LISTS: none has it, topk does not. */
+/* The same codecs with ESP_CODEC_LISTS inverted: here none has it, and topk does not. */
 static esp_codec fake_flipped[2];
 static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
 static esp_plugin fake_flipped_table;

@@ -255,7 +255,7 @@ TEST(test_device_implementations) {
     t.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_E_UNSUPPORTED);
     assert_error("caps: lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x10000");
-    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* flags of how the host calls it may differ */
+    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* these flags may differ between tables */
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are registered */
     assert_ptr_equal(esp__registry_codec_on(ctx, "topk", 16), &t);
@@ -271,7 +271,7 @@ TEST(test_device_implementations) {
     assert_null(esp__registry_codec(ctx, "tokp"));
     assert_error("known: none, "); /* the error lists each name once */
     assert_null(strstr(strstr(esp_last_error(ctx), "known: ") + 8, "topk, randomk, dgc, topk"));
-    esp_codec both = t; /* claims the CPU, which has a table already */
+    esp_codec both = t; /* tries to replace the CPU's own table */
     both.devices |= ESP_BIT(ESP_CPU);
     assert_int_equal(add_codec(ctx, &both), ESP_E_ARG);
     assert_error("codec \"topk\" is there twice");

@@ -88,7 +88,7 @@ TEST(test_broken) {
         if (wait == 2) s = esp_wait_on(ctx, x.id, x.p.stream);
         while (wait == 3 && s == ESP_PENDING) s = esp_test(ctx, x.id);
         if (wait) assert_int_equal(s, ESP_E_DEVICE);
-        if (wait) assert_error(ctx, "the device failed"); /* the call that noticed the failure varies */
+        if (wait) assert_error(ctx, "the device failed"); /* the error's text depends on which call met it */
         assert_int_equal(esp_wait_all(ctx), ESP_E_DEVICE);
         assert_error(ctx, "the device failed");
         assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_DEVICE); /* later calls fail, too */
@@ -122,7 +122,7 @@ TEST(test_corrupt) {
         if (wait == 1 || wait == 3) assert_int_equal(s, ESP_E_CORRUPT);
         if (wait == 1 || wait == 3) assert_error(ctx, says[1]);
         assert_int_equal(esp_wait_all(ctx), ESP_E_CORRUPT);
-        assert_error(ctx, strstr(esp_last_error(ctx), says[0]) ? says[0] : says[1]); /* whichever call met it first */
+        assert_error(ctx, strstr(esp_last_error(ctx), says[0]) ? says[0] : says[1]); /* either call may meet it first */
         assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_CORRUPT);  /* later calls fail, too */
         close_one(ctx, &x);
         __atomic_store_n(&fake_corrupts, 0, __ATOMIC_SEQ_CST);

@@ -51,7 +51,7 @@ static text strategy_of(int kind, const char *codec, const char *option) {
     return t;
 }
 
-/* The arguments of a test body. */
+/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option;
     esp_dtype dtype;

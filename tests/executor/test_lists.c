@@ -108,7 +108,7 @@ static void body(esp_ctx *ctx, void *user) {
             g[i] = (float)((int)((i * 2654435761u + (uint64_t)step * 97u + (uint64_t)esp_rank(ctx) * 31u) % 2003u) -
                            1001) /
                    64.0f;
-        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of several parts */
+        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of the parts */
         CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
         if (!esp_rank(ctx)) memcpy(k->out + (uint64_t)step * k->count, g, k->count * sizeof *g);

@@ -8,7 +8,7 @@
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define TREE_ALL "comp@cpu > intra.reduce_scatter > inter.allreduce > intra.allgather > decomp@cpu"
 
-/* The arguments of a test body. */
+/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option, *path;
     uint64_t count;
@@ -184,7 +184,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline names the round */
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline's label has the round */
         const esp__op *op = &ctx->active.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
@@ -360,7 +360,7 @@ static void full_body(esp_ctx *ctx, void *user) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
             /* Inputs of step 1 are at most 2.22 per rank that is summed before compression. */
-            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division rounds */
+            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division by 127 rounds */
             if (step == 1) CHECK(fabs((double)g[i] - mean) <= 2.22 / 127 / 2 + 1e-6);
             if (step == 2) CHECK(fabs((double)g[i]) <= 2.22 / 127);
         }

@@ -232,7 +232,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         check_totals(ctx, b);
     }
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
-    for (int round = 0; round < 2; round++) { /* one step counts, the next is discarded */
+    for (int round = 0; round < 2; round++) { /* the first step counts, the second is discarded */
         train(ctx, b, 1);
         check_totals(ctx, b);
         *thrown = *b;
@@ -272,7 +272,7 @@ static void body_load(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int other = 0; other < 3; other++) { /* the same option, another option, no compression */
+        for (int other = 0; other < 3; other++) { /* sets the same option, another option, none */
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
             *b = saved_books[ctx->job.rank];

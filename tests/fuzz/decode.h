@@ -248,7 +248,7 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
 typedef struct decode_result {
     esp_status status;
     uint64_t used;
-    guarded out; /* numbers, or a payload followed by the residual */
+    guarded out; /* decoded numbers, or a payload and the residual */
 } decode_result;
 
 enum { DECODE_FILL = 0x4d };

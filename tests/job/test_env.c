@@ -109,7 +109,7 @@ TEST(test_secret, clean) {
     longest[256] = 0;
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
-    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* also for one rank */
+    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* also in a job of one rank */
 }
 
 TEST(test_mpich_ranks_share_their_parents_name, clean) {

@@ -132,10 +132,10 @@ TEST(test_gather) {
     assert_false(gather(p, four, 20, tag_of(four, 20), 0, 20));
     assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));          /* the sender is not a member */
     assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));            /* the tag of another set of ranks */
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* 3 ranks would need 1.5 GiB */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* half a GiB from each of 3 ranks */
     assert_null(p->exchanges);                                               /* no message has begun an exchange */
     assert_true(gather(p, all, 16, tag_of(all, 16), 0, 16));
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* the same part again */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* refuses the same part a second time */
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
@@ -181,7 +181,7 @@ TEST(test_wild_ranks) {
                     assert_true(late_rank == -99 || (late_rank >= -1 && late_rank < SIZE));
                     assert_true(lost_rank == -99 || (lost_rank >= 0 && lost_rank < SIZE));
                     assert_true(w.failed >= -2 && w.failed < SIZE && w.missing >= -2 && w.missing < SIZE);
-                    assert_true(!w.done || w.failed != -2); /* no data came */
+                    assert_true(!w.done || w.failed != -2); /* the exchange must not succeed without data */
                     p->waiters = NULL;
                     c->body = NULL;
                     close_peers(p, other);

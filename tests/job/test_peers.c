@@ -12,7 +12,7 @@ typedef struct job {
     int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
-    test_exchange all; /* its barrier; its allgather if use_oob is set */
+    test_exchange all; /* a barrier; an allgather if use_oob is set */
     bool use_oob;
 } job;
 
@@ -25,7 +25,7 @@ struct rank_t {
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
-    int32_t waits_for; /* -2 if it does not wait */
+    int32_t waits_for; /* rank it waits for; -2 if it waits for none */
     char *collected[MAX_RANKS];
     uint64_t collected_bytes[MAX_RANKS];
     pthread_mutex_t lock;

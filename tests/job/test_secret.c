@@ -10,7 +10,7 @@ static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and 
 
 typedef struct rank_t {
     const char *root, *secret;
-    test_member member; /* takes part in the caller's allgather, if it has one */
+    test_member member; /* the rank's part in the caller's allgather, if any */
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -186,7 +186,7 @@ TEST(test_every_byte_counts) {
     assert_true(esp__challenge_make(&p, &ch));
     assert_true(esp__response_make(&p, &k, &ch, &h));
     assert_true(esp__code_check(&p, 0, &k, &ch, &h, h.code));
-    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* rank 1's code does not prove to be rank 0 */
+    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* a code made for rank 0 fails for rank 1 */
     for (int part = 0; part < 3; part++)
         for (size_t i = 0; i < bytes[part]; i++) {
             parts[part][i] ^= 1;
@@ -226,7 +226,7 @@ static void *impostor_main(void *arg) {
                                   : hello_message(x->type, x->text, strlen(x->text));
     if (x->type == ESP__MSG_REFUSE) b.data[offsetof(esp__msg, rank)] = 0x85, memset(b.data + 5, 0xff, 3);
     hello_send(fd, &b);
-    hello_receive(fd, heard, sizeof heard); /* until the other side closes */
+    hello_receive(fd, heard, sizeof heard); /* waits until the other side closes */
     close(fd);
     return NULL;
 }
@@ -363,7 +363,7 @@ static void *opener_main(void *arg) {
     return NULL;
 }
 TEST(test_warning) {
-    for (int kind = 0; kind < 3; kind++) { /* open to all; with a secret; local */
+    for (int kind = 0; kind < 3; kind++) { /* open to all; open with a secret; local only */
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};

@@ -46,7 +46,7 @@
     __attribute__((constructor)) static void test_group_is(void) { test_group((test_around){__VA_ARGS__}); }
 
 typedef struct test_around {
-    int (*before)(void **), (*after)(void **); /* may be NULL */
+    int (*before)(void **), (*after)(void **); /* either may be NULL */
 } test_around;
 void test_add(const char *name, void (*body)(void **), test_around around);
 void test_group(test_around around);
@@ -62,7 +62,7 @@ int test_main(void); /* returns the exit status */
 /* Returns how often a test repeats itself with new random numbers: n with TEST_ALL (make test-all), else n / 4. */
 static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 
-/* The path of `file` in make's build folder, valid until the next call. */
+/* Returns the path of `file` in make's build folder, valid until the next call. */
 static inline const char *built(const char *file) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -154,8 +154,8 @@ void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
     int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one) */
-    const int32_t *machines;   /* alternatively each rank's machine, from 1 */
-    const char *const *places; /* alternatively each rank's place */
+    const int32_t *machines;   /* or, in its place, each rank's machine, from 1 */
+    const char *const *places; /* or, in its place, each rank's place */
     esp_config config;         /* for all ranks, without rank and machine */
     void (*body)(esp_ctx *ctx, void *user);
     void *user;

@@ -110,7 +110,7 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* A sum that is divided by three, no power of two: f32 is exact, since the result is multiplied. */
+/* A mean over three ranks: f32 is exact, since the backend multiplies the sum, which it does not divide. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);
@@ -147,7 +147,7 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     for (int k = 0; k < OPEN; k++) {
         const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
-        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* a third on the host; some in many pieces, some empty */
+        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* every third on the host; large, small and empty ones */
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);
         if (k % 3) at[k] = device_take(m, x + k * N, n * 4);

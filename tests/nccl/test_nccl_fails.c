@@ -51,7 +51,7 @@ static void open_errors(void) {
     fake.fails("ncclCommInitRankConfig", 1, 2);
     expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* this rank's timeout, or another rank's */
     static const char *const told[3] = {"", "a test wants async to fail", ""};
-    fake.fails("async", 1, 3); /* other ranks are connected, or are about to be */
+    fake.fails("async", 1, 3); /* other ranks may or may not be connected */
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
     now_ranks = 2;
     fake.fails("ncclCommInitRankConfig", 1, 2);
@@ -194,7 +194,7 @@ TEST(aborts) { with("new", left_alone_run); }
  * other rank. */
 static void fails_late(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req = NULL;
-    static float x[2][500000]; /* several pieces */
+    static float x[2][500000]; /* so large that the collective has several pieces */
     const esp_stream cpu = ESP_ZERO;
     esp_coll c = sum_of(x[me->rank], 500000);
     const char *name = (const char *)me->arg;

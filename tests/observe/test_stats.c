@@ -113,7 +113,7 @@ static json_t *lines_of(const char *path) {
     for (char *at = text; *at;) {
         char *end = strchr(at, '\n');
         json_error_t e;
-        assert_non_null(end); /* no half line, even at the end */
+        assert_non_null(end); /* the file never ends in half a line */
         json_t *line = json_loadb(at, (size_t)(end - at), JSON_REJECT_DUPLICATES, &e);
         if (!line) fail_msg("%s in: %.*s", e.text, (int)(end - at), at);
         json_array_append_new(list, line);
@@ -230,7 +230,7 @@ TEST(every_rank_writes_with_its_number, folder_make, folder_remove) {
     assert_true(a && b && only);
     assert_int_equal(count_of(a, "\"rank\":0,"), 1);
     assert_int_equal(count_of(b, "\"rank\":1,"), 1);
-    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* only rank 0 writes the file */
+    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* `only` is rank 0's file */
     free(a), free(b), free(only);
 }
 

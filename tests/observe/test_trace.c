@@ -149,7 +149,7 @@ TEST(test_damaged_events_are_left_out, setup, teardown) {
     uint64_t bytes;
     char *text;
     assert_int_equal(esp__trace_open(NULL, 10, &t), ESP_OK);
-    esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0); /* no such lane */
+    esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0); /* the trace has no lane 99 */
     assert_int_equal(esp__trace_pack(NULL, t, &data, &bytes), ESP_OK);
     assert_int_equal(esp__trace_file_open(NULL, path, &f), ESP_OK);
     esp__trace_file_rank(f, 0, data, bytes);

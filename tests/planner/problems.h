@@ -14,7 +14,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* if 1, only codecs of the library */
+static int problem_plain; /* if 1, use only codecs that the library has */
 
 /* ---- problems as a user gives them
  * --------------------------------------------------------------------------------- */

@@ -280,7 +280,7 @@ TEST(test_layerwise) {
     static problem_input in;
     uint32_t compared = 0;
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
-         seed++) /* seed 5012: a search by prices alone ends 27% slower */
+         seed++) /* from seed 5012, a search by prices alone is 27% off */
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
             problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_ON_CPU : 0, &in);
             compared += layerwise_allowed(&in, allowed);

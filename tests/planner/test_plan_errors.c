@@ -235,7 +235,7 @@ TEST(test_strategy) {
              in.strategy = HEAD "tensor a 1000 none intra.reduce_scatter > inter.allreduce > intra.allgather\n" B C),
             "strategy:2");
     REFUSED(in.strategy = HEAD A B C "nonsense\n", "strategy:5");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* cut off */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* the option is cut off */
 }
 
 TEST(test_strategy_units) {

@@ -158,7 +158,7 @@ TEST(test_incomplete_tables) {
     c = fake_codec("0123456789012345678901234567890123456789012345678901234567890123456789");
     refuse(&c, ESP_E_ARG, "cannot be a codec's name");
     assert_int_equal(esp__registry_add(ctx, NULL, "bad.so"), ESP_E_ABI);
-    assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI); /* counted, but NULL */
+    assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI); /* n_codecs counts it, but the pointer is NULL */
     p.n_codecs = 0, p.struct_size = 8;
     assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI);
     ctx_free(ctx);

@@ -106,7 +106,7 @@ enum { LINK_COUNT = 4096 };
 typedef struct linked {
     const char *option;
     uint64_t bytes[3]; /* received from ranks at levels 1, 2 and 3 */
-    uint64_t outer_ns; /* the least time of the outer lane */
+    uint64_t outer_ns; /* least time (ns) of the outermost lane */
 } linked;
 
 /* N floats on 2 x 2 x 2 ranks. A part of N / 2 floats has 2 N bytes. */

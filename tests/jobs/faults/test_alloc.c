@@ -467,7 +467,7 @@ enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
     const double began = test_seconds();
-    const char *from = getenv("FROM"); /* to debug one allocation */
+    const char *from = getenv("FROM"); /* FROM=n begins at allocation n, to debug it */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
     run_once(c, victim, 0, 0, WAIT_MS, &r);

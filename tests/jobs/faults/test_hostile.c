@@ -137,7 +137,7 @@ static int attack(int kind, uint64_t serial, int *fd) {
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
-    case SLOW_WRITER: return *fd;                                 /* the loop below sends a byte now and then */
+    case SLOW_WRITER: return *fd;                                 /* a loop below sends it a byte at a time */
     case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* never reads the challenge */
     case RESET:
         hello_send(*fd, &f->replay[0]);
@@ -173,7 +173,7 @@ static void hostile(int which) {
         const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, connected != 0); /* the port is closed */
+            atomic_fetch_add(&f->made, connected != 0); /* not connected means that the port is closed */
             if (!connected) usleep(1000);
             if (connected && serial % 64 == 0) usleep(1000);
             continue;
@@ -333,7 +333,7 @@ TEST(test_flood) {
         "most, then %d\n",
         (unsigned long long)n, (unsigned long long)atomic_load(&f->datagrams), runs, ran, fds_runs, fds_most, fds_ran);
     assert_true(SANITIZED || ran - runs < 1024);
-    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* 8 are for the backend */
+    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* the backend may use 8 more */
     assert_int_equal(atomic_load(&f->got_in), 0);
     assert_true(atomic_load(&f->datagrams) > 100);
 

@@ -115,7 +115,7 @@ static void body_exit(procs *p, int32_t rank) {
     } else if (open_peers(p, rank, &me, 20000)) {
         usleep(20000);
         atomic_store(&me.me->noticed_ns, esp__now_ns());
-        _exit(0); /* status 0, but no final message */
+        _exit(0); /* a normal exit, but without a final message */
     }
 }
 TEST(test_exit_without_leaving) {
@@ -200,7 +200,7 @@ static void body_open_only(procs *p, int32_t rank) {
 TEST(test_killed_while_meeting) {
     procs p;
     procs_init(&p, 4);
-    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* without rank 3 */
+    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* rank 3 never starts */
     p.size = 3;
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
     usleep(200000);

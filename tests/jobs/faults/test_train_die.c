@@ -177,7 +177,7 @@ TEST(test_stopped_where_steps_are_long) {
     warm = 10;
 }
 
-/* A rank that computes for too long answers inquiries, and is still the one that errors name. */
+/* Errors name a rank that computes for too long, although it answers inquiries. */
 TEST(test_slow) {
     procs p;
     uint64_t t0;

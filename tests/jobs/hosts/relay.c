@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* packets beyond that are dropped */
+enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* a full cable drops packets */
 
 typedef struct packet {
     int64_t due_ns;
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     }
     const int taps[2] = {open_tap(argv[1]), open_tap(argv[2])};
     direction d[2];
-    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns; the default is 50 us */
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* in ns; the default of 50 us would delay packets */
     for (int i = 0; i < 2; i++)
         d[i] = (direction){.from = taps[i], .to = taps[!i], .ring = malloc(PACKETS * sizeof(packet))};
     d[0].delay_ns = strtol(argv[3], NULL, 10) * 1000;

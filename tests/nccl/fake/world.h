@@ -15,7 +15,7 @@ enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 /* The memory that all ranks map. */
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
-    int32_t process[RANKS]; /* 0 before it joins and after it leaves */
+    int32_t process[RANKS]; /* process id; 0 before it joins and after it leaves */
     /* All collectives before this number have ended, so their files are not needed. */
     uint64_t done[RANKS];
 } world_shared;

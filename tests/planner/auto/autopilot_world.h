@@ -26,7 +26,7 @@ struct world {
     int costs_fail;                      /* calibration fails */
     int busy_from, busy_to;              /* steps in which another job slows all by `busy` */
     double busy;
-    int32_t waits_less; /* rank that waits only `waiting` of a step, or -1 */
+    int32_t waits_less; /* rank that waits only for a share `waiting`, or -1 */
     double waiting;
     double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
     double exposed;      /* share of a step that is exposed communication */
@@ -101,7 +101,7 @@ static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_
         c->spec = w->specs[*n];
         c->header_bytes = 32;
         c->unit_bytes = 1;
-        c->units = *n ? 2 : 0.5; /* makes the lossy codec's payloads tiny */
+        c->units = *n ? 2 : 0.5; /* makes payloads tiny, so that compression pays */
         c->error = w->errors[*n];
         c->compress[0].points = c->decompress[0].points = *n ? slower : quick;
         c->compress[0].n = c->decompress[0].n = 2;
@@ -155,7 +155,7 @@ static void live(esp_ctx *ctx, void *user) {
     }
     for (int step = 0; step < w->steps; step++) {
         const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
-        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* also reports NaN */
+        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* reports NaN, too */
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->active.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;

@@ -157,7 +157,7 @@ TEST(test_tries_layerwise) {
         assert_int_equal(strstr(w->last[0], "topk") != NULL, wins);
         free(w);
     }
-    world *w = world_new(); /* little exposed communication: no trial */
+    world *w = world_new(); /* with little exposed communication, no trial follows */
     w->slow_to = 0;
     w->exposed = 0.3;
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);

@@ -57,7 +57,7 @@ static int ends_after(esp__budget *b, double first, double step, int most) {
 TEST(test_try_ends) {
     esp__budget b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
-    assert_true(b.credit < -1.0 && b.credit > -1.5);               /* the trial cost little more than one step */
+    assert_true(b.credit < -1.0 && b.credit > -1.5);               /* the trial cost 1 to 1.5 steps */
     b = opened();
     assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* steps so slow that one ends the trial */
     b = opened();
@@ -141,8 +141,7 @@ TEST(test_worth) {
     job.min_gain = 0.05;
     job.misjudged[0] = job.misjudged[1] = 1.0;
     job.base_ns = 20.0 * ms;
-    assert_true(esp__auto_worth(&job, 20.0, 19.0, 1, 1.05) ==
-                0); /* in ns; the prediction is far below the measured time */
+    assert_true(esp__auto_worth(&job, 20.0, 19.0, 1, 1.05) == 0); /* 20 and 19 are ns, far below the 20 ms measured */
     assert_true(esp__auto_worth(&job, 20.0 * ms, 19.0 * ms, 1, 1.05));
     assert_false(esp__auto_worth(&job, 20.0 * ms, 19.1 * ms, 1, 1.05));
     /* Steps take 1.5 times their prediction: of 30 ms, the 1.2 ms that a plan saves are below the least gain. */

@@ -117,7 +117,7 @@ TEST(keeps) {
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__schedule d = make_schedule(&g, "ddp"); /* the 1 MiB bucket ends at the second, then at the keeps */
+    esp__schedule d = make_schedule(&g, "ddp"); /* buckets end at 1 MiB and where `keep` changes */
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);

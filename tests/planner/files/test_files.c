@@ -263,7 +263,7 @@ TEST(files_are_written_whole_or_not) {
  * ---------------------------------------------------------------------------------------------------- */
 TEST(a_million_tensors) {
 #ifdef __SANITIZE_ADDRESS__
-    const int n = 200000; /* several times the memory needed there */
+    const int n = 200000; /* uses several times as much memory there */
 #else
     const int n = 1000000;
 #endif
@@ -329,5 +329,5 @@ TEST(any_input_is_survived) {
         free(seed);
         free(text);
     }
-    assert_in_range(accepted, 100, 10000); /* mutations must be accepted and refused often */
+    assert_in_range(accepted, 100, 10000); /* else the mutations would test nothing */
 }

@@ -59,7 +59,7 @@ TEST(all_say_the_same) {
         HEAD "tensor a\n" B C,
         HEAD "tensor a 1000 none\n" B C,
         HEAD "tensor a +1000" FLAT B C,
-        HEAD "tensor a 18446744073709552616" FLAT B C, /* becomes 1000 if a reader overflows */
+        HEAD "tensor a 18446744073709552616" FLAT B C, /* 2^64 + 1000, which overflows to 1000 */
         HEAD "tensor a 1000 split 1\n",
         HEAD "tensor a 1000 split 1001\n",
         HEAD "tensor a 1000 split 2 3\n",

@@ -83,7 +83,7 @@ TEST(test_constraints) {
     memset(&c, 0, sizeof c);
     c.forbid = no_cpu, c.n_forbid = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* without CPU options, as many as with the GPU alone */
-    c.forbid = no_comp_cpu;                               /* forbids no_comp_cpu only, so the CPU may decompress */
+    c.forbid = no_comp_cpu;                               /* also forbids decomp@cpu, which contains the text */
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, NULL, "comp@cpu"));
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));

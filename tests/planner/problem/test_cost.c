@@ -20,7 +20,7 @@ TEST(test_curve) {
     near(esp__curve_at(&linear, 200), 30);
     near(esp__curve_at(&linear, 500), 60);
     near(esp__curve_at(&linear, 800), 90);
-    near(esp__curve_at(&linear, 2400), 270);    /* three times the size of the last point */
+    near(esp__curve_at(&linear, 2400), 270);    /* three times the last point's size and time */
     near(esp__curve_at(&logarithmic, 400), 60); /* log(400) is half way from log(200) to log(800) */
     near(esp__curve_at(&logarithmic, 200), 30);
     near(esp__curve_at(&logarithmic, 1600), 180);
@@ -147,7 +147,7 @@ TEST(test_tables) {
     s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1),
-         700); /* an eighth of 8 ranks' bytes */
+         700); /* one rank sends 1/8 of 8 ranks' bytes */
     /* 8 roots on 8 machines load each NIC as much as one root does. On 4 machines, each NIC serves two roots. */
     s.inter.table[ESP_COLL_BROADCAST] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
@@ -257,7 +257,8 @@ TEST(test_uneven) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 1000003);
     open_paper(&g);
-    /* 30000 + 7 * 500004 / 2.5 = 1430011.2; 150000 + 8 * 14 * 62504 / 2.5 = 2950179.2 */
+    /* First a collective inside a machine, 30000 + 7 * 500004 / 2.5, then one between machines, 150000 + 8 * 14 * 62504
+     * / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 1430011},
                 {COLL, E, 2950179}, {COLL, A, 1430011});
     esp__arena_free(&g.arena);

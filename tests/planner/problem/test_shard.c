@@ -100,7 +100,7 @@ TEST(candidates_dominate_every_option) {
     for (int k = 0; k < 9; k++) candidates_of(sizes[k % 3], cuts[k / 3], n[k / 3]);
 }
 
-/* By hand: 1 MB in two parts, each split in two again, over a link that two ranks share. */
+/* By hand: 1 MB is split in two parts and again in two, over a link that two ranks share. */
 TEST(raw_costs_by_hand) {
     inputs in;
     esp_plan *plan;

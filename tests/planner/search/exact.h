@@ -8,8 +8,8 @@
 enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
 /* A job is the list of a unit's ops. Job 0 is the backward pass. */
 typedef struct exact_job {
-    const esp__path *path;   /* NULL for job 0 */
-    uint32_t n, next, after; /* after: backward ops that must end before the job */
+    const esp__path *path;   /* NULL for job 0, which is backward */
+    uint32_t n, next, after; /* after: backward ops that must precede the job */
     uint64_t ready, left;    /* next op's ready time; summed time of the ops left */
 } exact_job;
 typedef struct exact {

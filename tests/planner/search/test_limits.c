@@ -111,7 +111,7 @@ TEST(test_optimum) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         esp__schedule_tensors(&g.p, &tensors);
         esp__search_all(&g.p, &d);
-        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* no plan keeps the limits */
+        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* the tensors have no plan within the limits */
             none++;
             within_solve(&g, &tensors, UINT64_MAX, &best);
             if (best != UINT64_MAX)

@@ -94,7 +94,7 @@ TEST(test_figure2) {
     double wise = step(figure2, FP32, ON_CPU, ON_GPU);
     near(wise, 38.5);
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
-    for (int i = 0; i < 27; i++) /* no combination in ready order is faster */
+    for (int i = 0; i < 27; i++) /* no combination of the three options is faster */
         assert_true(step(figure2, choice[i % 3], choice[i / 3 % 3], choice[i / 9]) >= wise - 1e-9);
     const char *codecs[3];
     assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9); /* the planner may also reorder */
@@ -164,8 +164,8 @@ TEST(test_figure5_levels) {
     esp_plan_system s = {.machines = 4, .ranks_per_machine = 4, .devices = 2, .inter = {.bytes_per_us = 1000}};
     char chosen[512];
     s.intra.bytes_per_us = 500000;
-    /* 2^20 elements, shards of 2^18: 1 MiB each way at 500 bytes/ns is 3 * 1048576 / 500 = 6.291456; parts of 2^16
-     * elements, 8192 bytes, 4 flows: 3 * 4 * 8.192 = 98.304; four codec calls of 5 */
+    /* 1 MiB in each direction, in shards, at 500 bytes/ns: 3 * 1048576 / 500 = 6.291456 (units of 1000 ns); parts of
+     * 8192 bytes in 4 flows: 3 * 4 * 8.192 = 98.304; four codec calls of 5. */
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 6.291456 + 2 * 98.304 + 20);
     /* Payloads of 2^18 elements have 32768 bytes: 3 * 32768 / 500 = 0.196608 inside a machine; eight codec calls. */
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 0.196608 + 2 * 98.304 + 40);

@@ -87,7 +87,7 @@ typedef struct report {
 
 typedef struct board {
     plan plan;
-    int32_t launched;         /* by --launcher: no second, smaller job */
+    int32_t launched;         /* started by --launcher: no second, smaller job */
     atomic_int go, survivors; /* bits of ranks, 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
@@ -196,7 +196,7 @@ static inline want plan_want(const plan *p) {
     case SLOW:
     case DISK:
     case MEMORY:
-    case NO_MEMFD: return WANT_OK; /* but see judge_all_or_none */
+    case NO_MEMFD: return WANT_OK; /* judge_all_or_none also accepts an error */
     case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
     case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
     case VERSION:

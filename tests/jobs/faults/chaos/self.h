@@ -8,7 +8,7 @@ typedef struct self {
     board *b;
     const plan *p;
     report *me;
-    int32_t rank, size; /* in the open job */
+    int32_t rank, size; /* rank and size in the job that is open now */
     int second;
     esp_ctx *ctx;
     float *grad[TENSORS];
