@@ -436,7 +436,7 @@ static void bad_open(ranks_me *me) {
 /* Rank 0 is the root of a broadcast, while the others reduce. It may already be in its next collective when they
  * begin. */
 static void root_is_ahead(ranks_me *me) {
-    const int others_first = me->per_machine == 4; /* per_machine selects the case; 4: single machine */
+    const int others_first = me->per_machine == 4; /* the caller passes 4 to let the others begin first */
     const esp_stream none = ESP_ZERO;
     float in[100] = {0}, out[100];
     esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};

@@ -69,7 +69,7 @@ TEST(grows_with_ranks) {
         }
         slots[k] = stats[0].slots_bytes;
         print_message("%d ranks: %llu bytes for payloads\n", (int)n, (unsigned long long)slots[k]);
-        assert_true(slots[k] >= (uint64_t)n * (N / 100) * 4u); /* values and indices */
+        assert_true(slots[k] >= (uint64_t)n * (N / 100) * 4u); /* values and indices need at least 4 bytes */
     }
     option = NULL;
     assert_true((double)slots[1] > 1.6 * (double)slots[0] && (double)slots[1] < 2.1 * (double)slots[0]);

@@ -1,10 +1,9 @@
-/* decode.h: the fuzz target that decodes arbitrary bytes with every built-in codec: by decompress, by a round that
- * reads reduced bodies, and by esp_decompress. They must return ESP_OK or ESP_E_CORRUPT, read only the payload, write
- * only the output, write nothing after an error, and give the same bits at every SIMD level. Include
- * tests/lib/library.h first.
+/* decode.h has the fuzz target that decodes arbitrary bytes with every built-in codec. Decoders must return ESP_OK or
+ * ESP_E_CORRUPT, read only the payload, write only the output, write nothing after an error, and give the same bits at
+ * every SIMD level. Include tests/lib/library.h first.
  *
- * The input selects codec, sizes and call (see decode_case_of). Then follows the payload: bytes to change in a valid
- * payload, a body behind a valid header, or all bytes of the payload. */
+ * The input selects codec, sizes and call (see decode_case_of). The payload follows: bytes to change in a valid
+ * payload, a body for a valid header, or all bytes of the payload. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
 #include "check.h"

@@ -97,7 +97,7 @@ TEST(test_packed) {
         }
         assert_int_equal(out[all], 0xee);
     }
-    memset(data, 0, sizeof data); /* all ranks send the same */
+    memset(data, 0, sizeof data); /* equal data of all ranks is packed to few bytes */
     assert_true(esp__pack(data, 10, sizeof data, packed) < 30);
     assert_true(esp__unpack(NULL, 0, out, 0, 0));
 }

@@ -76,7 +76,7 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
         if (!(in->system.devices >> d & 1u)) continue;
         k->compress[d] = problem_curve(r, in->points[c][d]);
         k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
-        if (r->s >> 7 & 1u) continue; /* draws no number, which keeps older seeds' problems */
+        if (r->s >> 7 & 1u) continue; /* uses a bit of the state, so that old seeds' problems stay */
         memcpy(in->points[c][4 + d], in->points[c][2 + d], sizeof in->points[c][2 + d]);
         for (int i = 0; i < 3; i++) in->points[c][4 + d][i].ns *= 0.4;
         k->decompress_more[d] = (esp_cost_curve){in->points[c][4 + d], 3, k->decompress[d].log_size};

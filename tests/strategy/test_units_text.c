@@ -171,7 +171,7 @@ static void body_wants(esp_ctx *ctx, void *user) {
     snprintf(t, sizeof t, P("tensor h 8" U "tensor s 8" U "tensor c 8 group\ntensor r 8 group\ngroup 16" U));
     CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG &&
           error_has(ctx, "strategy:7: tensor 'c' has a codec of its own ('topk:ratio=0.5')"));
-    /* The rule also holds for chunks: c's codec stays, r is never compressed. */
+    /* Also for chunks: c's own codec stays, and r is never compressed. */
     snprintf(t, sizeof t,
              P("tensor h 8" U "tensor s 8" U "tensor c 8 split 2\nchunk 4 efsignsgd " FLAT_COMP
                "\nchunk 4 none " FLAT_COMP "\n"

@@ -189,7 +189,7 @@ TEST(test_forked_child_may_close) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank is killed after it has connected, while others have not. */
+/* A rank is killed after it has connected, while the last rank has not connected yet. */
 static void body_open_only(procs *p, int32_t rank) {
     self me;
     atomic_store(&p->b->rank[rank].ready, 1);

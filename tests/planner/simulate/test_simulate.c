@@ -138,7 +138,7 @@ static void set_sequence(problem_program *g, rng *r) {
     g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
 }
 
-/* Any sequence gives the reference's times. */
+/* Replaying any sequence gives the same times as the reference simulator. */
 TEST(test_replay) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
