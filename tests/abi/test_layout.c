@@ -1,5 +1,5 @@
-/* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file
- * is frozen within major version 1, except for members at the end of growable structs, new structs and new numbers:
+/* test_layout.c compares sizes and offsets of every ABI struct, and the ABI's numbers, with layout.golden. Within major
+ * version 1 only members at the end of growable structs, new structs and new numbers may be added:
  *     ESPRESSO_GOLDEN=grow build/tests/abi/test_layout         adds them to the file, and refuses any other change */
 #include "tests/lib/test.h"
 #include "tests/abi/layout_rows.h"

@@ -1,5 +1,4 @@
-/* test_agree.c: if settings that must be equal differ between ranks, all ranks report the first difference, and none
- * hangs. */
+/* test_agree.c checks settings that must be equal on all ranks: all ranks report the first difference, none hangs. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 

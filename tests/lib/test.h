@@ -1,10 +1,9 @@
-/* test.h: every test program includes it before anything else.
+/* test.h declares tests and their helpers. Every test program includes it before anything else.
  *
  *     TEST(adds_up) { assert_int_equal(1 + 1, 2); }
  *     TEST(writes_a_file, make_folder, remove_folder) { ... }     with functions that run before and after it
  *
- * All TESTs run in the order of the file, by cmocka. main is in main.c, unless the program has its own, which returns
- * test_main(). */
+ * cmocka runs all TESTs in the order of the file. main is in main.c, or in a program whose main returns test_main(). */
 #ifndef TEST_H
 #define TEST_H
 #ifndef _GNU_SOURCE

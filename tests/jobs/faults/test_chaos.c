@@ -1,6 +1,6 @@
 /* test_chaos.c runs jobs of 4 ranks on 2 machines with one fault at a random moment. All ranks must react as
- * docs/use/faults.md describes. Without arguments it makes 20 runs of every kind; `make soak` makes more and reports how
- * soon ranks notice. Kind and seed, which a failure prints, determine a run.
+ * docs/use/faults.md describes. Without arguments it makes 20 runs of every kind; `make soak` makes more and reports
+ * when ranks notice. Kind and seed, which a failure prints, determine a run.
  *   test_chaos [--kind NAME] [--runs N] [--seed FIRST] [--timeout MS] [--within MS] [--report FILE] [--verbose]
  *              [--backend NAME] [--launcher "mpirun -n 4"] */
 /* runs: quiet slow asan-long no-tsan: ranks are processes; context/test_step has their threads */

@@ -1,7 +1,7 @@
-/* test_hostile.c: a job of 4 ranks connects over TCP and trains, while hostile processes open connections of every
- * kind. The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
- * number of connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job
- * connects, and while it runs. */
+/* test_hostile.c connects a job of 4 ranks over TCP and trains, while hostile processes open connections of all kinds.
+ * The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
+ * connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job connects,
+ * and while it runs. */
 /* runs: quiet no-tsan: ranks are processes; job/test_secret has their threads */
 #include "tests/lib/test.h"
 #include <sys/un.h>

@@ -1,5 +1,5 @@
-/* test_peers_die.c: ranks are processes that are killed, are stopped, or exit without a final message. Uses only the
- * connections of job/peers.h. Prints the time until other ranks notice, without a limit. */
+/* test_peers_die.c kills or stops ranks, which are processes, or lets them exit without a final message. It uses only
+ * the connections of job/peers.h, and prints the time until other ranks notice. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"

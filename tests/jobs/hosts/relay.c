@@ -1,7 +1,7 @@
-/* relay.c: emulates a network cable between two TAP devices. Packets from the first to the second device are delayed.
- * Packets in the other direction are not, so that a packet over two such cables waits for one timer only.
+/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem.
  *   relay DEVICE DEVICE MICROSECONDS
- * For hosts.sh, on kernels without netem. Must not know what the packets are. */
+ * It delays packets from the first to the second device. Packets in the other direction are not delayed, so that a
+ * packet over two such cables waits for one timer only. It must not know what the packets are. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

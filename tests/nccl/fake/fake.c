@@ -1,8 +1,7 @@
-/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads
- * or processes of one machine, and whose devices are host memory. It implements the calls by NCCL's manual, late and in
- * stream order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and not NCCL.
- *
- * With FAKE_OLD it is version 2.14, without the functions that came later. */
+/* fake.c is a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are
+ * threads or processes of one machine, and whose devices are host memory. It runs calls late and in stream order, and
+ * ends the process if a caller breaks a rule of NCCL's manual. So it tests the backend's calls, and not NCCL. With
+ * FAKE_OLD it is version 2.14, without later functions. */
 #include "codecs/common/half.h"
 #include "tests/nccl/fake/driver.h"
 #include "tests/nccl/fake/control.h"
