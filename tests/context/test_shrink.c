@@ -17,7 +17,8 @@ static struct {
     char text[SIZE][512];
 } run;
 
-/* Connects to the host of a regroup and sends garbage, nothing, or a hello without the job's number. */
+/* A hostile peer, which connects to the host of a regroup and sends garbage, nothing, or a hello without the job's
+ * number. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];

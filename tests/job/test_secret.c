@@ -186,7 +186,7 @@ TEST(test_every_byte_counts) {
     assert_true(esp__challenge_make(&p, &ch));
     assert_true(esp__response_make(&p, &k, &ch, &h));
     assert_true(esp__code_check(&p, 0, &k, &ch, &h, h.code));
-    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* a code made for rank 0 fails for rank 1 */
+    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* as rank 0's proof, the same code is refused */
     for (int part = 0; part < 3; part++)
         for (size_t i = 0; i < bytes[part]; i++) {
             parts[part][i] ^= 1;

@@ -97,7 +97,7 @@ static void registers(ranks_me *me) {
     if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* unregistered memory works, too */
     if (me->b->reg(m, &own, &again)) ranks_fail(me, "reg: %s", ranks_said);
     if (me->b->dereg(m, known) || sum_on(me, m, at, stream)) ranks_fail(me, "dereg or sum: %s", ranks_said);
-    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* odd ranks close first */
+    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* even ranks deregister after close() */
     me->b->close(part);
     if (again) me->b->dereg(m, again);
     device_give(m, at, NULL, 0);
@@ -110,7 +110,8 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* A mean over three ranks: f32 is exact, since the backend multiplies the sum, which it does not divide. */
+/* For a mean over three ranks, the backend multiplies the sum by a factor, so f32 has exactly the bits of that
+ * product. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);

@@ -173,7 +173,7 @@ static void hostile(int which) {
         const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, connected != 0); /* not connected means that the port is closed */
+            atomic_fetch_add(&f->made, connected != 0); /* counts attempts at the closed port */
             if (!connected) usleep(1000);
             if (connected && serial % 64 == 0) usleep(1000);
             continue;
