@@ -110,8 +110,7 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* For a mean over three ranks, the backend multiplies the sum by a factor, so f32 has exactly the bits of that
- * product. */
+/* For a mean over three ranks, the backend multiplies the sum by a factor, whose product has the expected bits. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);

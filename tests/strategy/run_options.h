@@ -8,10 +8,10 @@ typedef struct plan {
     uint32_t devices;
     const char *const *codecs;
     uint64_t count;                     /* elements of every tensor */
-    int steps, exact, extended, narrow; /* narrow: options of sharded tensors, which end in parts */
+    int steps, exact, extended, narrow; /* narrow: options that leave each rank a part */
     uint32_t every, levels;             /* every: takes every k-th; levels: the job's, 0 for 2 */
     esp_dtype dtype;
-    esp_device where; /* gradients' memory: CPU, or a device that it can read */
+    esp_device where; /* gradients' memory: the CPU's, or a device's */
     atomic_int failures;
 } plan;
 
