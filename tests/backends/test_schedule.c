@@ -233,7 +233,7 @@ TEST(all_ranks_share_a_clock) {
     for (int r = 0; r < 4; r++) assert_true(opened[r] && opened[r] == opened[0]);
 }
 
-/* The file slows a running job: 120 kB at 8 Mbit/s take at least 0.12 s. */
+/* A change of the link's file slows a running job: 120 kB at 8 Mbit/s take at least 0.12 s. */
 static void slows_down(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)calloc(COUNT, sizeof *x);

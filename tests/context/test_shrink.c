@@ -17,8 +17,7 @@ static struct {
     char text[SIZE][512];
 } run;
 
-/* A hostile peer, which connects to a regroup's host and sends garbage, nothing, or a hello without the job's
- * number. */
+/* A hostile peer connects to a regroup's host and sends garbage, nothing, or a hello without the job's number. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];

@@ -28,7 +28,7 @@ typedef struct moved_comm {
     void *inner;
     moved_group *group;
     int32_t rank, size;
-    uint64_t number; /* number of collectives so far */
+    uint64_t number; /* collectives begun so far */
     int ordered;
 } moved_comm;
 

@@ -232,7 +232,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         check_totals(ctx, b);
     }
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
-    for (int round = 0; round < 2; round++) { /* the first step counts, the second is discarded */
+    for (int round = 0; round < 2; round++) { /* a step that counts, then a step that is discarded */
         train(ctx, b, 1);
         check_totals(ctx, b);
         *thrown = *b;

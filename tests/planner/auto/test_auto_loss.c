@@ -146,7 +146,7 @@ TEST(test_returns) {
     }
 }
 
-/* A loss that rises at step 80 does not end a strategy whose codecs only round. */
+/* The loss rises at step 80 under every strategy; a strategy whose codecs only round must stay active. */
 static double jumps_anyway(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 ? 3.0 : 0.0);
 }

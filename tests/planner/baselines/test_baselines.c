@@ -19,7 +19,7 @@ TEST(table) {
     }
     assert_null(all[sizeof names / sizeof *names].name);
     assert_null(esp__scheme_find("fp"));
-    assert_null(esp__scheme_find("espresso+")); /* the search, not a comparison strategy */
+    assert_null(esp__scheme_find("espresso+")); /* names the search, which is no comparison strategy */
 }
 
 /* The options that each strategy gives one large tensor, on a hierarchical system and on flat ones. */
