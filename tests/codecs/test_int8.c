@@ -114,8 +114,8 @@ TEST(ends_of_f32) {
     }
 }
 
-/* The largest number below half a unit (a power of two) must have level 0; its distance to a full unit would need one
- * bit more than f32 has. */
+/* The largest number below half a unit must have level 0. A unit is a power of two here, and the number's distance to
+ * it needs one bit more than f32 has. */
 TEST(half_a_unit) {
     opened_codec r = codec_open(codec_named("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {

@@ -53,7 +53,7 @@ TEST(some_sizes) {
         compare("one that is not finite", n, (uint64_t)round);
     }
 }
-/* Sums that just reach 2^53 times the smallest one's last digit, or just do not. */
+/* Sums at the edge: the total just reaches 2^53 times the last digit of the smallest sum, or just does not. */
 TEST(edges) {
     for (int shift = 20; shift < 40; shift++)
         for (uint64_t n = 600; n <= 2000; n += 700) {
@@ -67,12 +67,12 @@ TEST(edges) {
         }
 }
 
-/* Large sums after a small one round it repeatedly, down to half of the last digit and then to even, which differs from
- * one addition. */
+/* Adding large sums one by one to a small one rounds each time, so the result differs from adding their total at
+ * once. */
 TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {
         memset(sums, 0, 512 * sizeof *sums);
-        sums[next() % 512] = 262145; /* 2^18 + 1, while the sum's last digit is 2^19 */
+        sums[next() % 512] = 262145; /* 2^18 + 1: half of the total's last digit, and one more */
         for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
         compare("a small one before large ones", 1024, round);
     }

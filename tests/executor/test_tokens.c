@@ -118,7 +118,7 @@ TEST(test_other_files) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* If a rank dies with a token, other ranks wait until the job ends or a time limit passes. */
+/* If a rank dies with a token, other ranks wait for it until the job ends or a time limit passes. */
 TEST(test_lost) {
     int ends[2];
     esp_ctx ctx;

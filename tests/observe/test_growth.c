@@ -61,7 +61,7 @@ TEST(stays) {
     assert_int_equal(warned("fp16", 1e-3f), 0); /* no error feedback */
 }
 
-/* The rule warns from a ratio of 30 on if it still grows by a fifth, from 300 on always, and at once if it is NaN. */
+/* The ratio of residual to gradient is bad from 30 on if it still grows by a fifth, from 300 on, and if it is NaN. */
 TEST(rule) {
     double seen = 0;
     assert_int_equal(esp__growth_bad(&seen, 29.9), 0);

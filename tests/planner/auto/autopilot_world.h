@@ -26,7 +26,7 @@ struct world {
     int costs_fail;                      /* calibration fails */
     int busy_from, busy_to;              /* steps in which another job slows all by `busy` */
     double busy;
-    int32_t waits_less; /* rank that waits only for a share `waiting`, or -1 */
+    int32_t waits_less; /* rank that waits for the share `waiting` of a step, or -1 */
     double waiting;
     double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
     double exposed;      /* share of a step that is exposed communication */

@@ -88,7 +88,7 @@ TEST(test_constraints) {
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));
     c.only = two, c.n_only = 2;
-    assert_int_equal(paper_count(GPU, 8, &c), 3); /* the broadcast is compressed or not */
+    assert_int_equal(paper_count(GPU, 8, &c), 3); /* the second option's broadcast is compressed or not */
     c.only = all, c.n_only = 1;                   /* a star matches every flat option */
     assert_true(paper_count(GPU, 8, &c) > 3);
     c.n_only = 0;

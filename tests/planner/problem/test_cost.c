@@ -1,5 +1,6 @@
 /* test_cost.c compares the planner's times of ops with times computed by hand. Times are in ns, speeds in bytes/ns;
- * "150000 + 1000 / 2.5" is a latency plus bytes / speed. */
+ * "150000 + 1000 / 2.5" is a latency plus bytes / speed. A flow is what one rank sends through its machine's NIC, a
+ * part is a rank's share of a tensor. */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
 
@@ -270,8 +271,8 @@ TEST(test_gpu_options) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* Parts of 4096 elements have 41 * 8 = 328 bytes; 8 flows send 7 each: 150000 + 18368 / 2.5. One call decodes
-     * 32768 elements; below 2^20 elements, encoding takes 356 us and decoding 34 us. */
+    /* A part of 4096 elements has a payload of 41 * 8 = 328 bytes. 8 flows of 7 payloads: 150000 + 18368 / 2.5. Below
+     * 2^20 elements, every call takes 356 us to encode and 34 us to decode. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "

@@ -171,7 +171,7 @@ TEST(test_incremental) {
             check_laid(&g, k);
             assert_true(said <= k->d->makespan);
             assert_true(k->d->makespan <=
-                        (said > before ? said : before)); /* paths outside the window stay as they were */
+                        (said > before ? said : before)); /* paths outside the window were as long before */
             assert_true(without <= k->d->makespan);
         }
         program_close(&g);
