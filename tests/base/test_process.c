@@ -4,7 +4,7 @@
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* Returns as bits whether this child is the opener of its parent's context, of its own one, and so in its own child. */
+/* Returns bits: whether this child opened its parent's context (0) and its own (1); bits 2 on are its child's. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);

@@ -5,7 +5,7 @@
 
 enum { N = 1000, ROUNDS = 3000 };
 
-/* Decodes `bytes` of `data`, from memory that ends right there. Returns the status. */
+/* Decodes `bytes` of `data` from memory after which nothing can be read, and returns the status. */
 static esp_status try_decode(cf_part *p, const unsigned char *data, uint64_t bytes) {
     cf_fenced g = cf_fenced_make(bytes, 1);
     memcpy(g.data, data, bytes);

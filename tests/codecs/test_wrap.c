@@ -31,7 +31,7 @@ TEST(halved_topk) {
     cf_close(&c);
 }
 
-/* Compresses with both, and compares all bytes. */
+/* Compresses with both codecs and compares all bytes. */
 static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     a->step = b->step = step;
     cf_fill(a->g, a->count, CF_RANDOM);

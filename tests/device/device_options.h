@@ -26,7 +26,7 @@ typedef struct adding {
     uint32_t seen[2], n; /* options on the device alone, and others */
 } adding;
 
-/* Adds all options on the device, and some of the others. */
+/* Adds all options that compress on the device only, and a sample of the others. */
 static inline int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];

@@ -149,7 +149,7 @@ static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held,
 /* If 1, all streams share a hardware queue, in which work waits for earlier waits. */
 static int fake_one_queue;
 
-/* Returns the position after which no work may run. */
+/* Returns the position of the first waiting work if all streams share one queue: no later work may run. */
 static uint64_t fake_barrier(const fake_device *d) {
     uint64_t least = UINT64_MAX;
     for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {

@@ -83,8 +83,8 @@ typedef struct task {
     atomic_int ops, ranges;
 } task;
 
-/* Computes the expected number of calls in a step. For a codec without feedback of its own, each part is also decoded
- * once by the rank that compressed it. */
+/* Computes the expected number of calls in a step. For a codec that does not compute residuals, the compressing rank
+ * also decodes each part once. */
 static void expect(const esp_ctx *ctx, task *k) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];

@@ -67,7 +67,7 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* Returns the codec's bound for the payload of such an op. */
+/* Returns the codec's bound for the payload of an op of this template. */
 static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
     const esp_plan_codec *c = &p->codecs[0];
     uint64_t n = shape->size[r->cut];

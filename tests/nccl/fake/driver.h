@@ -213,7 +213,7 @@ static void *gpu_main(void *arg) {
     pthread_mutex_unlock(&gpu_lock);
     return NULL;
 }
-/* Returns 1 for a stream. The caller holds the lock. */
+/* Returns 1 if `p` is a stream. The caller holds the lock. */
 static int gpu_is_stream(const void *p) {
     for (const gpu_stream *s = gpu_streams; s; s = s->next)
         if (s == p) return 1;

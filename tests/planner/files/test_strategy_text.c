@@ -43,7 +43,7 @@ static esp_status planner(const char *text) {
     return s;
 }
 
-/* Returns the error text of one reader, or "". */
+/* Gives the text to one reader, and copies its error text, or "", to `said`. */
 static esp_status give(int reader, const char *text, char *said, size_t cap) {
     esp_status s = reader == LIBRARY ? esp_strategy_set(ctx, text) : planner(text);
     snprintf(said, cap, "%s", s ? esp_last_error(reader == LIBRARY ? ctx : NULL) : "");

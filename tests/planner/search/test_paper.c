@@ -19,7 +19,7 @@ static const esp_plan_codec sign = {.spec = "sign",
 static const esp_plan_system two_machines = {
     .machines = 2, .ranks_per_machine = 1, .devices = 3, .name = "two machines", .inter = {.bytes_per_us = 1000}};
 
-/* Returns the step time of the strategy with these lines for the three tensors. */
+/* Returns the step time in us of a strategy whose lines for the three tensors are a, b and c. */
 static double step(const esp_plan_tensor *t, const char *a, const char *b, const char *c) {
     char text[2048];
     esp_plan_model model = {.n_tensors = 3, .name = "three", .tensors = t};
