@@ -224,7 +224,7 @@ TEST(not_finite) {
 
 /* Damages one bit field at a time. */
 TEST(corrupt) {
-    enum { N = 4096 + 1000, LAST = 116 }; /* the last record has 16 codes for 1000 elements */
+    enum { N = 4096 + 1000, LAST = 116 }; /* LAST: first byte of the last record, of 1000 elements */
     float g[N], out[N];
     unsigned char good[256];
     for (int i = 0; i < N; i++) g[i] = codec_uniform(), out[i] = 77;

@@ -13,7 +13,7 @@
 #define D_E_F                                                                                                          \
     "tensor d 2048 none flat.reduce > flat.broadcast\ntensor e 3 none flat.allreduce\ntensor f 1 none "                \
     "flat.allreduce\n"
-#define UNITS A_SPLIT BC_GROUP D_E_F /* unit numbers: 0 and 1, 2, 3 4 5 */
+#define UNITS A_SPLIT BC_GROUP D_E_F /* units 0, 1: chunks; 2: the group; 3, 4, 5: tensors */
 #define COLLECTIVES "order 0:0 5:0 4:0 1:1 2:1 3:0 3:1\n"
 #define EVERYTHING                                                                                                     \
     "order b 0:0 1:0d 1:0 1:0u 1:1 b b 2:p 2:0d 2:0 2:1 1:2d 1:2 1:2u b\n"                                             \
